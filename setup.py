@@ -1,0 +1,63 @@
+"""Builds one extension module per `src/engine/_native/*.pyx`; everything else is in pyproject.toml.
+
+ENGINE_DEBUG=1      bounds checks, overflow checks, assertions and frame pointers in every module
+ENGINE_SANITIZE=1   with ENGINE_DEBUG: address and undefined-behaviour sanitizers as well
+ENGINE_EXT=a,b      build only these modules (while working on one of them)
+"""
+
+import os
+from pathlib import Path
+
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+
+NATIVE = Path("src/engine/_native")
+DEBUG = os.environ.get("ENGINE_DEBUG") == "1"
+SANITIZE = os.environ.get("ENGINE_SANITIZE") == "1"
+ONLY = {name for name in os.environ.get("ENGINE_EXT", "").split(",") if name}
+
+COMPILE = ["-std=c11", "-Wall", "-Wno-unused-function"] + (
+    ["-O1", "-g", "-fno-omit-frame-pointer"] if DEBUG else ["-O3", "-g1"]
+)
+LINK: list[str] = []
+if SANITIZE:
+    COMPILE += ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
+    LINK += ["-fsanitize=address,undefined"]
+
+DIRECTIVES = {
+    "language_level": 3,
+    "boundscheck": DEBUG,
+    "wraparound": False,
+    "cdivision": not DEBUG,
+    "overflowcheck": DEBUG,
+    "initializedcheck": DEBUG,
+    "nonecheck": DEBUG,
+    "embedsignature": True,
+    "freethreading_compatible": False,
+}
+
+
+def extensions() -> list[Extension]:
+    """One extension per module, in the order of the file names."""
+    return [
+        Extension(
+            f"engine._native.{path.stem}",
+            [path.as_posix()],
+            include_dirs=[NATIVE.as_posix()],
+            depends=[p.as_posix() for p in sorted(NATIVE.glob("*.h"))],
+            extra_compile_args=COMPILE,
+            extra_link_args=LINK,
+        )
+        for path in sorted(NATIVE.glob("*.pyx"))
+        if not ONLY or path.stem in ONLY
+    ]
+
+
+setup(
+    ext_modules=cythonize(
+        extensions(),
+        include_path=["src"],
+        compiler_directives=DIRECTIVES,
+        annotate=os.environ.get("ENGINE_ANNOTATE") == "1",
+    )
+)

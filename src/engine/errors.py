@@ -1,0 +1,199 @@
+"""Every exception, its wire code, and what the caller may do about it.
+
+Each class carries three facts: `code`, a stable number that travels on the wire (a duplicate is refused
+when this module loads); `retryable`, whether the same call may succeed later without a change by the
+caller; `layout_stale`, whether the caller should look the topic's layout up again before retrying.
+"""
+
+from __future__ import annotations
+
+import builtins
+from typing import ClassVar
+
+
+class EngineError(Exception):
+    """Base of every error that Engine raises."""
+
+    code: ClassVar[int] = 1
+    retryable: ClassVar[bool] = False
+    layout_stale: ClassVar[bool] = False
+
+    _by_code: ClassVar[dict[int, type[EngineError]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "code" not in cls.__dict__:
+            raise TypeError(f"{cls.__name__} needs a wire code of its own")
+        known = EngineError._by_code.setdefault(cls.code, cls)
+        if known is not cls:
+            raise TypeError(f"{cls.__name__} and {known.__name__} share the wire code {cls.code}")
+
+    @staticmethod
+    def from_code(code: int, message: str) -> EngineError:
+        """The exception that a peer meant by `code`; an unknown code becomes a plain EngineError."""
+        return EngineError._by_code.get(code, EngineError)(message)
+
+
+class NotFoundError(EngineError):
+    """A topic, subscription, segment or transaction that does not exist."""
+
+    code = 2
+
+
+class AlreadyExistsError(EngineError):
+    """Something of that name is there already."""
+
+    code = 3
+
+
+class AuthenticationError(EngineError):
+    """The credentials are missing, malformed, expired or wrong."""
+
+    code = 4
+
+
+class AuthorizationError(EngineError):
+    """The credentials are good, but not for this."""
+
+    code = 5
+
+
+class TimeoutError(EngineError, builtins.TimeoutError):  # noqa: A001 - the pinned public name
+    """The operation did not finish in its time; its outcome may be unknown."""
+
+    code = 6
+    retryable = True
+
+
+class AlreadyClosedError(EngineError):
+    """The client, producer, consumer or engine was closed."""
+
+    code = 7
+
+
+class ProducerBusyError(EngineError):
+    """Another producer holds the access that was asked for."""
+
+    code = 8
+
+
+class FencedError(EngineError):
+    """A newer owner, leader or producer has taken over; what this one does is refused for good."""
+
+    code = 9
+
+
+class ConsumerBusyError(EngineError):
+    """Another consumer holds the subscription or the consumer name."""
+
+    code = 10
+
+
+class ConnectError(EngineError):
+    """No connection to the broker could be made, or it was lost and not re-established in time."""
+
+    code = 11
+    retryable = True
+
+
+class QueueFullError(EngineError):
+    """The pending-bytes limit of a producer is reached; wait for room and send again."""
+
+    code = 12
+    retryable = True
+
+
+class MemoryLimitError(EngineError):
+    """A memory limit was reached and no room came free in time."""
+
+    code = 13
+    retryable = True
+
+
+class MessageTooLargeError(EngineError):
+    """A key, value, property map or entry is over its limit; nothing was sent."""
+
+    code = 14
+
+
+class TransactionConflictError(EngineError):
+    """The transaction has ended, or another open transaction holds what this one asked for."""
+
+    code = 15
+
+
+class TransactionNotFoundError(EngineError):
+    """No transaction of that id is known."""
+
+    code = 16
+
+
+class InvalidArgumentError(EngineError, ValueError):
+    """An argument has the wrong type, form or range; the text says what would be right."""
+
+    code = 17
+
+
+class InvalidConfigurationError(EngineError, ValueError):
+    """A configuration key is unknown or its value is out of range; the text names the key."""
+
+    code = 18
+
+
+class CorruptionError(EngineError):
+    """Stored or received bytes are damaged; the text names the file or the segment and offset."""
+
+    code = 19
+
+
+class UnknownOutcomeError(EngineError):
+    """The operation may or may not have taken effect; read back to find out."""
+
+    code = 20
+
+
+class UnsupportedError(EngineError):
+    """The peer, the format or the platform lacks what was asked for."""
+
+    code = 21
+
+
+class StorageError(EngineError):
+    """The disk refused an operation; nothing that was acknowledged is affected."""
+
+    code = 22
+    retryable = True
+
+
+class DiskFullError(StorageError):
+    """No space is left on the device that holds the data directory."""
+
+    code = 23
+
+
+class SegmentSealedError(EngineError):
+    """The segment takes no more messages. The client re-routes; users never see it."""
+
+    code = 24
+    retryable = True
+    layout_stale = True
+
+
+class NotOwnerError(EngineError):
+    """This broker does not own the segment or lead the topic. The client looks again; users never see it."""
+
+    code = 25
+    retryable = True
+    layout_stale = True
+
+
+class ProtocolError(EngineError):
+    """The peer sent bytes that are not this protocol; the connection is closed."""
+
+    code = 26
+
+
+class DataDirectoryBusyError(EngineError):
+    """Another process has this data directory open."""
+
+    code = 27

@@ -1,0 +1,88 @@
+"""Every number that bounds something, and the check that they agree.
+
+Sizes are bytes, times seconds, unless the name says otherwise. Numbers that stand on disk or on the wire are
+marked "do not change".
+"""
+
+from __future__ import annotations
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+# One message, one entry (DESIGN section 5).
+MESSAGE_SIZE_MAX = 5 * MIB
+ENTRY_SIZE_MAX = 8 * MIB
+ENTRY_MESSAGES_MAX = 65_535
+KEY_SIZE_MAX = 64 * KIB
+PROPERTIES_SIZE_MAX = 64 * KIB
+PRODUCER_NAME_SIZE_MAX = 256
+ENTRY_HEADER_SIZE = 128  # on disk: do not change
+ENTRY_ALIGNMENT = 8  # on disk: do not change
+
+# The hash rings (DESIGN sections 2 and 4).
+HASH_RING_SIZE = 0x10000
+BUCKETS_PER_SEGMENT_MAX = 1024
+SEGMENTS_PER_TOPIC_MAX = 1024
+
+# Names.
+NAME_SIZE_MAX = 255
+
+# The wire (DESIGN section 10).
+FRAME_SIZE_MAX = 16 * MIB
+FRAME_HEADER_SIZE_MAX = 1 * MIB
+FRAME_PREFIX_SIZE = 9  # u32 length, u8 type, u32 header length; on the wire: do not change
+FRAME_ALIGNMENT = 8  # on the wire: do not change
+HANDSHAKE_S_MAX = 10.0
+KEEP_ALIVE_S = 30.0
+
+# The segment log (DESIGN section 6).
+LOG_FILE_SIZE_MAX = 256 * MIB
+LOG_COMMIT_BYTES_MAX = 64 * MIB
+LOG_INDEX_BYTES_STEP = 64 * KIB
+READ_BLOCK_SIZE = 1 * MIB
+
+# Batching and flow (client).
+BATCH_BYTES_MAX = 128 * KIB
+BATCH_MESSAGES_MAX = 10_000
+BATCH_DELAY_S_MAX = 0.001
+PENDING_BYTES_MAX = 64 * MIB
+RECEIVE_QUEUE_MESSAGES = 100_000
+RECEIVE_QUEUE_BYTES = 32 * MIB
+CLIENT_MEMORY_MAX = 256 * MIB
+OPERATION_TIMEOUT_S = 30.0
+SEND_TIMEOUT_S = 30.0
+
+# Flow (broker).
+CONNECTION_WRITE_HIGH = 4 * MIB
+CONNECTION_WRITE_LOW = 1 * MIB
+PUBLISH_BYTES_IN_FLIGHT_MAX = 256 * MIB
+CONNECTIONS_MAX = 10_000
+
+# Metadata.
+METADATA_VALUE_SIZE_MAX = 8 * MIB
+
+
+def check() -> None:
+    """Raise if two limits contradict each other. Runs when the module loads."""
+    agreements = {
+        "an entry holds the largest message with its key": ENTRY_SIZE_MAX
+        > MESSAGE_SIZE_MAX + KEY_SIZE_MAX + PROPERTIES_SIZE_MAX + ENTRY_HEADER_SIZE,
+        "a frame holds the largest entry": FRAME_SIZE_MAX > ENTRY_SIZE_MAX + FRAME_HEADER_SIZE_MAX,
+        "a log file holds several of the largest entries": LOG_FILE_SIZE_MAX >= 8 * ENTRY_SIZE_MAX,
+        "a commit holds the largest entry": LOG_COMMIT_BYTES_MAX >= ENTRY_SIZE_MAX,
+        "a batch fits an entry": BATCH_BYTES_MAX <= ENTRY_SIZE_MAX,
+        "a batch's count fits an entry": BATCH_MESSAGES_MAX <= ENTRY_MESSAGES_MAX,
+        "pending bytes hold the largest entry": PENDING_BYTES_MAX >= ENTRY_SIZE_MAX,
+        "a consumer's window holds the largest entry": RECEIVE_QUEUE_BYTES >= ENTRY_SIZE_MAX,
+        "the write marks are ordered": CONNECTION_WRITE_LOW < CONNECTION_WRITE_HIGH,
+        "alignments are powers of two": all(
+            n & (n - 1) == 0 for n in (ENTRY_ALIGNMENT, FRAME_ALIGNMENT, ENTRY_HEADER_SIZE)
+        ),
+    }
+    for sentence, holds in agreements.items():
+        if not holds:
+            raise AssertionError(f"limits disagree: {sentence}")
+
+
+check()
