@@ -1,0 +1,85 @@
+"""Every path in the metadata store, spelled once (PIP-468 "Metadata Store Paths", DESIGN section 7)."""
+
+from __future__ import annotations
+
+from urllib.parse import quote, unquote
+
+from engine.model.names import SegmentName, TopicName
+
+TOPICS = "/topics/"
+NAMESPACES = "/namespaces/"
+
+
+def prefix_end(prefix: str) -> str:
+    """The smallest key above every key that starts with `prefix`."""
+    return prefix[:-1] + chr(ord(prefix[-1]) + 1)
+
+
+def encode(part: str) -> str:
+    """One path component; "/" and other reserved characters are percent-encoded."""
+    return quote(part, safe="")
+
+
+def decode(part: str) -> str:
+    """Undo encode()."""
+    return unquote(part)
+
+
+def namespace(tenant: str, name: str) -> str:
+    """Holds the namespace's policies."""
+    return f"{NAMESPACES}{encode(tenant)}/{encode(name)}"
+
+
+def topics_of(tenant: str, name: str) -> str:
+    """The prefix of all topics of a namespace, with the records below them."""
+    return f"{TOPICS}{encode(tenant)}/{encode(name)}/"
+
+
+def topic(name: TopicName) -> str:
+    """Holds the topic's ScalableTopicMetadata."""
+    return f"{topics_of(name.tenant, name.namespace)}{encode(name.local)}"
+
+
+def controller(name: TopicName) -> str:
+    """Holds the leader's broker URL and term; ephemeral."""
+    return f"{topic(name)}/controller"
+
+
+def subscriptions(name: TopicName) -> str:
+    """The prefix of a topic's subscriptions, with the records below them."""
+    return f"{topic(name)}/subscriptions/"
+
+
+def subscription(name: TopicName, subscription: str) -> str:
+    """Holds SubscriptionMetadata."""
+    return f"{subscriptions(name)}{encode(subscription)}"
+
+
+def consumer(name: TopicName, subscription_name: str, consumer: str) -> str:
+    """Holds a ConsumerRegistration."""
+    return f"{subscription(name, subscription_name)}/consumers/{encode(consumer)}"
+
+
+def cursor(segment: SegmentName, subscription_name: str) -> str:
+    """Holds what a subscription has acknowledged in one segment."""
+    return f"{subscription(segment.topic, subscription_name)}/cursors/{segment.segment_id}"
+
+
+def segment(segment: SegmentName) -> str:
+    """Holds the segment's ownership (owner URL and term)."""
+    return f"{topic(segment.topic)}/segments/{segment.segment_id}"
+
+
+def load(segment_name: SegmentName) -> str:
+    """Holds the segment's last load report."""
+    return f"{segment(segment_name)}/load"
+
+
+def transaction(txn_id: str) -> str:
+    """Holds a transaction's header."""
+    return f"/txn/{txn_id}"
+
+
+def transaction_ops(txn_id: str) -> str:
+    """The prefix under which a transaction's operation records get their sequence."""
+    return f"/txn-op/{txn_id}"

@@ -1,0 +1,164 @@
+"""The metadata store: small facts that must survive and be agreed upon (DESIGN section 7).
+
+One interface, one file per implementation (`memory.py`, `sqlite.py`), one conformance suite
+(`tests/metadata/`) that each of them passes. Keys are "/"-separated paths in text, ordered by code point; values are
+bytes. Every write of a key gives it a new, larger version.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class Expected(enum.Enum):
+    """What a write demands of the key's present state; an int demands that version."""
+
+    ANY = "any"
+    ABSENT = "absent"
+
+
+ANY = Expected.ANY
+ABSENT = Expected.ABSENT
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """Facts about one record. Times are wall-clock milliseconds. `session` is the owner of an ephemeral, or None."""
+
+    version: int
+    created_ms: int
+    modified_ms: int
+    session: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One key and what it holds."""
+
+    key: str
+    value: bytes
+    stat: Stat
+
+
+class EventKind(enum.Enum):
+    """What happened to a key. SNAPSHOT_END ends the records a watch starts with."""
+
+    PUT = "put"
+    DELETE = "delete"
+    SNAPSHOT_END = "snapshot_end"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One change. Events of a key arrive in version order; several may collapse into the last (SEMANTICS 37).
+
+    `version` is the store-wide version at which it happened: hand the last one seen to `watch` to resume.
+    """
+
+    kind: EventKind
+    key: str
+    version: int
+    record: Record | None = None
+
+
+class ConflictError(Exception):
+    """The key is not in the state that `expected` demanded; nothing was written."""
+
+
+class OutcomeUnknownError(Exception):
+    """The write may or may not have happened; read back to find out."""
+
+
+class Session(Protocol):
+    """Keeps ephemeral records alive. When it ends, by close() or by expiry, they are deleted, with events."""
+
+    id: int
+
+    async def close(self) -> None:
+        """End the session and delete its records. Idempotent."""
+
+
+class Watch(Protocol):
+    """A running watch: iterate it, close it."""
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        """The events. The iteration ends when the watch or the store is closed."""
+
+    def close(self) -> None:
+        """End the iteration. Idempotent."""
+
+
+class MetadataStore(Protocol):
+    """A small, asynchronous, linearisable (per key) key-value store with watches and secondary indexes.
+
+    Reads see all writes that were confirmed before them. A confirmed write survives a crash (for stores that are durable at all).
+    All methods raise AlreadyClosedError after close().
+    """
+
+    async def get(self, key: str) -> Record | None:
+        """The record, or None."""
+
+    async def put(
+        self,
+        key: str,
+        value: bytes,
+        expected: Expected | int = ANY,
+        *,
+        session: Session | None = None,
+        partition_key: str | None = None,
+        indexes: Mapping[str, str] | None = None,
+    ) -> Stat:
+        """Write one record and return its new facts once it is durable.
+
+        `session` makes it ephemeral. `partition_key` keeps records together where a store is sharded (a local store
+        remembers nothing of it). `indexes` maps index names to this record's key in that index; they replace those of the
+        record's earlier version, atomically with the record. Raises ConflictError, OutcomeUnknownError.
+        """
+
+    async def delete(self, key: str, expected: Expected | int = ANY) -> bool:
+        """Delete one record; False when there was none (under ANY). Raises ConflictError, OutcomeUnknownError."""
+
+    async def list(self, start: str, end: str, limit: int | None = None) -> list[Record]:
+        """The records with start <= key < end, in order."""
+
+    async def list_keys(self, start: str, end: str, limit: int | None = None) -> list[str]:
+        """The same, keys only."""
+
+    async def delete_range(self, start: str, end: str) -> int:
+        """Delete the records with start <= key < end, atomically; how many there were."""
+
+    async def put_sequence(
+        self,
+        prefix: str,
+        value: bytes,
+        *,
+        partition_key: str | None = None,
+        indexes: Mapping[str, str] | None = None,
+    ) -> Record:
+        """Write a new record at `{prefix}/{sequence:020d}`, the sequence larger than any the prefix ever had."""
+
+    async def list_index(self, index: str, start: str, end: str, limit: int | None = None) -> list[tuple[str, Record]]:
+        """(index key, record) with start <= index key < end, ordered by index key, then key."""
+
+    def watch(self, prefix: str, from_version: int | None = None) -> Watch:
+        """Changes of keys that start with `prefix`.
+
+        Without `from_version`: first the present records as PUT events, then SNAPSHOT_END, then changes. With it: only
+        what changed after that store version; where the store no longer knows, it starts over with a snapshot (SNAPSHOT_END says so).
+        """
+
+    def watch_index(self, index: str, start: str, end: str) -> Watch:
+        """Changes of records whose key in `index` is (or, on DELETE, was) in [start, end); starts with a snapshot."""
+
+    async def session(self, timeout: float = 30.0) -> Session:
+        """A new session. A local store ends it with the process; `timeout` is for stores that can lose sight of it."""
+
+    @property
+    def version(self) -> int:
+        """The store-wide version of the last write this process knows of."""
+
+    async def close(self) -> None:
+        """End all watches and sessions and release the store. Idempotent."""

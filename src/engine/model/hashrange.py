@@ -1,0 +1,44 @@
+"""`HashRange`: an inclusive part of the 16-bit segment ring."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.errors import InvalidArgumentError
+from engine.limits import HASH_RING_SIZE
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class HashRange:
+    """`[start, end]`, both inclusive, in 0x0000..0xFFFF."""
+
+    start: int
+    end: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start <= self.end < HASH_RING_SIZE:
+            raise InvalidArgumentError(
+                f"hash range [{self.start}, {self.end}] is not 0 <= start <= end <= {HASH_RING_SIZE - 1}"
+            )
+
+    def __contains__(self, value: int) -> bool:
+        return self.start <= value <= self.end
+
+    @property
+    def width(self) -> int:
+        """How many hash values the range holds."""
+        return self.end - self.start + 1
+
+    @classmethod
+    def whole(cls) -> HashRange:
+        """The whole ring."""
+        return cls(0, HASH_RING_SIZE - 1)
+
+    @classmethod
+    def divide(cls, count: int) -> list[HashRange]:
+        """The ring in `count` equal parts; the last absorbs the remainder (SEMANTICS 3)."""
+        if not 1 <= count <= HASH_RING_SIZE:
+            raise InvalidArgumentError(f"the ring cannot be divided into {count} ranges; 1 to {HASH_RING_SIZE} are right")
+        width = HASH_RING_SIZE // count
+        starts = [j * width for j in range(count)] + [HASH_RING_SIZE]
+        return [cls(a, b - 1) for a, b in zip(starts, starts[1:], strict=False)]

@@ -1,0 +1,110 @@
+"""The names of topics and segments, and how they are written."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from engine.errors import InvalidArgumentError
+from engine.limits import NAME_SIZE_MAX
+from engine.model.hashrange import HashRange
+
+TOPIC_SCHEME = "topic://"
+SEGMENT_SCHEME = "segment://"
+DEFAULT_TENANT = "public"
+DEFAULT_NAMESPACE = "default"
+
+_DESCRIPTOR = re.compile(r"([0-9a-f]{4})-([0-9a-f]{4})-(0|[1-9][0-9]{0,18})")
+_FORMS = "write 'name', 'tenant/namespace/name' or 'topic://tenant/namespace/name'"
+
+
+def check_name(part: str, what: str) -> str:
+    """`part` itself, when it can be a tenant, namespace, topic, subscription or client name.
+
+    Raises InvalidArgumentError for what is empty, has "/" or a control character, is "." or "..", or is over 255 bytes of UTF-8.
+    """
+    if not isinstance(part, str):
+        raise InvalidArgumentError(f"{what} is {type(part).__name__}; text is right")
+    if not part:
+        raise InvalidArgumentError(f"{what} is empty; {_FORMS if what == 'topic name' else 'give it at least one character'}")
+    try:
+        size = len(part.encode())
+    except UnicodeEncodeError as e:
+        raise InvalidArgumentError(f"{what} {part!r} is not valid Unicode text") from e
+    if size > NAME_SIZE_MAX:
+        raise InvalidArgumentError(f"{what} is {size} bytes of UTF-8; at most {NAME_SIZE_MAX} are allowed")
+    if part in (".", "..") or "/" in part or any(ord(c) < 0x20 or ord(c) == 0x7F for c in part):
+        raise InvalidArgumentError(f"{what} {part!r} may not be '.' or '..', nor hold '/' or control characters")
+    return part
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicName:
+    """`topic://tenant/namespace/local`."""
+
+    tenant: str
+    namespace: str
+    local: str
+
+    @classmethod
+    def parse(cls, text: str | TopicName) -> TopicName:
+        """The name in any of its three written forms. Raises InvalidArgumentError."""
+        if isinstance(text, TopicName):
+            return text
+        if not isinstance(text, str):
+            raise InvalidArgumentError(f"topic name is {type(text).__name__}; text is right: {_FORMS}")
+        rest = text.removeprefix(TOPIC_SCHEME)
+        if "://" in rest:
+            scheme = rest.split("://")[0]
+            raise InvalidArgumentError(f"topic name {text!r} has the scheme {scheme!r}; only topic:// is known: {_FORMS}")
+        parts = rest.split("/")
+        if len(parts) == 1 and rest == text:
+            parts = [DEFAULT_TENANT, DEFAULT_NAMESPACE, *parts]
+        if len(parts) != 3:
+            raise InvalidArgumentError(f"topic name {text!r} is malformed: {_FORMS}")
+        tenant, namespace, local = parts
+        return cls(check_name(tenant, "tenant"), check_name(namespace, "namespace"), check_name(local, "topic name"))
+
+    def __str__(self) -> str:
+        return f"{TOPIC_SCHEME}{self.tenant}/{self.namespace}/{self.local}"
+
+    def segment(self, hash_range: HashRange, segment_id: int) -> SegmentName:
+        """The name of one of this topic's segments."""
+        return SegmentName(self, hash_range, segment_id)
+
+
+def parse_namespace(text: str) -> tuple[str, str]:
+    """(tenant, namespace) of "tenant/namespace". Raises InvalidArgumentError."""
+    parts = text.split("/") if isinstance(text, str) else []
+    if len(parts) != 2:
+        raise InvalidArgumentError(f"namespace {text!r} is malformed: write 'tenant/namespace'")
+    return check_name(parts[0], "tenant"), check_name(parts[1], "namespace")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SegmentName:
+    """`segment://tenant/namespace/local/{start:04x}-{end:04x}-{id}`."""
+
+    topic: TopicName
+    hash_range: HashRange
+    segment_id: int
+
+    @property
+    def descriptor(self) -> str:
+        """The last part of the name, which is also the name of the segment's folder."""
+        return f"{self.hash_range.start:04x}-{self.hash_range.end:04x}-{self.segment_id}"
+
+    def __str__(self) -> str:
+        t = self.topic
+        return f"{SEGMENT_SCHEME}{t.tenant}/{t.namespace}/{t.local}/{self.descriptor}"
+
+    @classmethod
+    def parse(cls, text: str) -> SegmentName:
+        """Undo str(). Raises InvalidArgumentError."""
+        rest = text.removeprefix(SEGMENT_SCHEME) if isinstance(text, str) else ""
+        head, _, descriptor = rest.rpartition("/")
+        match = _DESCRIPTOR.fullmatch(descriptor)
+        if rest == text or not match:
+            raise InvalidArgumentError(f"segment name {text!r} is not segment://tenant/namespace/topic/ssss-eeee-id")
+        start, end, segment_id = match.groups()
+        return cls(TopicName.parse(TOPIC_SCHEME + head), HashRange(int(start, 16), int(end, 16)), int(segment_id))

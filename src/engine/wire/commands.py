@@ -1,0 +1,201 @@
+"""Every command two peers exchange, with the fields of its header.
+
+A header is a msgpack map. `FIELDS` names the fields of each command and their types; a field whose type is a
+union with None may be absent. Unknown fields are ignored, so that a newer peer can say more. The names are
+those of the specification (PIP-468) where it has one.
+
+A command that expects an answer carries `request_id`; the answer is the first frame back that carries the
+same one (SUCCESS, ERROR, or the command named after the arrow). All ids are chosen by the client and are
+unique within its connection.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+from engine.errors import ProtocolError
+
+PROTOCOL_VERSION = 1
+MAGIC = "engine"
+
+# What this build can do; both sides send theirs, and use what both have.
+FEATURES = ("scalable-topics", "entry-buckets", "lz4", "zstd")
+
+
+class Command(enum.IntEnum):
+    """The type byte of a frame. On the wire: do not change a number."""
+
+    CONNECT = 1
+    CONNECTED = 2
+    PING = 3
+    PONG = 4
+    ERROR = 5
+    SUCCESS = 6
+
+    SCALABLE_TOPIC_LOOKUP = 10
+    SCALABLE_TOPIC_UPDATE = 11
+    SCALABLE_TOPIC_CLOSE = 12
+    SCALABLE_TOPIC_SUBSCRIBE = 13
+    SCALABLE_TOPIC_ASSIGNMENT = 14
+    SCALABLE_TOPIC_UNSUBSCRIBE = 15
+
+    PRODUCER = 20
+    PRODUCER_SUCCESS = 21
+    SEND = 22
+    SEND_RECEIPT = 23
+    SEND_ERROR = 24
+    CLOSE_PRODUCER = 25
+
+    SUBSCRIBE = 30
+    SUBSCRIBE_SUCCESS = 31
+    FLOW = 32
+    MESSAGE = 33
+    ACK = 34
+    REDELIVER = 35
+    REACHED_END = 36
+    CLOSE_CONSUMER = 37
+    SEGMENT_OFFSET = 38
+
+
+_C = Command
+_OPT_STR = (str, type(None))
+_OPT_INT = (int, type(None))
+
+FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
+    # First frame of a connection, and its answer. Anything else before CONNECTED is a ProtocolError.
+    _C.CONNECT: {"magic": str, "protocol": int, "features": list, "client": str, "token": _OPT_STR},
+    _C.CONNECTED: {
+        "protocol": int,
+        "features": list,
+        "broker": str,  # the broker's service URL
+        "admin": _OPT_STR,  # the broker's admin URL
+        "keep_alive": (float, int),  # seconds after which a silent peer is pinged; twice that, it is dropped
+        "frame_size_max": int,
+    },
+    _C.PING: {},
+    _C.PONG: {},
+    # Answers. `code` is an EngineError's wire code.
+    _C.ERROR: {"request_id": int, "code": int, "message": str},
+    _C.SUCCESS: {"request_id": int, "result": (dict, type(None))},
+    # DAG watch: -> SCALABLE_TOPIC_UPDATE with the same request_id; then one more per layout, without it.
+    # `create`: create the topic with the broker's defaults when it does not exist.
+    _C.SCALABLE_TOPIC_LOOKUP: {"request_id": int, "session_id": int, "topic": str, "create": bool},
+    # `dag`: {"epoch", "keyHash", "durability", "segments": [{"segmentId", "hashRange": {"start", "end"},
+    # "state", "parentIds", "childIds", "bucketBoundaries": [end, ...] inclusive ends, last is 65535}, ...],
+    # "segmentBrokers": {segment id as text: url}, "controllerBrokerUrl": url}. A deleted topic: ERROR with
+    # NotFoundError under request_id 0 and `session_id`.
+    _C.SCALABLE_TOPIC_UPDATE: {"request_id": _OPT_INT, "session_id": int, "topic": str, "epoch": int, "dag": dict},
+    _C.SCALABLE_TOPIC_CLOSE: {"session_id": int},
+    # A stream consumer or a checkpoint group member registers with the topic's controller
+    # -> SCALABLE_TOPIC_ASSIGNMENT with the same request_id; then one more per change, without it.
+    # `kind`: "stream" | "checkpoint". `instance`: unique per consumer object, so that a stale leave is harmless.
+    # `initial_position`: "earliest" | "latest", used when the subscription does not exist yet.
+    _C.SCALABLE_TOPIC_SUBSCRIBE: {
+        "request_id": int,
+        "consumer_id": int,
+        "topic": str,
+        "subscription": str,
+        "consumer_name": str,
+        "instance": str,
+        "kind": str,
+        "initial_position": str,
+    },
+    # `segments`: [{"segment_id": int, "topic": segment name, "mode": "exclusive" | "shared"}, ...]
+    _C.SCALABLE_TOPIC_ASSIGNMENT: {
+        "request_id": _OPT_INT,
+        "consumer_id": int,
+        "layout_epoch": int,
+        "segments": list,
+    },
+    _C.SCALABLE_TOPIC_UNSUBSCRIBE: {"request_id": int, "consumer_id": int, "instance": str},
+    # Producers attach to one segment on its owner -> PRODUCER_SUCCESS. `topic` is the segment's name.
+    # `access_mode`: "shared" | "exclusive" | "exclusive_with_fencing" | "wait_for_exclusive".
+    _C.PRODUCER: {
+        "request_id": int,
+        "producer_id": int,
+        "topic": str,
+        "producer_name": str,
+        "access_mode": str,
+    },
+    # `last_sequence`: the highest sequence of this producer that is durable in the segment, -1 for none.
+    # `durability`: "fsync" | "interval" | "os".
+    _C.PRODUCER_SUCCESS: {
+        "request_id": int,
+        "producer_id": int,
+        "producer_name": str,
+        "last_sequence": int,
+        "durability": str,
+    },
+    # Payload: `entries` whole entries back to back, in send order. Each is acknowledged in a SEND_RECEIPT, in
+    # the same order; a failure is a SEND_ERROR for the entry whose first sequence is given, and (unless the
+    # error is about that entry alone: MessageTooLargeError, CorruptionError, InvalidArgumentError) for all after it.
+    _C.SEND: {"producer_id": int, "entries": int},
+    # Parallel lists, one item an entry: first sequence, first offset (-1: a duplicate whose offset is no
+    # longer known). `durability` says what the acknowledgement means.
+    _C.SEND_RECEIPT: {"producer_id": int, "sequences": list, "offsets": list, "durability": str},
+    _C.SEND_ERROR: {"producer_id": int, "sequence": int, "code": int, "message": str},
+    # From a client: -> SUCCESS. From a broker: the segment is sealed or moved (`code`); no request_id.
+    _C.CLOSE_PRODUCER: {"request_id": _OPT_INT, "producer_id": int, "code": _OPT_INT, "message": _OPT_STR},
+    # Consumers attach to one segment on its owner -> SUBSCRIBE_SUCCESS.
+    # `mode`: "exclusive" | "shared" (a stream consumer, bucket-shared) | "queue" | "reader" (no cursor).
+    # `start`: for "reader", the first offset wanted. `initial_position` creates a missing subscription.
+    _C.SUBSCRIBE: {
+        "request_id": int,
+        "consumer_id": int,
+        "topic": str,
+        "subscription": _OPT_STR,
+        "consumer_name": str,
+        "mode": str,
+        "start": _OPT_INT,
+        "initial_position": _OPT_STR,
+        "priority": _OPT_INT,
+    },
+    # `position`: the offset delivery starts at: the cursor's first unacknowledged one, or `start` clamped.
+    # `first`: the first retained offset of the segment.
+    _C.SUBSCRIBE_SUCCESS: {"request_id": int, "consumer_id": int, "position": int, "first": int},
+    # Adds credit. The broker sends while both are positive, whole entries, and may overshoot by one block.
+    _C.FLOW: {"consumer_id": int, "messages": int, "bytes": int},
+    # Payload: whole entries of one segment in offset order. `salt` verifies their stamps. For queue consumers
+    # `skip` lists inclusive offset ranges of these entries not to deliver, and `redelivered` lists
+    # [first, last, count] for messages whose redelivery count is not 0.
+    _C.MESSAGE: {
+        "consumer_id": int,
+        "segment_id": int,
+        "salt": int,
+        "messages": int,  # in the payload, without the skipped
+        "skip": (list, type(None)),
+        "redelivered": (list, type(None)),
+    },
+    # -> SUCCESS once durable. cumulative: `position` is the first offset not acknowledged.
+    # individual: `ranges` is a list of inclusive [first, last].
+    _C.ACK: {
+        "request_id": int,
+        "consumer_id": int,
+        "ack_type": str,
+        "position": _OPT_INT,
+        "ranges": (list, type(None)),
+    },
+    # Queue consumers hand back: inclusive ranges to deliver again; count + 1 each.
+    _C.REDELIVER: {"consumer_id": int, "ranges": list},
+    # The segment is sealed at `end` and everything before it was sent to this consumer.
+    _C.REACHED_END: {"consumer_id": int, "end": int},
+    # From a client: -> SUCCESS. From a broker: the attachment has ended (`code`); no request_id.
+    _C.CLOSE_CONSUMER: {"request_id": _OPT_INT, "consumer_id": int, "code": _OPT_INT, "message": _OPT_STR},
+    # -> SUCCESS {"offset": int, "first": int, "end": int}. `at`: "earliest" | "latest" | milliseconds.
+    _C.SEGMENT_OFFSET: {"request_id": int, "topic": str, "at": (str, int)},
+}
+
+
+def check_header(command: Command, header: Any) -> dict[str, Any]:
+    """The header itself, when it is a map whose known fields have their types.
+
+    Raises ProtocolError naming the command and the field otherwise.
+    """
+    if type(header) is not dict:
+        raise ProtocolError(f"{command.name}: the header is {type(header).__name__}, not a map")
+    for field, types in FIELDS[command].items():
+        value = header.get(field)
+        if not isinstance(value, types) or (isinstance(value, bool) and types is not bool):
+            raise ProtocolError(f"{command.name}: field {field!r} is {type(value).__name__}")
+    return header

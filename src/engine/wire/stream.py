@@ -1,0 +1,62 @@
+"""What both sides of a connection see: a stream of frames. TCP, in-memory and simulated ones look the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from engine.wire.commands import Command
+
+Buffer = bytes | bytearray | memoryview
+Payload = Buffer | Sequence[Buffer]
+
+
+class FrameHandler(Protocol):
+    """One end's owner. All methods run on the loop thread and must not block or raise.
+
+    `payload` stays valid for as long as somebody holds the memoryview (it is never overwritten).
+    """
+
+    def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
+        """One whole, type-checked frame."""
+
+    def pause_writing(self) -> None:
+        """The stream holds more unsent bytes than its high mark."""
+
+    def resume_writing(self) -> None:
+        """The unsent bytes fell below the low mark."""
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Called exactly once. None: closed in order; ProtocolError: the peer sent garbage."""
+
+
+class FrameStream(Protocol):
+    """One end of a connection."""
+
+    peer: str  # for texts and logs
+
+    def send(self, command: Command, header: dict[str, Any], payload: Payload = b"") -> None:
+        """Queue one frame. Never blocks. After close() or loss it does nothing. The caller gives up header and payload."""
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes queued in this process and not yet given to the system."""
+
+    def pause_reading(self) -> None:
+        """Deliver no more frames until resume_reading(); the peer's writes back up."""
+
+    def resume_reading(self) -> None:
+        """Undo pause_reading()."""
+
+    def close(self) -> None:
+        """Send what is queued, then close; connection_lost(None) follows."""
+
+    def abort(self) -> None:
+        """Close at once, dropping what is queued; connection_lost follows."""
+
+
+class Connector(Protocol):
+    """Opens connections for a client: over TCP, in memory, or in a simulation."""
+
+    async def connect(self, url: str, handler: Callable[[FrameStream], FrameHandler]) -> FrameStream:
+        """A connected stream; `handler` is called once with it and returns its owner. Raises ConnectError."""
