@@ -8,7 +8,8 @@
     16   version u8                        |
     17   flags u8                          |
     18   compression u8                    |
-    19   reserved u8                       |
+    19   padding u8, zeros after a          |
+         compressed body (0..7)            |
     20   count u32, messages               |
     24   raw_size u32, body uncompressed   |
     28   bucket_min u16, effective         |
@@ -54,6 +55,7 @@ cdef enum:
     AT_VERSION = 16
     AT_FLAGS = 17
     AT_COMPRESSION = 18
+    AT_PADDING = 19
     AT_COUNT = 20
     AT_RAW_SIZE = 24
     AT_BUCKET_MIN = 28
@@ -72,6 +74,7 @@ cdef enum:
     AT_PUBLISH_TIME = 96
     AT_DURABLE_UPTO = 104
     AT_SEGMENT_ID = 112
+    AT_STAMP_RESERVED = 120
 
     KEYED = 1
     TRANSACTIONAL = 2
@@ -79,22 +82,27 @@ cdef enum:
     EVENT_TIMES = 8
     SEQUENCES = 16                # sequence ids are not consecutive: a column says which
     DELIVER_AT = 32
+    FLAGS_KNOWN = 63
 
     COMPRESSION_NONE = 0
     COMPRESSION_LZ4 = 1
     COMPRESSION_ZSTD = 2
+
+# What raise_fault takes for a segment or offset that nobody knows.
+cdef inline uint64_t unknown() noexcept nogil:
+    return ~<uint64_t>0
 
 # Why a header was refused; raised as an exception by entry.pyx, at the rim.
 cdef enum Fault:
     FAULT_NONE = 0
     FAULT_SHORT = 1               # the buffer ends before the entry does
     FAULT_MAGIC = 2
-    FAULT_VERSION = 3
+    FAULT_VERSION = 3             # version, flag or compression that this build does not know
     FAULT_SIZE = 4                # size below the header, above the limit, or not a multiple of 8
     FAULT_HEADER_CRC = 5
     FAULT_BODY_CRC = 6
     FAULT_STAMP_CRC = 7
-    FAULT_LAYOUT = 8              # columns do not add up to the body
+    FAULT_LAYOUT = 8              # header fields contradict each other, or columns do not add up to the body
 
 cdef inline uint16_t load16(const uint8_t* p) noexcept nogil:
     cdef uint16_t v
@@ -135,5 +143,5 @@ cdef void seal(uint8_t* p) noexcept nogil
 # Write the broker's part and stamp_crc.
 cdef void stamp(uint8_t* p, uint32_t salt, uint32_t term, uint64_t first_offset, int64_t publish_time_ms,
                 uint64_t durable_upto, uint64_t segment_id) noexcept nogil
-# Raise CorruptionError for a fault, naming segment and offset where known.
+# Raise CorruptionError for a fault, naming segment and offset; either may be unknown().
 cdef int raise_fault(Fault fault, uint64_t segment_id, uint64_t offset) except -1
