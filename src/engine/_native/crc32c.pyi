@@ -1,0 +1,6 @@
+from typing_extensions import Buffer
+
+HARDWARE: bool
+
+def crc32c(data: Buffer, crc: int = 0) -> int: ...
+def crc32c_portable(data: Buffer, crc: int = 0) -> int: ...
