@@ -1,0 +1,41 @@
+"""`ControlConfig`: what a broker's operator may set about the control plane."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.errors import InvalidConfigurationError
+from engine.limits import (
+    BUCKETS_PER_SEGMENT_MAX,
+    CONSUMER_GRACE_S,
+    CONTROLLER_IDLE_S,
+    ENTRY_BUCKETS_DEFAULT,
+    SEGMENTS_PER_TOPIC_MAX,
+)
+from engine.model.layout import DURABILITIES, KEY_HASHES
+
+
+@dataclass(frozen=True, slots=True)
+class ControlConfig:
+    """Defaults of new topics, and the times of the controller. Raises InvalidConfigurationError naming the key."""
+
+    auto_create_topics: bool = True
+    segments: int = 1
+    entry_buckets: int = ENTRY_BUCKETS_DEFAULT
+    durability: str = "fsync"
+    key_hash: str = "xxh64"
+    grace_period: float = CONSUMER_GRACE_S  # seconds a disconnected consumer keeps its share
+    controller_idle: float = CONTROLLER_IDLE_S  # seconds after which a leader with nothing to do resigns
+
+    def __post_init__(self) -> None:
+        wrong = {
+            "segments": f"1 to {SEGMENTS_PER_TOPIC_MAX}" * (not 1 <= self.segments <= SEGMENTS_PER_TOPIC_MAX),
+            "entry_buckets": f"1 to {BUCKETS_PER_SEGMENT_MAX}" * (not 1 <= self.entry_buckets <= BUCKETS_PER_SEGMENT_MAX),
+            "durability": " or ".join(DURABILITIES) * (self.durability not in DURABILITIES),
+            "key_hash": " or ".join(KEY_HASHES) * (self.key_hash not in KEY_HASHES),
+            "grace_period": "0 or more seconds" * (not self.grace_period >= 0),
+            "controller_idle": "more than 0 seconds" * (not self.controller_idle > 0),
+        }
+        for key, right in wrong.items():
+            if right:
+                raise InvalidConfigurationError(f"{key} is {getattr(self, key)!r}; {right} is right")

@@ -1,0 +1,90 @@
+"""Reading a JSON record field by field, with a sentence about what is wrong with it."""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Mapping
+from typing import Any, NoReturn, TypeVar
+
+from engine.errors import CorruptionError
+
+E = TypeVar("E", bound=enum.Enum)
+
+
+def dump(fields: Mapping[str, Any]) -> bytes:
+    """A record's value: compact JSON, keys in the order given."""
+    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+class Fields:
+    """A JSON object, being read. Every method raises CorruptionError naming the record and the field."""
+
+    __slots__ = ("values", "what")
+
+    def __init__(self, what: str, values: Any) -> None:
+        self.what = what
+        if not isinstance(values, dict):
+            raise CorruptionError(f"{what} is not a JSON object but {type(values).__name__}")
+        self.values: dict[str, Any] = values
+
+    @classmethod
+    def parse(cls, what: str, value: bytes) -> Fields:
+        """The object that `value` spells."""
+        try:
+            values = json.loads(value)
+        except (ValueError, RecursionError) as e:
+            raise CorruptionError(f"{what} is not JSON: {e}") from e
+        return cls(what, values)
+
+    def wrong(self, name: str, problem: str) -> NoReturn:
+        """Raise for one field."""
+        raise CorruptionError(f"{self.what}: field {name!r} {problem}")
+
+    def _get(self, name: str, kind: type, default: Any) -> Any:
+        value = self.values.get(name, default)
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            self.wrong(name, f"is {value!r:.80}, not {kind.__name__}" if name in self.values else "is missing")
+        return value
+
+    def number(self, name: str, default: int | None = None) -> int:
+        """An integer that is not negative."""
+        value: int = self._get(name, int, default)
+        if value < 0:
+            self.wrong(name, f"is {value}, which is negative")
+        return value
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """A string."""
+        value: str = self._get(name, str, default)
+        return value
+
+    def numbers(self, name: str, default: list[int] | None = None) -> tuple[int, ...]:
+        """A list of integers that are not negative."""
+        items = self._get(name, list, default)
+        for item in items:
+            if type(item) is not int or item < 0:
+                self.wrong(name, f"holds {item!r:.80}, which is not an integer from 0 up")
+        return tuple(items)
+
+    def fields(self, name: str, default: dict[str, Any] | None = None) -> Fields:
+        """A nested object."""
+        return Fields(f"{self.what}: field {name!r}", self._get(name, dict, default))
+
+    def choice(self, name: str, kind: type[E], default: E | None = None) -> E:
+        """One of an enumeration's values."""
+        if default is not None and self.values.get(name) is None:
+            return default
+        text = self.text(name)
+        for member in kind:
+            if member.value == text:
+                return member
+        self.wrong(name, f"is {text!r:.80}, not one of {', '.join(str(m.value) for m in kind)}")
+
+    def texts(self, name: str, default: dict[str, str] | None = None) -> dict[str, str]:
+        """An object whose values are all strings."""
+        items = self._get(name, dict, default)
+        for key, item in items.items():
+            if not isinstance(item, str):
+                self.wrong(name, f"holds {item!r:.80} under {key!r}, which is not text")
+        return dict(items)

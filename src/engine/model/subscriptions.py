@@ -1,0 +1,157 @@
+"""What is recorded about subscriptions and their consumers, and which segments a consumer is told to read."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TypeVar
+
+from engine.errors import InvalidArgumentError
+from engine.model.fields import Fields, dump
+from engine.model.names import SegmentName
+
+S = TypeVar("S", bound=enum.StrEnum)
+
+
+def _parse(kind: type[S], text: str, what: str) -> S:
+    try:
+        return kind(text)
+    except ValueError:
+        right = ", ".join(repr(str(member)) for member in kind)
+        raise InvalidArgumentError(f"{what} {text!r:.80} is unknown; one of {right} is right") from None
+
+
+class SubscriptionKind(enum.StrEnum):
+    """How a subscription's consumers read it. The values stand in metadata and on the wire: do not change."""
+
+    STREAM = "stream"  # ordered, cumulative acks, segments shared out by the controller
+    QUEUE = "queue"  # unordered, individual acks, every consumer attaches to every segment
+    CHECKPOINT = "checkpoint"  # a group of readers that keep their own positions: no cursor, no subscription record
+
+    @classmethod
+    def parse(cls, text: str) -> SubscriptionKind:
+        """Raises InvalidArgumentError for any other text."""
+        return _parse(cls, text, "subscription kind")
+
+
+class InitialPosition(enum.StrEnum):
+    """Where a new subscription starts in the segments that exist."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+    @classmethod
+    def parse(cls, text: str) -> InitialPosition:
+        """Raises InvalidArgumentError for any other text."""
+        return _parse(cls, text, "initial position")
+
+
+class SubscriptionState(enum.StrEnum):
+    """CREATING and DELETING are resumed by whoever leads the topic next."""
+
+    CREATING = "CREATING"
+    ACTIVE = "ACTIVE"
+    DELETING = "DELETING"
+
+
+class AttachMode(enum.StrEnum):
+    """How a consumer attaches to a segment it was assigned (SEMANTICS 16)."""
+
+    EXCLUSIVE = "exclusive"
+    SHARED = "shared"
+
+
+@dataclass(frozen=True, slots=True)
+class AssignedSegment:
+    """One segment of a consumer's share. `name` carries its id and hash range."""
+
+    name: SegmentName
+    mode: AttachMode = AttachMode.EXCLUSIVE
+
+    @property
+    def segment_id(self) -> int:
+        """The segment's id within its topic."""
+        return self.name.segment_id
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerAssignment:
+    """A consumer's whole share, which may be empty (SEMANTICS 15), and the layout it was computed from."""
+
+    layout_epoch: int
+    segments: tuple[AssignedSegment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionMetadata:
+    """What `keys.subscription` holds. `kind` is None when it was created without saying who will read it."""
+
+    name: str
+    initial_position: InitialPosition
+    created_at_ms: int
+    kind: SubscriptionKind | None = None
+    state: SubscriptionState = SubscriptionState.ACTIVE
+
+    def to_json(self) -> bytes:
+        """The record's value."""
+        fields = {
+            "subscription": self.name,
+            "kind": self.kind,
+            "state": self.state,
+            "initialPosition": self.initial_position,
+            "createdAtMs": self.created_at_ms,
+        }
+        return dump(fields)
+
+    @classmethod
+    def from_json(cls, value: bytes) -> SubscriptionMetadata:
+        """Undo to_json(). Raises CorruptionError naming the field."""
+        record = Fields.parse("subscription record", value)
+        return cls(
+            record.text("subscription"),
+            record.choice("initialPosition", InitialPosition),
+            record.number("createdAtMs"),
+            None if record.values.get("kind") is None else record.choice("kind", SubscriptionKind),
+            record.choice("state", SubscriptionState),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerRegistration:
+    """What `keys.consumer` holds: the durable session of one consumer name, and its share when it last changed.
+
+    `instance` tells two consumer objects of the same name apart (SEMANTICS 13); `term` is that of the leader that wrote it.
+    """
+
+    consumer_name: str
+    instance: str
+    kind: SubscriptionKind
+    term: int
+    layout_epoch: int = 0
+    segment_ids: tuple[int, ...] = ()
+
+    def to_json(self) -> bytes:
+        """The record's value."""
+        fields = {
+            "consumerName": self.consumer_name,
+            "instance": self.instance,
+            "kind": self.kind,
+            "term": self.term,
+            "assignment": {"layoutEpoch": self.layout_epoch, "segmentIds": self.segment_ids},
+        }
+        return dump(fields)
+
+    @classmethod
+    def from_json(cls, value: bytes) -> ConsumerRegistration:
+        """Undo to_json(). Raises CorruptionError naming the field."""
+        record = Fields.parse("consumer registration", value)
+        assignment = record.fields("assignment")
+        return cls(
+            record.text("consumerName"),
+            record.text("instance"),
+            record.choice("kind", SubscriptionKind),
+            record.number("term"),
+            assignment.number("layoutEpoch"),
+            assignment.numbers("segmentIds"),
+        )
+
