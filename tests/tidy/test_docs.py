@@ -1,0 +1,48 @@
+"""The documents: links lead somewhere, and the examples of the README run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from source_tree import ROOT, files, relative
+
+PAGES = [p for p in files(".md") if "tests" not in p.relative_to(ROOT).parts]
+README = ROOT / "README.md"
+
+_LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+_CODE = re.compile(r"^```python\n(?P<code>.*?)^```", re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that a page's headings make."""
+    headings = re.findall(r"^#+\s+(.*)$", _FENCE.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).strip().replace(" ", "-") for h in headings}
+
+
+def test_links_lead_somewhere():
+    faults = []
+    for page in PAGES:
+        for match in _LINK.finditer(_FENCE.sub("", page.read_text())):
+            target, _, anchor = match["target"].partition("#")
+            if "://" in target or target.startswith("mailto:"):
+                continue
+            aim = (page.parent / target).resolve() if target else page
+            if not aim.exists():
+                faults.append(f"{relative(page)} links to {target}, which is not there")
+            elif anchor and aim.suffix == ".md" and anchor not in anchors(aim):
+                faults.append(f"{relative(page)} links to {target}#{anchor}; no such heading")
+    assert not faults, "\n" + "\n".join(faults)
+
+
+def examples() -> list[str]:
+    return [m["code"] for m in _CODE.finditer(README.read_text())] if README.exists() else []
+
+
+@pytest.mark.parametrize("code", examples(), ids=[str(n) for n in range(1, len(examples()) + 1)])
+def test_examples_run(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Each example of the README is a whole program; it runs in an empty directory."""
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "README.md", "exec"), {"__name__": "__main__"})

@@ -1,0 +1,241 @@
+"""The rooms and doors: who may import whom, and which files may touch the world outside."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from source_tree import (
+    ENGINE,
+    NATIVE,
+    Import,
+    files,
+    imports,
+    module_name,
+    relative,
+    used_for_hints_alone,
+    without_text,
+)
+
+LEAVES = {"errors", "limits", "clock"}
+BELOW_BROKER = LEAVES | {"aio", "_native", "model", "wire", "metadata", "storage", "control", "control.policy"}
+
+# Which rooms a room may import, besides itself.
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": set(),
+    "limits": set(),
+    "clock": set(),
+    "aio": {"errors", "clock"},
+    "_native": {"errors", "limits"},
+    "model": {"errors", "limits"},
+    "wire": {"model", "aio", "errors", "limits"},
+    "metadata": {"model", "aio", *LEAVES},
+    "storage": {"_native", "model", "metadata", "aio", *LEAVES},
+    "control": {"control.policy", "model", "metadata", "aio", *LEAVES},
+    "control.policy": {"model"},
+    "client": {"_native", "model", "wire", "aio", *LEAVES},
+    "broker": BELOW_BROKER,
+    "sync": {"client", "aio", "errors"},
+    "embedded": {"broker", "client", "sync", "errors"},
+    "testing": BELOW_BROKER | {"broker", "client", "sync", "embedded"},
+    "cli": {"broker", "client", "sync", "embedded", "model", "errors"},
+    "__init__": BELOW_BROKER | {"broker", "client", "sync", "embedded"},
+    "__main__": {"cli"},
+}
+
+# The doors: which files may use a module through which the world comes in. Everybody else is handed what is
+# behind the door: a Clock, a Disk, a random.Random, an Executor. (Imports for type hints alone are free.)
+DOORS: dict[str, set[str]] = {
+    "time": {"clock.py"},
+    "os": {"storage/disk.py"},
+    "random": set(),
+    "uuid": set(),
+    "secrets": set(),
+    "threading": {"aio/portal.py"},
+    "shutil": set(),
+    "tempfile": set(),
+    "signal": set(),
+    "subprocess": set(),
+}
+FREE_OF_DOORS = {"cli", "testing"}  # the outermost rooms: they hand the world in
+
+NATIVE_NEVER = {
+    r"\b(?:open|openat|creat|fopen)\s*\(": "opens a file; the Disk does that and hands the descriptor in",
+    r"\b(?:fsync|fdatasync|sync_file_range|msync|syncfs)\s*\(": "syncs; the storage room does that through the Disk",
+    r"\bawait\b|\basync\s+def\b": "awaits; the native room knows no event loop",
+    r"^\s*include\s+[\"']": "includes text; cimport a real module",
+    r"^\s*(?:DEF|IF)\s": "uses DEF or IF; use an enum or a plain if",
+}
+
+
+def room_of(module: str) -> str:
+    """The room that a module below src/engine belongs to; "" for the package root itself."""
+    parts = module.split(".")[1:]
+    if parts[:2] == ["control", "policy"]:
+        return "control.policy"
+    return parts[0] if parts else ""
+
+
+def room_of_file(path: Path) -> str:
+    inside = path.relative_to(ENGINE)
+    return room_of(module_name(path)) or inside.stem
+
+
+def faults_of(path: Path) -> list[str]:
+    """What one file imports and must not."""
+    room = room_of_file(path)
+    allowed = MAY_IMPORT[room]
+    faults = []
+    for found in imports(path):
+        if found.module.split(".")[0] != "engine":
+            continue
+        target = room_of(found.module)
+        where = f"{relative(path)}:{found.line}"
+        if not target:
+            faults.append(f"{where} imports the package root; import the module that defines the name")
+        elif target != room and target not in allowed:
+            rooms = ", ".join(sorted(allowed)) or "nothing"
+            faults.append(f"{where} imports {found.module}: {room} may import {rooms}")
+    return faults
+
+
+SOURCES = files(".py", ".pyx", ".pxd", ".pyi", under=ENGINE)
+
+
+def test_every_file_belongs_to_a_room():
+    strangers = [f"{relative(p)} is in no room of the table" for p in SOURCES if room_of_file(p) not in MAY_IMPORT]
+    assert not strangers, "\n".join(strangers)
+
+
+def test_rooms_look_down_never_up():
+    faults = [fault for path in SOURCES if room_of_file(path) in MAY_IMPORT for fault in faults_of(path)]
+    assert not faults, "\n" + "\n".join(faults)
+
+
+def door_faults(path: Path) -> list[str]:
+    """Where one file takes time, randomness or the system for itself."""
+    inside = path.relative_to(ENGINE).as_posix()
+    faults = []
+    for found in imports(path):
+        door = found.module.split(".")[0]
+        hint = found.typing_only or used_for_hints_alone(path, door)
+        if door in DOORS and not hint and inside not in DOORS[door]:
+            allowed = ", ".join(sorted(DOORS[door])) or "the outermost rooms"
+            where = f"{relative(path)}:{found.line} imports {found.module}"
+            faults.append(f"{where}; only {allowed} may: take it as a constructor argument")
+    return faults
+
+
+def test_the_world_comes_in_by_hand():
+    inner = [p for p in SOURCES if room_of_file(p) not in FREE_OF_DOORS]
+    faults = [fault for path in inner for fault in door_faults(path)]
+    assert not faults, "\n" + "\n".join(faults)
+
+
+def test_nobody_asks_the_calendar():
+    """`datetime.now()` is a clock too."""
+    asks = re.compile(r"\b(?:datetime|date)\.(?:now|utcnow|today)\s*\(")
+    faults = [
+        f"{relative(path)}:{number} reads the calendar; ask the Clock"
+        for path in SOURCES
+        if room_of_file(path) not in FREE_OF_DOORS
+        for number, line in enumerate(without_text(path.read_text()).split("\n"), 1)
+        if asks.search(line)
+    ]
+    assert not faults, "\n" + "\n".join(faults)
+
+
+def test_doors_that_are_listed_exist():
+    missing = [f"{door}: {name}" for door, names in DOORS.items() for name in names if not (ENGINE / name).exists()]
+    if not (ENGINE / "__init__.py").exists():
+        pytest.skip("the package is not complete yet")
+    assert not missing, f"listed as doors, but not there: {missing}"
+
+
+def test_native_opens_syncs_and_awaits_nothing():
+    faults = [
+        f"{relative(path)}:{number} {sentence}"
+        for path in files(".pyx", ".pxd", under=NATIVE)
+        for number, line in enumerate(without_text(path.read_text()).split("\n"), 1)
+        for pattern, sentence in NATIVE_NEVER.items()
+        if re.search(pattern, line)
+    ]
+    assert not faults, "\n" + "\n".join(faults)
+
+
+def test_modules_import_each_other_in_one_direction():
+    """No cycle among modules, counting what is imported when a module loads."""
+    names = {module_name(p) for p in SOURCES}
+    graph: dict[str, set[str]] = {name: set() for name in names}
+    for path in SOURCES:
+        at_load = (i.module for i in imports(path) if not i.lazy and not i.typing_only)
+        graph[module_name(path)] |= {m for m in at_load if m in names and m != module_name(path)}
+    cycle = find_cycle(graph)
+    assert not cycle, "import cycle: " + " -> ".join(cycle)
+
+
+def find_cycle(graph: dict[str, set[str]]) -> list[str]:
+    """The nodes of one cycle, first repeated at the end; empty when there is none."""
+    done: set[str] = set()
+
+    def walk(node: str, path: list[str]) -> list[str]:
+        if node in path:
+            return [*path[path.index(node) :], node]
+        if node in done:
+            return []
+        for target in sorted(graph[node]):
+            if cycle := walk(target, [*path, node]):
+                return cycle
+        done.add(node)
+        return []
+
+    return next((cycle for node in sorted(graph) if (cycle := walk(node, []))), [])
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "module", "kept"),
+    [
+        ("client/x.py", "import engine.broker.server", "engine.broker.server", False),
+        ("client/x.py", "def f():\n    from engine.broker import server", "engine.broker", False),
+        ("client/x.py", "from ..storage import segment", "engine.storage", False),
+        ("client/x.py", "import engine", "engine", False),
+        ("client/x.py", "from engine import Client", "engine", False),
+        ("client/x.py", "from engine.wire import commands", "engine.wire.commands", True),
+        ("_native/x.pyx", "from engine.model cimport names", "engine.model", False),
+        ("_native/x.pyx", "cimport engine.storage.disk as d", "engine.storage.disk", False),
+        ("_native/x.pyx", "from engine._native.entry cimport (\n  load32,\n  load64)", "engine._native.entry", True),
+        ("control/policy/x.py", "from engine.metadata import store", "engine.metadata.store", False),
+        ("control/x.py", "from engine.control.policy import x", "engine.control.policy", True),
+    ],
+)
+def test_the_layer_test_sees(file: str, text: str, module: str, kept: bool, monkeypatch: pytest.MonkeyPatch):
+    """The readers above find an import in every form it can be written in."""
+    path = ENGINE / file
+    monkeypatch.setattr(Path, "read_text", lambda self: text if self == path else pytest.fail(f"read {self}"))
+    found = imports(path)
+    assert [i.module for i in found][:1] == [module] or found[0].module.startswith(module)
+    assert bool(faults_of(path)) is not kept
+
+
+def test_type_hints_are_not_doors(monkeypatch: pytest.MonkeyPatch):
+    path = ENGINE / "client/x.py"
+    text = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import random\nelse:\n    import os\n"
+    monkeypatch.setattr(Path, "read_text", lambda self: text)
+    assert [i for i in imports(path) if i.typing_only] == [Import("random", 3, False, True)]
+    assert len(door_faults(path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "faults"),
+    [
+        ("import random\ndef f(rng: random.Random) -> None: ...", 0),
+        ("import random\ndef f(rng: random.Random) -> None:\n    rng = rng or random.Random()", 1),
+        ("from random import random\nrandom()", 1),
+        ("def f():\n    import time\n    return time.time()", 1),
+        ("import os.path", 1),
+    ],
+)
+def test_doors_are_seen(text: str, faults: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Path, "read_text", lambda self: text)
+    assert len(door_faults(ENGINE / "client/x.py")) == faults
