@@ -1,0 +1,34 @@
+"""How long to wait before trying again."""
+
+from __future__ import annotations
+
+import random
+
+from engine.errors import InvalidArgumentError
+
+
+class Backoff:
+    """Exponential delays with full upper-half jitter: the n-th is in [d/2, d], d = min(initial * 2**n, maximum).
+
+    Randomness comes from the caller, so that a simulation replays under its seed.
+    """
+
+    __slots__ = ("_initial", "_maximum", "_rng", "attempts")
+
+    def __init__(self, rng: random.Random, *, initial: float = 0.1, maximum: float = 10.0) -> None:
+        if not 0 < initial <= maximum:
+            raise InvalidArgumentError(f"backoff from {initial} to {maximum} s; 0 < initial <= maximum is right")
+        self._rng = rng
+        self._initial = initial
+        self._maximum = maximum
+        self.attempts = 0
+
+    def next(self) -> float:
+        """Seconds to wait now; the following ones are longer."""
+        delay = min(self._initial * 2.0 ** min(self.attempts, 60), self._maximum)
+        self.attempts += 1
+        return delay * (0.5 + 0.5 * self._rng.random())
+
+    def reset(self) -> None:
+        """Start over, after a success."""
+        self.attempts = 0

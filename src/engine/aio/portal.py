@@ -1,0 +1,125 @@
+"""An event loop on a thread of its own, and the door into it for code that blocks."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from engine.aio.uv import new_event_loop
+from engine.errors import AlreadyClosedError, InvalidArgumentError
+
+T = TypeVar("T")
+
+
+class Portal:
+    """Runs coroutines on its own loop for callers on any other thread.
+
+    All methods may be called from any thread, except that those which wait (`run`, `call`, `close`) refuse the
+    portal's own thread, where they would wait for themselves. The thread is a daemon; a portal that is still
+    open when the interpreter exits is closed then.
+    """
+
+    def __init__(
+        self, name: str = "engine", *, loop_factory: Callable[[], asyncio.AbstractEventLoop] = new_event_loop
+    ) -> None:
+        self.loop = loop_factory()
+        self._closed = False
+        self._lock = threading.Lock()  # orders submit() against close(): nothing is scheduled on a stopping loop
+        self._thread = threading.Thread(target=self._run_loop, name=name, daemon=True)
+        self._thread.start()
+        atexit.register(self.close)
+
+    def run(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        """Run it on the loop and wait for its result, at most `timeout` seconds.
+
+        Interrupted (KeyboardInterrupt) or out of time, the coroutine is cancelled. Raises what it raises,
+        TimeoutError, AlreadyClosedError after close().
+        """
+        try:
+            self._check_thread()
+        except InvalidArgumentError:
+            coroutine.close()
+            raise
+        future = self.submit(coroutine)
+        try:
+            return future.result(timeout)
+        except BaseException:
+            future.cancel()
+            raise
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Start it on the loop and return at once. Raises AlreadyClosedError after close()."""
+        with self._lock:
+            if self._closed:
+                coroutine.close()
+                raise AlreadyClosedError("the event loop's thread was closed")
+            return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
+    def call(self, function: Callable[..., T], *args: Any) -> T:
+        """Call a plain function on the loop thread and wait for its result."""
+        self._check_thread()
+        future: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self.call_soon_threadsafe(_call_into, future, function, args)
+        return future.result()
+
+    def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any) -> None:
+        """Have the loop thread call it soon. Raises AlreadyClosedError after close()."""
+        with self._lock:
+            if self._closed:
+                raise AlreadyClosedError("the event loop's thread was closed")
+            self.loop.call_soon_threadsafe(callback, *args)
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called."""
+        return self._closed
+
+    @property
+    def in_loop_thread(self) -> bool:
+        """Whether the caller runs on the portal's own thread."""
+        return threading.get_ident() == self._thread.ident
+
+    def close(self) -> None:
+        """Cancel what still runs, stop the loop and wait for the thread. Idempotent."""
+        self._check_thread()
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        atexit.unregister(self.close)
+
+    def _check_thread(self) -> None:
+        if self.in_loop_thread:
+            raise InvalidArgumentError("a blocking call was made on the event loop's own thread; await there instead")
+
+    def _run_loop(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+            _cancel_all(self.loop)
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+            self.loop.run_until_complete(self.loop.shutdown_default_executor())
+        finally:
+            asyncio.set_event_loop(None)
+            self.loop.close()
+
+
+def _call_into(future: concurrent.futures.Future[T], function: Callable[..., T], args: tuple[Any, ...]) -> None:
+    try:
+        future.set_result(function(*args))
+    except Exception as e:  # the caller, who waits on another thread, gets it
+        future.set_exception(e)
+
+
+def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel every task of the stopped loop and run until all have ended."""
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+

@@ -1,0 +1,94 @@
+"""The memory that received bytes land in: big chunks, lent out as views, reused when the last view is gone.
+
+Whoever receives holds a chunk only while it has half a frame; otherwise it fills the pool's current one further.
+So an idle connection owns no receive memory at all, and a thousand of them share one chunk.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from engine.limits import FRAME_ALIGNMENT, MIB
+
+CHUNK_SIZE = 1 * MIB
+CHUNK_ROOM_MIN = CHUNK_SIZE // 4  # with less room than this a chunk is not filled further
+CHUNKS_RETIRED_MAX = 64  # full chunks kept for reuse; more are left to the memory manager
+_LOOKED_AT = 8
+
+
+class Chunk:
+    """`size` bytes of memory, of which the first `used` are spoken for.
+
+    Invariant: bytes below `used` are never written again while a view of them exists. Checked by lent().
+    """
+
+    __slots__ = ("memory", "size", "used", "view")
+
+    def __init__(self, size: int) -> None:
+        self.memory = bytearray(size)
+        self.view: memoryview | None = memoryview(self.memory)
+        self.size = size
+        self.used = 0
+
+    def lent(self) -> bool:
+        """Whether anybody still holds a view. A bytearray refuses to change its size while one exists."""
+        self.view = None
+        try:
+            self.memory.append(self.memory.pop())
+        except BufferError:
+            return True
+        return False
+
+    def recycle(self) -> None:
+        """Make the whole chunk free again. Only after lent() said no."""
+        self.view = memoryview(self.memory)
+        self.used = 0
+
+
+class ChunkPool:
+    """The chunks of one event loop. Not for several threads."""
+
+    __slots__ = ("_current", "_retired", "chunk_size")
+
+    def __init__(self, chunk_size: int = CHUNK_SIZE) -> None:
+        self.chunk_size = chunk_size
+        self._current: Chunk | None = None
+        self._retired: deque[Chunk] = deque(maxlen=CHUNKS_RETIRED_MAX)
+
+    def take(self, room: int = 0) -> Chunk:
+        """A chunk with at least `room` bytes free, and not too few in any case; the caller's until it gives it back."""
+        chunk, self._current = self._current, None
+        if chunk is not None:
+            if chunk.size - chunk.used >= max(room, self.chunk_size // 4):
+                return chunk
+            self._retire(chunk)
+        if room > self.chunk_size:
+            return Chunk(room)
+        return self._reusable() or Chunk(self.chunk_size)
+
+    def give(self, chunk: Chunk, used: int) -> None:
+        """Take a chunk back of which the first `used` bytes are, or were, lent."""
+        chunk.used = -(-used // FRAME_ALIGNMENT) * FRAME_ALIGNMENT
+        if self._current is None and chunk.size - chunk.used >= self.chunk_size // 4:
+            self._current = chunk
+        else:
+            self._retire(chunk)
+
+    def trim(self) -> None:
+        """Let go of every chunk kept for reuse. For a broker that has gone idle."""
+        self._retired.clear()
+
+    def _retire(self, chunk: Chunk) -> None:
+        if chunk.size == self.chunk_size:
+            chunk.view = None
+            self._retired.append(chunk)
+
+    def _reusable(self) -> Chunk | None:
+        """A retired chunk that nobody holds a view of any more."""
+        for _ in range(min(_LOOKED_AT, len(self._retired))):
+            chunk = self._retired.popleft()
+            if not chunk.lent():
+                chunk.recycle()
+                return chunk
+            self._retired.append(chunk)
+        return None

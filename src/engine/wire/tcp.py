@@ -1,0 +1,254 @@
+"""Streams of frames over TCP: connect, listen, and the protocol object of one connection."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ssl
+from collections.abc import Callable
+from typing import Any, cast
+
+from engine.errors import ConnectError, ProtocolError
+from engine.limits import CONNECTION_WRITE_HIGH, CONNECTION_WRITE_LOW, FRAME_SIZE_MAX
+from engine.wire.chunks import ChunkPool
+from engine.wire.commands import Command
+from engine.wire.framing import FrameReader, encode
+from engine.wire.stream import Buffer, FrameHandler, FrameStream, Payload
+from engine.wire.url import format_url, parse_url
+
+CONNECT_S_MAX = 10.0
+_SMALL = 16 * 1024  # frames up to this size are gathered while a burst of them is being sent
+_GATHERED_MAX = 64 * 1024
+
+Accept = Callable[[FrameStream], FrameHandler]
+
+
+class TcpStream(asyncio.BufferedProtocol):
+    """One TCP connection as a FrameStream.
+
+    The first frame of a loop iteration goes to the system at once; small ones that follow in the same iteration
+    are gathered into one write at its end.
+    """
+
+    __slots__ = ("_closing", "_error", "_gathered", "_gathered_bytes", "_handler", "_lost", "_loop", "_make_handler",
+                 "_reader", "_transport", "_uncork_due", "peer")  # fmt: skip
+
+    def __init__(self, make_handler: Accept, pool: ChunkPool, frame_size_max: int = FRAME_SIZE_MAX) -> None:
+        self.peer = "not connected"
+        self._make_handler: Accept | None = make_handler
+        self._handler: FrameHandler | None = None
+        self._reader = FrameReader(pool, self._frame_received, frame_size_max)
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self._error: Exception | None = None
+        self._closing = False
+        self._lost = False
+        # Frames gathered in this iteration.
+        self._gathered: list[Buffer] = []
+        self._gathered_bytes = 0
+        self._uncork_due = False
+
+    # -- asyncio's side ------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio: the connection is there."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(CONNECTION_WRITE_HIGH, CONNECTION_WRITE_LOW)
+        name = transport.get_extra_info("peername")
+        self.peer = format_url(name[0], name[1], "tcp") if isinstance(name, tuple) else "tcp"
+        make_handler, self._make_handler = self._make_handler, None
+        assert make_handler is not None
+        self._handler = make_handler(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """asyncio: where to receive to."""
+        return self._reader.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """asyncio: bytes were received."""
+        try:
+            self._reader.received(nbytes)
+        except ProtocolError as e:
+            self._fail(e)
+
+    def eof_received(self) -> bool:
+        """asyncio: the peer closed its side; so do we."""
+        return False
+
+    def pause_writing(self) -> None:
+        """asyncio: over the high mark."""
+        if self._handler is not None:
+            self._handler.pause_writing()
+
+    def resume_writing(self) -> None:
+        """asyncio: below the low mark."""
+        if self._handler is not None:
+            self._handler.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio: the end, whoever wanted it."""
+        if self._lost:
+            return
+        self._lost = self._closing = True
+        self._gathered.clear()
+        self._gathered_bytes = 0
+        self._reader.paused = True
+        self._reader.release()
+        error = self._error
+        if error is None and exc is not None:
+            error = ConnectError(f"the connection to {self.peer} was lost: {exc}")
+        handler, self._handler = self._handler, None
+        if handler is not None:
+            handler.connection_lost(error)
+
+    # -- FrameStream -----------------------------------------------------------------------------------------------
+
+    def send(self, command: Command, header: dict[str, Any], payload: Payload = b"") -> None:
+        """Queue one frame."""
+        if self._closing:
+            return
+        buffers, size = encode(command, header, payload)
+        if size > _SMALL:
+            self._gathered.extend(buffers)
+            self._flush()
+        elif not self._uncork_due:
+            self._uncork_due = True
+            self._loop.call_soon(self._uncork)
+            self._write(buffers)
+        else:
+            self._gathered.extend(buffers)
+            self._gathered_bytes += size
+            if self._gathered_bytes > _GATHERED_MAX:
+                self._flush()
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes queued in this process."""
+        transport = self._transport
+        return self._gathered_bytes + (0 if transport is None or self._lost else transport.get_write_buffer_size())
+
+    @property
+    def bytes_received(self) -> int:
+        """Bytes received since the connection was made; grows while the peer is alive."""
+        return self._reader.bytes_received
+
+    def compact(self) -> None:
+        """Hold no more memory than half a received frame needs. For connections that went quiet."""
+        self._reader.compact()
+
+    def pause_reading(self) -> None:
+        """Deliver no more frames."""
+        if not self._reader.paused and not self._closing and self._transport is not None:
+            self._reader.paused = True
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Deliver frames again, first those already received."""
+        if not self._reader.paused or self._closing or self._transport is None:
+            return
+        self._reader.paused = False
+        try:
+            self._reader.deliver()
+        except ProtocolError as e:
+            self._fail(e)
+        if not self._reader.paused and not self._closing:
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        """Send what is queued, then close."""
+        if self._closing:
+            return
+        self._flush()
+        self._closing = self._reader.paused = True
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._closing = self._reader.paused = True
+        if self._transport is not None and not self._lost:
+            self._transport.abort()
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
+        if self._handler is not None:
+            self._handler.frame_received(command, header, payload)
+
+    def _fail(self, error: ProtocolError) -> None:
+        self._error = self._error or error
+        self.abort()
+
+    def _uncork(self) -> None:
+        self._uncork_due = False
+        self._flush()
+
+    def _flush(self) -> None:
+        if self._gathered:
+            buffers, self._gathered, self._gathered_bytes = self._gathered, [], 0
+            self._write(buffers)
+
+    def _write(self, buffers: list[Buffer]) -> None:
+        transport = self._transport
+        if self._closing or transport is None:
+            return
+        if len(buffers) == 1:
+            transport.write(buffers[0])
+        elif sum(map(len, buffers)) <= _GATHERED_MAX:
+            transport.write(b"".join(buffers))
+        else:
+            transport.writelines(buffers)
+
+
+class TcpConnector:
+    """Connects to service URLs over TCP, with TLS when it is given a context."""
+
+    def __init__(self, *, tls: ssl.SSLContext | None = None, connect_timeout: float = CONNECT_S_MAX) -> None:
+        self._tls = tls
+        self._timeout = connect_timeout
+        self._pool = ChunkPool()
+
+    async def connect(self, url: str, handler: Accept) -> FrameStream:
+        """A connected stream. Raises ConnectError saying what was wrong, InvalidArgumentError for a malformed URL."""
+        host, port = parse_url(url)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._timeout):
+                _, stream = await loop.create_connection(
+                    lambda: TcpStream(handler, self._pool), host, port, ssl=self._tls
+                )
+        except TimeoutError as e:
+            raise ConnectError(f"no connection to {url} within {self._timeout:g} s") from e
+        except OSError as e:
+            raise ConnectError(f"cannot connect to {url}: {_reason(e)}") from e
+        return stream
+
+
+async def listen(
+    host: str,
+    port: int,
+    accept: Accept,
+    *,
+    pool: ChunkPool,
+    tls: ssl.SSLContext | None = None,
+    frame_size_max: int = FRAME_SIZE_MAX,
+) -> asyncio.Server:
+    """Serve connections; `accept` is called with each. Port 0 takes a free one.
+
+    Raises ConnectError when the address cannot be had.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        return await loop.create_server(
+            lambda: TcpStream(accept, pool, frame_size_max), host, port, ssl=tls, backlog=1024, reuse_address=True
+        )
+    except OSError as e:
+        raise ConnectError(f"cannot listen on {host}:{port}: {_reason(e)}") from e
+
+
+def _reason(error: OSError) -> str:
+    if error.errno == errno.ECONNREFUSED:
+        return "connection refused; is a broker listening there?"
+    if error.errno == errno.EADDRINUSE:
+        return "the address is in use by another program"
+    return error.strerror or str(error)

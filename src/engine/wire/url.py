@@ -1,0 +1,38 @@
+"""Service URLs: engine://host:port."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from engine.errors import InvalidArgumentError
+
+SCHEME = "engine"
+DEFAULT_PORT = 6650
+_FORM = "write engine://host:port"
+
+
+def parse_url(url: str) -> tuple[str, int]:
+    """(host, port) of a service URL; the port may be left out. Raises InvalidArgumentError."""
+    if not isinstance(url, str):
+        raise InvalidArgumentError(f"service URL is {type(url).__name__}; text is right: {_FORM}")
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as e:
+        raise InvalidArgumentError(f"service URL {url!r} is malformed ({e}); {_FORM}") from e
+    if parts.scheme != SCHEME or not host or parts.path.strip("/") or parts.query or parts.username is not None:
+        raise InvalidArgumentError(f"service URL {url!r} is malformed; {_FORM}")
+    return host, DEFAULT_PORT if port is None else port
+
+
+def format_url(host: str, port: int, scheme: str = SCHEME) -> str:
+    """The URL of an address; an IPv6 host gets its brackets."""
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def parse_address(text: str, default_port: int = DEFAULT_PORT) -> tuple[str, int]:
+    """(host, port) of "host:port", "host", "[v6]:port" or a service URL. Raises InvalidArgumentError."""
+    if isinstance(text, str) and "://" not in text:
+        has_port = not text.endswith("]") and ":" in text
+        text = f"{SCHEME}://{text}" if has_port else f"{SCHEME}://{text}:{default_port}"
+    return parse_url(text)

@@ -1,0 +1,195 @@
+"""What every FrameStream does, over TCP and in memory alike."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from engine.errors import ConnectError, InvalidArgumentError, ProtocolError
+from engine.limits import CONNECTION_WRITE_HIGH, MIB
+from engine.wire.chunks import ChunkPool
+from engine.wire.commands import Command
+from engine.wire.memory import connect_pair
+from engine.wire.tcp import TcpConnector, listen
+from engine.wire.url import parse_address, parse_url
+
+
+class End:
+    """A FrameHandler that records what happens to it."""
+
+    def __init__(self, stream) -> None:
+        self.stream = stream
+        self.frames: list = []
+        self.events: list[str] = []
+        self.lost: asyncio.Future = asyncio.get_running_loop().create_future()
+        self.changed = asyncio.Event()
+
+    def frame_received(self, command, header, payload) -> None:
+        self.frames.append((command, header, payload))
+        self.changed.set()
+
+    def pause_writing(self) -> None:
+        self.events.append("pause")
+        self.changed.set()
+
+    def resume_writing(self) -> None:
+        self.events.append("resume")
+        self.changed.set()
+
+    def connection_lost(self, error) -> None:
+        assert not self.lost.done()
+        self.lost.set_result(error)
+        self.changed.set()
+
+    async def until(self, condition) -> None:
+        async with asyncio.timeout(10):
+            while not condition():
+                self.changed.clear()
+                await self.changed.wait()
+
+
+async def tcp_pair():
+    ends: list[End] = []
+
+    def accept(stream):
+        ends.append(End(stream))
+        return ends[-1]
+
+    server = await listen("127.0.0.1", 0, accept, pool=ChunkPool())
+    port = server.sockets[0].getsockname()[1]
+    client: list[End] = []
+
+    def handler(stream):
+        client.append(End(stream))
+        return client[-1]
+
+    await TcpConnector().connect(f"engine://127.0.0.1:{port}", handler)
+    while not ends:
+        await asyncio.sleep(0)
+    server.close()
+    return client[0], ends[0]
+
+
+async def memory_pair():
+    ends: list[End] = []
+
+    def accept(stream):
+        ends.append(End(stream))
+        return ends[-1]
+
+    connect_pair(accept, accept)
+    return ends[1], ends[0]
+
+
+@pytest.fixture(params=[tcp_pair, memory_pair], ids=["tcp", "memory"])
+async def pair(request):
+    left, right = await request.param()
+    yield left, right
+    left.stream.abort()
+    right.stream.abort()
+    await asyncio.wait_for(asyncio.gather(left.lost, right.lost), 10)
+
+
+def send(end: End, number: int, payload=b"") -> None:
+    end.stream.send(Command.SEND, {"producer_id": number, "entries": 1}, payload)
+
+
+async def test_frames_arrive_in_order_with_their_payloads(pair):
+    left, right = pair
+    for n in range(200):
+        send(left, n, [b"ab", memoryview(b"cd" * n)] if n % 3 else b"x" * (n * 500))
+    await right.until(lambda: len(right.frames) == 200)
+    for n, (command, header, payload) in enumerate(right.frames):
+        assert command is Command.SEND
+        assert header["producer_id"] == n
+        assert bytes(payload) == (b"ab" + b"cd" * n if n % 3 else b"x" * (n * 500))
+
+
+async def test_back_pressure_reaches_the_sender_and_is_lifted(pair):
+    left, right = pair
+    right.stream.pause_reading()
+    block = bytes(MIB)
+    sent = 0
+    while "pause" not in left.events and sent < 200:
+        send(left, sent, block)
+        sent += 1
+        await asyncio.sleep(0)
+    assert left.events == ["pause"]
+    assert left.stream.unsent_bytes >= CONNECTION_WRITE_HIGH
+    assert right.frames == []
+    right.stream.resume_reading()
+    await left.until(lambda: left.events == ["pause", "resume"])
+    await right.until(lambda: len(right.frames) == sent)
+
+
+async def test_pause_from_inside_a_delivery_stops_the_next_frame(pair):
+    left, right = pair
+    original = right.frame_received
+
+    def pause_after_two(command, header, payload):
+        original(command, header, payload)
+        if len(right.frames) == 2:
+            right.stream.pause_reading()
+
+    right.frame_received = pause_after_two
+    for n in range(5):
+        send(left, n)
+    await right.until(lambda: len(right.frames) >= 2)
+    await asyncio.sleep(0.01)
+    assert len(right.frames) == 2
+    right.stream.resume_reading()
+    await right.until(lambda: len(right.frames) == 5)
+
+
+async def test_close_sends_what_is_queued(pair):
+    left, right = pair
+    for n in range(20):
+        send(left, n, bytes(300_000))
+    left.stream.close()
+    send(left, 99)
+    assert await asyncio.wait_for(right.lost, 10) is None
+    assert await asyncio.wait_for(left.lost, 10) is None
+    assert len(right.frames) == 20
+
+
+async def test_abort_ends_both_sides(pair):
+    left, right = pair
+    left.stream.abort()
+    await asyncio.wait_for(asyncio.gather(left.lost, right.lost), 10)
+    send(left, 1)
+    send(right, 1)
+    assert right.frames == []
+
+
+async def test_a_bad_field_ends_the_connection_with_a_protocol_error(pair):
+    left, right = pair
+    left.stream.send(Command.SEND, {"producer_id": "one", "entries": 1})
+    assert isinstance(await asyncio.wait_for(right.lost, 10), ProtocolError)
+    await asyncio.wait_for(left.lost, 10)
+
+
+async def test_connect_says_what_was_wrong():
+    server = await listen("127.0.0.1", 0, End, pool=ChunkPool())
+    port = server.sockets[0].getsockname()[1]
+    with pytest.raises(ConnectError, match="the address is in use"):
+        await listen("127.0.0.1", port, End, pool=ChunkPool())
+    server.close()
+    await server.wait_closed()
+    with pytest.raises(ConnectError, match="connection refused; is a broker listening there"):
+        await TcpConnector().connect(f"engine://127.0.0.1:{port}", End)
+
+
+@pytest.mark.parametrize("url", ["http://h:1", "engine://", "engine://h:x", "engine://h/p", "h:1", "", 7, "engine://u@h:1"])
+def test_malformed_urls_are_refused(url):
+    with pytest.raises(InvalidArgumentError, match="service URL"):
+        parse_url(url)
+
+
+def test_urls_and_addresses():
+    assert parse_url("engine://broker") == ("broker", 6650)
+    assert parse_url("engine://[::1]:7/") == ("::1", 7)
+    assert parse_address("127.0.0.1:0") == ("127.0.0.1", 0)
+    assert parse_address("localhost") == ("localhost", 6650)
+    assert parse_address("[::1]", 8080) == ("::1", 8080)
+    assert parse_address("engine://h:5") == ("h", 5)
