@@ -24,6 +24,9 @@ if SANITIZE:
     COMPILE += ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
     LINK += ["-fsanitize=address,undefined"]
 
+# What Cython writes depends on the directives, so the checked build keeps its C files apart.
+C_FILES = "build/debug/c" if DEBUG else None
+
 DIRECTIVES = {
     "language_level": 3,
     "boundscheck": DEBUG,
@@ -57,6 +60,7 @@ setup(
     ext_modules=cythonize(
         extensions(),
         include_path=["src"],
+        build_dir=C_FILES,
         compiler_directives=DIRECTIVES,
         annotate=os.environ.get("ENGINE_ANNOTATE") == "1",
     )

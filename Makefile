@@ -1,0 +1,97 @@
+# The workshop in ten words. Each can be the first one typed in a fresh clone: what it needs is made first, in
+# the folder .venv, and not made again until its sources change.
+#
+#   make demo    build, then send 336,776 flights through an embedded engine and read them back
+#   make test    the whole suite
+#   make build   the native modules, in place, and the `engine` command
+#   make debug   the native modules once more with every check on, and the same suite against them
+#   make tidy    layers, lengths, stubs, types, lint, documented names, benchmarks once tiny
+#   make fuzz    the long forms of the random tests
+#   make bench   the benchmarks, published as HTML in .asv/html
+#   make docs    links lead somewhere, examples run
+#   make clean   remove what was built (the folder .venv stays)
+#
+# PYTHON=python3.12 chooses another interpreter, TESTS=tests/client a part of the suite, PYTEST=-x options.
+
+PYTHON ?= python3
+VENV   ?= .venv
+TESTS  ?= tests
+PYTEST ?=
+JOBS   ?= $(shell getconf _NPROCESSORS_ONLN)
+
+PY     := $(VENV)/bin/python
+PIP    := $(PY) -m pip install -q --disable-pip-version-check
+NATIVE := $(wildcard src/engine/_native/*.pyx src/engine/_native/*.pxd src/engine/_native/*.h)
+DEBUG  := build/debug
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test build debug tidy fuzz bench docs clean
+.DELETE_ON_ERROR:
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+demo: build
+	$(VENV)/bin/engine demo
+
+test: build $(VENV)/.with-test
+	$(PY) -m pytest -q $(TESTS) $(PYTEST)
+
+build: $(VENV)/.built
+
+tidy: build $(VENV)/.with-test
+	$(PY) -m pytest -q tests/tidy $(PYTEST)
+
+fuzz: build $(VENV)/.with-test
+	$(PY) -m pytest -q -m fuzz --timeout=3600 $(TESTS) $(PYTEST)
+
+docs: build $(VENV)/.with-test
+	$(PY) -m pytest -q tests/tidy/test_docs.py $(PYTEST)
+
+debug: $(DEBUG)/.built $(VENV)/.with-test
+	PYTHONPATH=$(DEBUG)/lib $(PY) -m pytest -q $(TESTS) $(PYTEST)
+
+bench: build $(VENV)/.with-bench
+	$(PY) -m asv --config benchmarks/asv.conf.json machine --yes
+	$(PY) -m asv --config benchmarks/asv.conf.json run --python=same --show-stderr \
+	    --set-commit-hash=$$(git rev-parse HEAD) $(BENCH)
+	$(PY) -m asv --config benchmarks/asv.conf.json publish
+	@echo "The dashboard: .asv/html/index.html (serve it: $(PY) -m asv --config benchmarks/asv.conf.json preview)"
+
+clean:
+	rm -rf build dist .asv .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -f $(VENV)/.built src/engine/_native/*.so src/engine/_native/*.html
+	rm -f $(patsubst %.pyx,%.c,$(filter %.pyx,$(NATIVE)))
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- what they need --------------------------------------------------------------------------------------------
+
+# One sentence for each thing that a fresh machine may lack.
+$(VENV)/.tools:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "Engine needs Python 3.11 or newer: install it, or name one with make PYTHON=python3.12."; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	    { echo "Python cannot make virtual environments here: install the package python3-venv."; exit 1; }
+	@$(PYTHON) -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' || \
+	    { echo "Python.h is missing: install the package python3-dev."; exit 1; }
+	@$(PYTHON) -c 'import os, shutil, sys, sysconfig; \
+	    sys.exit(not shutil.which((os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]))' || \
+	    { echo "There is no C compiler: install the package build-essential."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) 'setuptools>=77' 'cython>=3.1' wheel
+	@touch $@
+
+# The package itself, editable, with what the demo, the tests and the benchmarks import.
+$(VENV)/.with-demo $(VENV)/.with-test $(VENV)/.with-bench: $(VENV)/.with-%: pyproject.toml $(VENV)/.tools
+	ENGINE_EXT=none $(PIP) --no-build-isolation -e '.[$*,demo]'
+	@touch $@
+
+$(VENV)/.built: setup.py $(NATIVE) | $(VENV)/.with-demo
+	CYTHON_FORCE_REGEN=$(if $(filter setup.py,$?),1,0) $(PY) setup.py -q build_ext --inplace -j $(JOBS) \
+	    $(if $(filter setup.py,$?),--force)
+	@touch $@
+
+# A second build beside the first: it shares no file with it.
+$(DEBUG)/.built: setup.py $(NATIVE) $(shell find src -name '*.py' -o -name '*.pyi') | $(VENV)/.with-demo
+	ENGINE_DEBUG=1 $(PY) setup.py -q build --build-base $(DEBUG) --build-lib $(DEBUG)/lib
+	@touch $@
