@@ -1,0 +1,13 @@
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+class Column:
+    count: int
+    name: str
+    def __init__(self, source: Any, *, name: str = "values", text: bool = False, nullable: bool = False) -> None: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, i: int, /) -> bytes | None: ...
+
+def instants_ms(source: Any) -> npt.NDArray[np.int64]: ...
