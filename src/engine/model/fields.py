@@ -76,10 +76,10 @@ class Fields:
         if default is not None and self.values.get(name) is None:
             return default
         text = self.text(name)
-        for member in kind:
-            if member.value == text:
-                return member
-        self.wrong(name, f"is {text!r:.80}, not one of {', '.join(str(m.value) for m in kind)}")
+        members = {member.value: member for member in kind}
+        if text not in members:
+            self.wrong(name, f"is {text!r:.80}, not one of {', '.join(members)}")
+        return members[text]
 
     def texts(self, name: str, default: dict[str, str] | None = None) -> dict[str, str]:
         """An object whose values are all strings."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 from engine.errors import InvalidArgumentError
@@ -38,7 +39,7 @@ class HashRange:
     def divide(cls, count: int) -> list[HashRange]:
         """The ring in `count` equal parts; the last absorbs the remainder (SEMANTICS 3)."""
         if not 1 <= count <= HASH_RING_SIZE:
-            raise InvalidArgumentError(f"the ring cannot be divided into {count} ranges; 1 to {HASH_RING_SIZE} are right")
+            raise InvalidArgumentError(f"the ring cannot be cut into {count} ranges; 1 to {HASH_RING_SIZE} are right")
         width = HASH_RING_SIZE // count
         starts = [j * width for j in range(count)] + [HASH_RING_SIZE]
-        return [cls(a, b - 1) for a, b in zip(starts, starts[1:], strict=False)]
+        return [cls(a, b - 1) for a, b in itertools.pairwise(starts)]

@@ -21,12 +21,14 @@ _FORMS = "write 'name', 'tenant/namespace/name' or 'topic://tenant/namespace/nam
 def check_name(part: str, what: str) -> str:
     """`part` itself, when it can be a tenant, namespace, topic, subscription or client name.
 
-    Raises InvalidArgumentError for what is empty, has "/" or a control character, is "." or "..", or is over 255 bytes of UTF-8.
+    Raises InvalidArgumentError for what is empty, has "/" or a control character, is "." or "..", or is over 255
+    bytes of UTF-8.
     """
     if not isinstance(part, str):
         raise InvalidArgumentError(f"{what} is {type(part).__name__}; text is right")
     if not part:
-        raise InvalidArgumentError(f"{what} is empty; {_FORMS if what == 'topic name' else 'give it at least one character'}")
+        right = _FORMS if what == "topic name" else "give it at least one character"
+        raise InvalidArgumentError(f"{what} is empty; {right}")
     try:
         size = len(part.encode())
     except UnicodeEncodeError as e:
@@ -56,7 +58,7 @@ class TopicName:
         rest = text.removeprefix(TOPIC_SCHEME)
         if "://" in rest:
             scheme = rest.split("://")[0]
-            raise InvalidArgumentError(f"topic name {text!r} has the scheme {scheme!r}; only topic:// is known: {_FORMS}")
+            raise InvalidArgumentError(f"topic name {text!r}: scheme {scheme!r} is unknown, only topic:// is; {_FORMS}")
         parts = rest.split("/")
         if len(parts) == 1 and rest == text:
             parts = [DEFAULT_TENANT, DEFAULT_NAMESPACE, *parts]

@@ -120,7 +120,8 @@ class SubscriptionMetadata:
 class ConsumerRegistration:
     """What `keys.consumer` holds: the durable session of one consumer name, and its share when it last changed.
 
-    `instance` tells two consumer objects of the same name apart (SEMANTICS 13); `term` is that of the leader that wrote it.
+    `instance` tells two consumer objects of the same name apart (SEMANTICS 13); `term` is that of the leader that
+    wrote it.
     """
 
     consumer_name: str

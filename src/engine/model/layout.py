@@ -1,0 +1,238 @@
+"""`SegmentLayout`: the immutable, versioned DAG of a topic's segments, and its JSON (PIP-468)."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from engine.errors import CorruptionError, InvalidArgumentError, NotFoundError
+from engine.limits import HASH_RING_SIZE, PROPERTIES_SIZE_MAX, SEGMENTS_PER_TOPIC_MAX
+from engine.model.fields import Fields, dump
+from engine.model.hashrange import HashRange
+from engine.model.segment import SegmentInfo, bucket_ends
+
+KEY_HASHES = ("xxh64", "murmur3")
+DURABILITIES = ("fsync", "interval", "os")
+
+_KNOWN = frozenset(
+    ("epoch", "nextSegmentId", "segments", "properties", "keyHash", "durability", "createdAtMs", "change")
+)
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class PendingChange:
+    """A long change that has passed its point of no return: whoever leads the topic next resumes it at `phase`."""
+
+    kind: str
+    phase: str
+
+    def to_json(self) -> dict[str, Any]:
+        """A part of the topic's record."""
+        return {"kind": self.kind, "phase": self.phase}
+
+    @classmethod
+    def from_json(cls, fields: Fields) -> PendingChange:
+        """Undo to_json(). Raises CorruptionError naming the field."""
+        return cls(fields.text("kind"), fields.text("phase"))
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentLayout:
+    """One version of a topic's shape, with the facts about the topic that every version carries along (SEMANTICS 3).
+
+    Invariant: the active segments tile the ring. Checked whenever one is made; CorruptionError.
+    """
+
+    epoch: int
+    next_segment_id: int
+    segments: Mapping[int, SegmentInfo]  # all of them, active and sealed, by id
+    key_hash: str = "xxh64"
+    durability: str = "fsync"
+    created_at_ms: int = 0
+    properties: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    change: PendingChange | None = None
+    extra: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)  # fields of a newer version
+    active: tuple[SegmentInfo, ...] = field(init=False, compare=False, repr=False)  # by rising range start
+    _starts: tuple[int, ...] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        active = sorted((s for s in self.segments.values() if s.active), key=lambda s: s.hash_range.start)
+        object.__setattr__(self, "active", tuple(active))
+        object.__setattr__(self, "_starts", tuple(s.hash_range.start for s in active))
+        object.__setattr__(self, "segments", MappingProxyType(dict(sorted(self.segments.items()))))
+        self._check_tiling()
+
+    def _check_tiling(self) -> None:
+        expected = 0
+        for segment in self.active:
+            if segment.hash_range.start != expected:
+                start = segment.hash_range.start
+                raise CorruptionError(f"field 'segments': {segment.segment_id} starts at {start}, not at {expected}")
+            expected = segment.hash_range.end + 1
+        if expected != HASH_RING_SIZE:
+            last = HASH_RING_SIZE - 1
+            raise CorruptionError(f"field 'segments': the active segments end at {expected - 1}, not at {last}")
+
+    @classmethod
+    def create(
+        cls,
+        segments: int = 1,
+        *,
+        now_ms: int,
+        buckets_total: int = 4,
+        key_hash: str = "xxh64",
+        durability: str = "fsync",
+        properties: Mapping[str, str] | None = None,
+    ) -> SegmentLayout:
+        """A new topic's first version, epoch 0. Each segment gets its share of the buckets, one at least.
+
+        Raises InvalidArgumentError.
+        """
+        check_topic_facts(segments, key_hash, durability, properties or {})
+        ends = bucket_ends(_bucket_share(segments, buckets_total))
+        infos = {i: SegmentInfo(i, r, ends, 0, now_ms) for i, r in enumerate(HashRange.divide(segments))}
+        return cls(0, segments, infos, key_hash, durability, now_ms, MappingProxyType(dict(properties or {})))
+
+    def segment(self, segment_id: int) -> SegmentInfo:
+        """One segment, active or sealed. Raises NotFoundError."""
+        try:
+            return self.segments[segment_id]
+        except KeyError:
+            raise NotFoundError(f"segment {segment_id} is not in the layout of epoch {self.epoch}") from None
+
+    def find_active_segment(self, hash_value: int) -> SegmentInfo:
+        """The active segment whose range holds a segment hash, 0 to 65535. Raises InvalidArgumentError."""
+        if not 0 <= hash_value < HASH_RING_SIZE:
+            raise InvalidArgumentError(f"segment hash {hash_value} is not in 0..{HASH_RING_SIZE - 1}")
+        return self.active[bisect_right(self._starts, hash_value) - 1]
+
+    @property
+    def bucket_total(self) -> int:
+        """The entry buckets of all active segments: the most ordered consumers that can be busy."""
+        return sum(s.bucket_count for s in self.active)
+
+    def parents(self, segment_id: int) -> tuple[SegmentInfo, ...]:
+        """Those of its parents that are still in the layout. Raises NotFoundError."""
+        return tuple(self.segments[i] for i in self.segment(segment_id).parent_ids)
+
+    def children(self, segment_id: int) -> tuple[SegmentInfo, ...]:
+        """Raises NotFoundError."""
+        return tuple(self.segments[i] for i in self.segment(segment_id).child_ids)
+
+    def ancestors(self, segment_id: int) -> frozenset[int]:
+        """The ids of its parents, of their parents, and so on. Raises NotFoundError."""
+        return self._reach(segment_id, lambda s: s.parent_ids)
+
+    def descendants(self, segment_id: int) -> frozenset[int]:
+        """The ids of its children, of their children, and so on. Raises NotFoundError."""
+        return self._reach(segment_id, lambda s: s.child_ids)
+
+    def _reach(self, segment_id: int, step: Any) -> frozenset[int]:
+        found: set[int] = set()
+        open_ids = list(step(self.segment(segment_id)))
+        while open_ids:
+            if (i := open_ids.pop()) not in found:
+                found.add(i)
+                open_ids.extend(step(self.segments[i]))
+        return frozenset(found)
+
+    def lineage(self, segment_id: int) -> tuple[SegmentInfo, ...]:
+        """Its ancestors, itself and its descendants, by id. Ids rise along every path. Raises NotFoundError."""
+        ids = self.ancestors(segment_id) | self.descendants(segment_id) | {segment_id}
+        return tuple(self.segments[i] for i in sorted(ids))
+
+    def merge_depth(self, segment_id: int) -> int:
+        """The most merges on any path that leads to it; splits do not count (SEMANTICS 6). Raises NotFoundError."""
+        depths: dict[int, int] = {}
+        for i in sorted(self.ancestors(segment_id) | {segment_id}):
+            parent_ids = self.segments[i].parent_ids
+            depths[i] = max((depths[p] for p in parent_ids), default=0) + (len(parent_ids) > 1)
+        return depths[segment_id]
+
+    def to_metadata(self) -> dict[str, Any]:
+        """The specification's ScalableTopicMetadata, with our fields behind its own."""
+        fields: dict[str, Any] = {
+            "epoch": self.epoch,
+            "nextSegmentId": self.next_segment_id,
+            "segments": {str(i): s.to_json() for i, s in self.segments.items()},
+            "properties": dict(self.properties),
+            "keyHash": self.key_hash,
+            "durability": self.durability,
+            "createdAtMs": self.created_at_ms,
+        }
+        if self.change is not None:
+            fields["change"] = self.change.to_json()
+        return {**self.extra, **fields}
+
+    def to_json(self) -> bytes:
+        """The topic record's value."""
+        return dump(self.to_metadata())
+
+    @classmethod
+    def from_json(cls, value: bytes) -> SegmentLayout:
+        """Undo to_json(). Raises CorruptionError naming the field."""
+        return cls.from_metadata(Fields.parse("topic record", value).values)
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, Any]) -> SegmentLayout:
+        """Undo to_metadata(). Raises CorruptionError naming the field."""
+        fields = Fields("topic record", metadata)
+        return cls(
+            fields.number("epoch"),
+            fields.number("nextSegmentId"),
+            dict(_read_segments(fields)),
+            _one_of(fields, "keyHash", KEY_HASHES),
+            _one_of(fields, "durability", DURABILITIES),
+            fields.number("createdAtMs", 0),
+            MappingProxyType(fields.texts("properties", {})),
+            PendingChange.from_json(fields.fields("change")) if "change" in fields.values else None,
+            MappingProxyType({k: v for k, v in fields.values.items() if k not in _KNOWN}),
+        )
+
+
+def check_topic_facts(segments: int, key_hash: str, durability: str, properties: Mapping[str, str]) -> None:
+    """Raise InvalidArgumentError, naming the argument, unless a topic can be created with these."""
+    if type(segments) is not int or not 1 <= segments <= SEGMENTS_PER_TOPIC_MAX:
+        raise InvalidArgumentError(f"segments is {segments!r}; an integer from 1 to {SEGMENTS_PER_TOPIC_MAX} is right")
+    if key_hash not in KEY_HASHES:
+        raise InvalidArgumentError(f"key_hash is {key_hash!r}; {' or '.join(KEY_HASHES)} is right")
+    if durability not in DURABILITIES:
+        raise InvalidArgumentError(f"durability is {durability!r}; {' or '.join(DURABILITIES)} is right")
+    pairs = properties.items() if isinstance(properties, Mapping) else [(None, None)]
+    if not all(isinstance(k, str) and isinstance(v, str) for k, v in pairs):
+        raise InvalidArgumentError(f"properties are {properties!r:.80}; a mapping of text to text is right")
+    if (size := len(json.dumps(dict(properties)))) > PROPERTIES_SIZE_MAX:
+        raise InvalidArgumentError(f"properties take {size} bytes as JSON; at most {PROPERTIES_SIZE_MAX} are allowed")
+
+
+def _bucket_share(segments: int, buckets_total: int) -> int:
+    if type(buckets_total) is not int or buckets_total < 1:
+        raise InvalidArgumentError(f"entry_buckets is {buckets_total!r}; an integer from 1 is right")
+    return max(1, buckets_total // segments)
+
+
+def _one_of(fields: Fields, name: str, right: tuple[str, ...]) -> str:
+    text = fields.text(name, right[0])
+    if text not in right:
+        fields.wrong(name, f"is {text!r:.80}, not one of {', '.join(right)}")
+    return text
+
+
+def _read_segments(fields: Fields) -> Iterator[tuple[int, SegmentInfo]]:
+    items = fields.fields("segments")
+    next_id = fields.number("nextSegmentId")
+    known = items.values.keys()
+    for name in known:
+        info = SegmentInfo.from_json(items.fields(name))
+        if str(info.segment_id) != name or info.segment_id >= next_id:
+            items.wrong(name, f"has the segmentId {info.segment_id}, with nextSegmentId {next_id}")
+        if not all(str(i) in known and i < info.segment_id for i in info.parent_ids):
+            items.wrong(name, f"has parentIds {list(info.parent_ids)}, not all of them older segments of it")
+        if not all(str(i) in known and i > info.segment_id for i in info.child_ids):
+            items.wrong(name, f"has childIds {list(info.child_ids)}, not all of them younger segments of it")
+        yield info.segment_id, info

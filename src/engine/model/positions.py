@@ -1,0 +1,227 @@
+"""`MessageId` and `Checkpoint`: where a message stands, and where a reader stands.
+
+Their bytes are version 1 of one format, little-endian, chained without padding. Users keep them: do not change.
+
+    offset  width  what
+         0      1  version, 1
+         1      1  kind: "M" message id, "C" checkpoint
+         2      4  CRC-32 (zlib) of everything behind it
+         6      8  i64  message id: segment id            checkpoint: form, an index into FORMS
+        14      8  i64  message id: offset in the segment checkpoint: milliseconds for "timestamp", else the epoch
+        22      2  u16  t: bytes of the topic's name, 0xFFFF for none
+        24      4  u32  n: positions
+        28      t  topic, UTF-8
+      28+t   16*n  positions: i64 segment id, i64 next offset, by rising segment id
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from engine.errors import InvalidArgumentError
+
+_HEAD = struct.Struct("<BcI")
+_FIXED = struct.Struct("<qqHI")
+_PAIR = struct.Struct("<qq")
+_VERSION = 1
+_NO_TOPIC = 0xFFFF
+_LAST = (1 << 63) - 1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NOTHING: Mapping[int, int] = MappingProxyType({})
+
+FORMS = ("positions", "earliest", "latest", "timestamp")  # in checkpoints' bytes: append only
+
+
+class MessageId:
+    """Where one message stands: its segment and its offset there; opaque to users.
+
+    Ids of one topic are totally ordered. `positions` is the position vector at delivery, {segment id: next
+    offset}: what a cumulative acknowledgement of this message means (SEMANTICS 11); empty when unknown, as in a
+    producer's receipt. Equality looks at segment, offset and topic. Never changed after it was made.
+    """
+
+    __slots__ = ("offset", "positions", "segment_id", "topic")
+
+    earliest: ClassVar[MessageId]
+    """Stands before every message."""
+
+    latest: ClassVar[MessageId]
+    """Stands behind every message."""
+
+    def __init__(
+        self, segment_id: int, offset: int, positions: Mapping[int, int] = _NOTHING, topic: str | None = None
+    ) -> None:
+        self.segment_id = segment_id
+        self.offset = offset
+        self.positions = positions
+        self.topic = topic
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, MessageId):
+            return NotImplemented
+        return self.offset == other.offset and self.segment_id == other.segment_id and self.topic == other.topic
+
+    def __hash__(self) -> int:
+        return hash((self.segment_id, self.offset))
+
+    def _order(self, other: MessageId) -> tuple[int, int]:
+        if self.topic != other.topic and self.topic is not None and other.topic is not None:
+            raise InvalidArgumentError(f"message ids of {self.topic} and {other.topic} have no order between them")
+        return (other.segment_id, other.offset)
+
+    def __lt__(self, other: object) -> bool:
+        if not isinstance(other, MessageId):
+            return NotImplemented
+        return (self.segment_id, self.offset) < self._order(other)
+
+    def __le__(self, other: object) -> bool:
+        if not isinstance(other, MessageId):
+            return NotImplemented
+        return (self.segment_id, self.offset) <= self._order(other)
+
+    def __gt__(self, other: object) -> bool:
+        if not isinstance(other, MessageId):
+            return NotImplemented
+        return (self.segment_id, self.offset) > self._order(other)
+
+    def __ge__(self, other: object) -> bool:
+        if not isinstance(other, MessageId):
+            return NotImplemented
+        return (self.segment_id, self.offset) >= self._order(other)
+
+    def __repr__(self) -> str:
+        names = {(-1, -1): "MessageId.earliest", (_LAST, _LAST): "MessageId.latest"}
+        plain = f"MessageId({self.segment_id}:{self.offset}{f' of {self.topic}' if self.topic else ''})"
+        return names.get((self.segment_id, self.offset), plain)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (MessageId.from_bytes, (self.to_bytes(),))
+
+    def to_bytes(self) -> bytes:
+        """The id with its position vector, for a file or another process."""
+        return _pack(b"M", self.segment_id, self.offset, self.topic, self.positions)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> MessageId:
+        """Undo to_bytes(). Raises InvalidArgumentError for anything else."""
+        segment_id, offset, topic, positions = _unpack(b"M", "message id", data)
+        return cls(segment_id, offset, positions, topic)
+
+
+MessageId.earliest = MessageId(-1, -1)
+MessageId.latest = MessageId(_LAST, _LAST)
+
+
+class Checkpoint:
+    """Where a reader stands in a topic: a position for every segment of its layout (SEMANTICS 27).
+
+    `form` is "positions", or one of "earliest", "latest", "timestamp": a place that the consumer turns into positions
+    when it starts there. `positions` is {segment id: next offset}; a segment that is missing was born later and is read
+    from its start. `epoch` is that of the layout.
+    """
+
+    __slots__ = ("epoch", "form", "positions", "timestamp_ms", "topic")
+
+    def __init__(self, positions: Mapping[int, int], *, epoch: int, topic: str | None = None) -> None:
+        self.form = "positions"
+        self.positions: Mapping[int, int] = MappingProxyType(dict(positions))
+        self.epoch = epoch
+        self.timestamp_ms: int | None = None  # of the form "timestamp": wall-clock milliseconds, UTC
+        self.topic = topic
+
+    @classmethod
+    def _place(cls, form: str, timestamp_ms: int | None = None) -> Checkpoint:
+        place = cls(_NOTHING, epoch=0)
+        place.form, place.timestamp_ms = form, timestamp_ms
+        return place
+
+    @classmethod
+    def earliest(cls) -> Checkpoint:
+        """The first message that is retained, in every segment."""
+        return cls._place("earliest")
+
+    @classmethod
+    def latest(cls) -> Checkpoint:
+        """Behind what is in the topic when the consumer starts."""
+        return cls._place("latest")
+
+    @classmethod
+    def at_timestamp(cls, when: datetime) -> Checkpoint:
+        """The first message published at or after `when`. Raises InvalidArgumentError when it has no time zone."""
+        if not isinstance(when, datetime) or when.tzinfo is None:
+            raise InvalidArgumentError(f"timestamp {when!r} has no time zone; an aware datetime is right")
+        return cls._place("timestamp", -((_EPOCH - when) // timedelta(milliseconds=1)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Checkpoint):
+            return NotImplemented
+        return self._facts() == other._facts()
+
+    def __hash__(self) -> int:
+        return hash((self.form, self.epoch, self.timestamp_ms, self.topic, frozenset(self.positions.items())))
+
+    def _facts(self) -> tuple[Any, ...]:
+        return (self.form, self.epoch, self.timestamp_ms, self.topic, dict(self.positions))
+
+    def __repr__(self) -> str:
+        if self.form == "timestamp":
+            return f"Checkpoint.at_timestamp({_EPOCH + timedelta(milliseconds=self.timestamp_ms or 0)})"
+        if self.form != "positions":
+            return f"Checkpoint.{self.form}()"
+        return f"Checkpoint({dict(self.positions)}, epoch={self.epoch}{f', topic={self.topic}' if self.topic else ''})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Checkpoint.from_bytes, (self.to_bytes(),))
+
+    def to_bytes(self) -> bytes:
+        """The checkpoint, for a file or another process."""
+        number = self.epoch if self.timestamp_ms is None else self.timestamp_ms
+        return _pack(b"C", FORMS.index(self.form), number, self.topic, self.positions)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Checkpoint:
+        """Undo to_bytes(). Raises InvalidArgumentError for anything else."""
+        form, number, topic, positions = _unpack(b"C", "checkpoint", data)
+        if not 0 <= form < len(FORMS):
+            raise InvalidArgumentError(f"checkpoint has the unknown form {form}; it was made by a newer version")
+        if FORMS[form] == "positions":
+            return cls(positions, epoch=number, topic=topic)
+        return cls._place(FORMS[form], number if FORMS[form] == "timestamp" else None)
+
+
+def _pack(kind: bytes, first: int, second: int, topic: str | None, positions: Mapping[int, int]) -> bytes:
+    name = b"" if topic is None else topic.encode()
+    try:
+        fixed = _FIXED.pack(first, second, _NO_TOPIC if topic is None else len(name), len(positions))
+        body = b"".join((fixed, name, *(_PAIR.pack(*pair) for pair in sorted(positions.items()))))
+    except struct.error as e:
+        raise InvalidArgumentError(f"a number of the position does not fit 64 bits: {e}") from e
+    return _HEAD.pack(_VERSION, kind, zlib.crc32(body)) + body
+
+
+def _unpack(kind: bytes, what: str, data: bytes) -> tuple[int, int, str | None, dict[int, int]]:
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise InvalidArgumentError(f"{what} is {type(data).__name__}; the bytes of to_bytes() are right")
+    data = bytes(data)
+    if len(data) < _HEAD.size + _FIXED.size:
+        raise InvalidArgumentError(f"{what} is {len(data)} bytes, shorter than any; the bytes of to_bytes() are right")
+    version, found, crc = _HEAD.unpack_from(data)
+    if version != _VERSION or found != kind:
+        raise InvalidArgumentError(f"{what} starts with {data[:2]!r}; {bytes((_VERSION,)) + kind!r} is right")
+    if zlib.crc32(data[_HEAD.size :]) != crc:
+        raise InvalidArgumentError(f"{what} is damaged: its checksum does not match")
+    first, second, size, count = _FIXED.unpack_from(data, _HEAD.size)
+    start = _HEAD.size + _FIXED.size
+    end = start + (0 if size == _NO_TOPIC else size)
+    if len(data) != end + count * _PAIR.size:
+        raise InvalidArgumentError(f"{what} is {len(data)} bytes where {end + count * _PAIR.size} are announced")
+    try:
+        topic = None if size == _NO_TOPIC else data[start:end].decode()
+    except UnicodeDecodeError as e:
+        raise InvalidArgumentError(f"{what} holds a topic name that is not UTF-8") from e
+    return first, second, topic, dict(_PAIR.iter_unpack(data[end:]))
