@@ -35,10 +35,12 @@
 
 All little-endian; every entry's size is a multiple of 8. Body, each column padded to 8 bytes:
 key offsets i32[n+1] (KEYED) | value offsets i32[n+1] | key bytes (KEYED) | value bytes |
-event times i64[n] (EVENT_TIMES) | sequence deltas u32[n] (SEQUENCES) | deliver-at i64[n] (DELIVER_AT) |
+event times i64[n] (EVENT_TIMES) | sequence ids minus first_sequence u32[n] (SEQUENCES) | deliver-at i64[n] (DELIVER_AT) |
 property offsets i32[n+1], property bytes (PROPERTIES) | producer name.
 """
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+cimport cython
+from engine._native.body cimport Columns, Lease
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 # On disk: do not change.
@@ -103,6 +105,8 @@ cdef enum Fault:
     FAULT_BODY_CRC = 6
     FAULT_STAMP_CRC = 7
     FAULT_LAYOUT = 8              # header fields contradict each other, or columns do not add up to the body
+    FAULT_SEGMENT = 9             # stamped for another segment than the one that was read
+    FAULT_ORDER = 10              # its offsets are not above those before it
 
 cdef inline uint16_t load16(const uint8_t* p) noexcept nogil:
     cdef uint16_t v
@@ -145,3 +149,40 @@ cdef void stamp(uint8_t* p, uint32_t salt, uint32_t term, uint64_t first_offset,
                 uint64_t durable_upto, uint64_t segment_id) noexcept nogil
 # Raise CorruptionError for a fault, naming segment and offset; either may be unknown().
 cdef int raise_fault(Fault fault, uint64_t segment_id, uint64_t offset) except -1
+
+# One entry inside somebody's buffer. Fixed after it was made, except for what is filled in at the first question.
+@cython.final
+cdef class Entry:
+    # The bytes, and who keeps them.
+    cdef Lease lease
+    cdef const uint8_t* p
+    # Read once from the header, because they are asked for per message.
+    cdef readonly uint32_t size
+    cdef readonly uint32_t count
+    cdef readonly uint64_t segment_id
+    cdef readonly uint64_t first_offset
+    cdef readonly uint64_t first_sequence
+    # The body. Invariant: `columns` holds once `opened`. `raw` is the body where it had to be decompressed, else None.
+    cdef bint opened
+    cdef Columns columns
+    cdef object raw
+    # Made at the first question.
+    cdef object name_text
+    cdef object published
+
+    # Decompress the body where it is compressed, and lay out its columns. Raises CorruptionError.
+    cdef int open_body(self, object decompress) except -1
+    # The parts of message i. Invariant: opened, i < count.
+    cdef bytes value_at(self, uint32_t i)
+    cdef object key_at(self, uint32_t i)
+    cdef dict properties_at(self, uint32_t i)
+    cdef object event_time_ms_at(self, uint32_t i)
+    cdef uint64_t sequence_at(self, uint32_t i) noexcept nogil
+    cdef int64_t publish_ms(self) noexcept nogil
+    cdef object published_at(self)
+    cdef object producer(self)
+
+# The Entry that begins at `p` inside the lease. Invariant: its header has been checked.
+cdef Entry entry_at(Lease lease, const uint8_t* p)
+# The instant so many milliseconds after 1970, in UTC.
+cdef object instant(int64_t ms)

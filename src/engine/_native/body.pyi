@@ -1,0 +1,3 @@
+"""The body of an entry; everything but the type of the held buffer is for Cython alone."""
+
+class Lease: ...

@@ -1,0 +1,18 @@
+# cython: language_level=3
+"""A message's properties: one msgpack map of text to text, read without trusting it."""
+from libc.stdint cimport uint8_t, uint32_t
+
+# What is left to read. Invariant: p <= end.
+cdef struct Cursor:
+    const uint8_t* p
+    const uint8_t* end
+
+# How many pairs the map at the cursor has, and the cursor moved behind its header; -1: no map is here.
+cdef int read_map(Cursor* at) noexcept nogil
+# The text at the cursor as (start, size), and the cursor moved behind it; False: no text is here.
+cdef bint read_text(Cursor* at, const uint8_t** start, uint32_t* size) noexcept nogil
+# Check a whole map of `size` bytes and add up its pairs, key bytes and value bytes. False: it is not one.
+# Nothing (size 0) is an empty map.
+cdef bint measure(const uint8_t* p, size_t size, uint32_t* pairs, size_t* key_bytes, size_t* value_bytes) noexcept nogil
+# The map as a dict; None when it is not a map of text to text, or the text is not UTF-8.
+cdef dict unpack(const uint8_t* p, size_t size)

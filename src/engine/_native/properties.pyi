@@ -1,0 +1,1 @@
+"""A message's properties; nothing here is called from Python."""
