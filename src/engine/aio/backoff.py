@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import random
+from typing import TYPE_CHECKING
 
 from engine.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    import random
 
 
 class Backoff:
