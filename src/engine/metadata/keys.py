@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from urllib.parse import quote, unquote
 
 from engine.model.names import SegmentName, TopicName
@@ -11,8 +12,9 @@ NAMESPACES = "/namespaces/"
 
 
 def prefix_end(prefix: str) -> str:
-    """The smallest key above every key that starts with `prefix`."""
-    return prefix[:-1] + chr(ord(prefix[-1]) + 1)
+    """The smallest text above every key that starts with `prefix`, which may not be empty."""
+    last = ord(prefix[-1])
+    return prefix[:-1] + chr(last + 1) if last < sys.maxunicode else prefix_end(prefix[:-1])
 
 
 def encode(part: str) -> str:

@@ -91,11 +91,16 @@ class Watch(Protocol):
         """End the iteration. Idempotent."""
 
 
+# Inside the classes, `list` is a method.
+Keys = list[str]
+IndexedRecords = list[tuple[str, Record]]
+
+
 class MetadataStore(Protocol):
     """A small, asynchronous, linearisable (per key) key-value store with watches and secondary indexes.
 
-    Reads see all writes that were confirmed before them. A confirmed write survives a crash (for stores that are durable at all).
-    All methods raise AlreadyClosedError after close().
+    Reads see all writes that were confirmed before them. A confirmed write survives a crash (where a store is
+    durable at all). All methods raise AlreadyClosedError after close().
     """
 
     async def get(self, key: str) -> Record | None:
@@ -114,8 +119,8 @@ class MetadataStore(Protocol):
         """Write one record and return its new facts once it is durable.
 
         `session` makes it ephemeral. `partition_key` keeps records together where a store is sharded (a local store
-        remembers nothing of it). `indexes` maps index names to this record's key in that index; they replace those of the
-        record's earlier version, atomically with the record. Raises ConflictError, OutcomeUnknownError.
+        remembers nothing of it). `indexes` maps index names to this record's key in that index; they replace those
+        of the record's earlier version, atomically with the record. Raises ConflictError, OutcomeUnknownError.
         """
 
     async def delete(self, key: str, expected: Expected | int = ANY) -> bool:
@@ -124,7 +129,7 @@ class MetadataStore(Protocol):
     async def list(self, start: str, end: str, limit: int | None = None) -> list[Record]:
         """The records with start <= key < end, in order."""
 
-    async def list_keys(self, start: str, end: str, limit: int | None = None) -> list[str]:
+    async def list_keys(self, start: str, end: str, limit: int | None = None) -> Keys:
         """The same, keys only."""
 
     async def delete_range(self, start: str, end: str) -> int:
@@ -140,14 +145,15 @@ class MetadataStore(Protocol):
     ) -> Record:
         """Write a new record at `{prefix}/{sequence:020d}`, the sequence larger than any the prefix ever had."""
 
-    async def list_index(self, index: str, start: str, end: str, limit: int | None = None) -> list[tuple[str, Record]]:
+    async def list_index(self, index: str, start: str, end: str, limit: int | None = None) -> IndexedRecords:
         """(index key, record) with start <= index key < end, ordered by index key, then key."""
 
     def watch(self, prefix: str, from_version: int | None = None) -> Watch:
         """Changes of keys that start with `prefix`.
 
         Without `from_version`: first the present records as PUT events, then SNAPSHOT_END, then changes. With it: only
-        what changed after that store version; where the store no longer knows, it starts over with a snapshot (SNAPSHOT_END says so).
+        what changed after that store version; where the store no longer knows, it starts over with a snapshot
+        (SNAPSHOT_END says so: what the reader knew and the snapshot did not show is gone).
         """
 
     def watch_index(self, index: str, start: str, end: str) -> Watch:

@@ -1,0 +1,140 @@
+"""Evaluates writes, one after the other, on top of a table, without changing it.
+
+What a batch decided becomes visible when its changes are applied to the table; a store that has to make them durable
+does that in between. One batch at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from engine.errors import AlreadyClosedError, InvalidArgumentError
+from engine.limits import METADATA_KEY_SIZE_MAX, METADATA_VALUE_SIZE_MAX
+from engine.metadata.store import ABSENT, ANY, ConflictError, Expected, Record, Stat
+from engine.metadata.table import NO_INDEXES, Change, Row, Table
+
+
+class Batch:
+    """The writes of one commit. A method that raises leaves the batch as it was."""
+
+    def __init__(self, table: Table, now_ms: int) -> None:
+        self.changes: list[Change] = []
+        self.ended: set[int] = set()
+        self._table = table
+        self._now_ms = now_ms
+        self._staged: dict[str, Row | None] = {}
+        self._version = table.version
+
+    def put(
+        self,
+        key: str,
+        value: bytes,
+        expected: Expected | int,
+        session: int | None,
+        indexes: Mapping[str, str],
+    ) -> Stat:
+        """Write one record. Raises ConflictError; AlreadyClosedError when the session has ended."""
+        old = self._row(key)
+        check_expected(key, old, expected)
+        if session is not None and (session not in self._table.sessions or session in self.ended):
+            raise AlreadyClosedError(f"the metadata session {session} has ended; {key!r} was not written")
+        created_ms = self._now_ms if old is None else old.record.stat.created_ms
+        stat = Stat(self._version + 1, created_ms, self._now_ms, session)
+        self._change(key, old, Row(Record(key, value, stat), indexes))
+        return stat
+
+    def put_sequence(self, prefix: str, value: bytes, indexes: Mapping[str, str]) -> Record:
+        """Write a new record below `prefix`; its sequence is its version, which no write ever gets again."""
+        while self._row(key := f"{prefix}/{self._version + 1:020d}") is not None:
+            self._version += 1
+        stat = Stat(self._version + 1, self._now_ms, self._now_ms)
+        record = Record(key, value, stat)
+        self._change(key, None, Row(record, indexes))
+        return record
+
+    def delete(self, key: str, expected: Expected | int) -> bool:
+        """Delete one record; False when there was none. Raises ConflictError."""
+        old = self._row(key)
+        check_expected(key, old, expected)
+        if old is None:
+            return False
+        self._change(key, old, None)
+        return True
+
+    def delete_range(self, start: str, end: str) -> int:
+        """Delete the records with start <= key < end; how many there were."""
+        keys = set(self._table.keys(start, end))
+        keys.update(key for key in self._staged if start <= key < end)
+        return sum(self.delete(key, ANY) for key in sorted(keys))
+
+    def end_session(self, session: int) -> None:
+        """Delete the records of a session; later puts under it are refused."""
+        self.ended.add(session)
+        keys = self._table.sessions.get(session, set()) | self._staged.keys()
+        for key in sorted(keys):
+            row = self._row(key)
+            if row is not None and row.record.stat.session == session:
+                self._change(key, row, None)
+
+    def apply(self) -> None:
+        """Make everything visible in the table."""
+        self._table.apply(self.changes)
+        for session in self.ended:
+            self._table.sessions.pop(session, None)
+
+    def _row(self, key: str) -> Row | None:
+        return self._staged[key] if key in self._staged else self._table.rows.get(key)
+
+    def _change(self, key: str, old: Row | None, new: Row | None) -> None:
+        self._version += 1
+        self._staged[key] = new
+        self.changes.append(Change(self._version, key, old, new))
+
+
+def check_expected(key: str, row: Row | None, expected: Expected | int) -> None:
+    """Raise ConflictError unless the key's present state is the expected one."""
+    if expected is ANY:
+        return
+    present = None if row is None else row.record.stat.version
+    wanted = None if expected is ABSENT else expected
+    if present != wanted:
+        state = "absent" if present is None else f"at version {present}"
+        demand = "absent" if wanted is None else f"at version {wanted}"
+        raise ConflictError(f"{key!r} is {state}; the write demands it {demand}")
+
+
+def check_key(key: str, what: str = "key") -> str:
+    """`key` itself, when it can be stored. Raises InvalidArgumentError."""
+    if not isinstance(key, str) or not key:
+        raise InvalidArgumentError(f"metadata {what} is {key!r}; text of at least one character is right")
+    try:
+        size = len(key.encode())
+    except UnicodeEncodeError as e:
+        raise InvalidArgumentError(f"metadata {what} {key!r} is not valid Unicode text") from e
+    if size > METADATA_KEY_SIZE_MAX:
+        raise InvalidArgumentError(f"metadata {what} is {size} bytes; at most {METADATA_KEY_SIZE_MAX} are allowed")
+    return key
+
+
+def check_value(key: str, value: bytes) -> bytes:
+    """`value` as bytes. Raises InvalidArgumentError."""
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise InvalidArgumentError(f"the value of {key!r} is {type(value).__name__}; bytes are right")
+    if len(value) > METADATA_VALUE_SIZE_MAX:
+        limit = f"at most {METADATA_VALUE_SIZE_MAX} are allowed"
+        raise InvalidArgumentError(f"the value of {key!r} is {len(value)} bytes; {limit}")
+    return bytes(value)
+
+
+def check_indexes(indexes: Mapping[str, str] | None) -> Mapping[str, str]:
+    """A copy of `indexes`, when all its names and keys can be stored. Raises InvalidArgumentError."""
+    if not indexes:
+        return NO_INDEXES
+    return {check_key(name, "index name"): check_key(key, "index key") for name, key in indexes.items()}
+
+
+def check_version(expected: Expected | int) -> Expected | int:
+    """`expected` itself, when it is ANY, ABSENT or a version. Raises InvalidArgumentError."""
+    if isinstance(expected, Expected) or type(expected) is int:
+        return expected
+    raise InvalidArgumentError(f"expected is {expected!r}; ANY, ABSENT or a version is right")

@@ -1,0 +1,275 @@
+"""The durable image of a metadata table in one SQLite file: create, lock, verify, load, commit.
+
+See docs/formats/metadata.md for the file and for what is checked when it is opened.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from engine.errors import CorruptionError, DataDirectoryBusyError, DiskFullError, StorageError, UnsupportedError
+from engine.metadata.lockfile import LockFile
+from engine.metadata.store import OutcomeUnknownError, Record, Stat
+from engine.metadata.table import NO_INDEXES, Change, Row
+from engine.metadata.wal import find_damage
+
+FORMAT = 1  # on disk: do not change the meaning of a number
+APPLICATION_ID = 0x454E474D  # "ENGM"; on disk: do not change
+_DIGEST_MASK = (1 << 63) - 1
+_LOG_SIZE_KEPT = 4 << 20
+
+_SCHEMA = f"""
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {FORMAT};
+BEGIN;
+CREATE TABLE records (
+    key TEXT PRIMARY KEY,
+    value BLOB NOT NULL,
+    version INTEGER NOT NULL,
+    created_ms INTEGER NOT NULL,
+    modified_ms INTEGER NOT NULL,
+    session INTEGER,
+    indexes TEXT,
+    checksum INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE meta (format INTEGER, version INTEGER, rows INTEGER, digest INTEGER, checksum INTEGER);
+INSERT INTO meta VALUES ({FORMAT}, 0, 0, 0, {zlib.crc32(f"{FORMAT} 0 0 0".encode())});
+COMMIT;
+"""
+
+
+class Image:
+    """The open file. It stays with the thread that opened it."""
+
+    def __init__(self, path: Path) -> None:
+        """Lock and open `path`, creating it when there is none.
+
+        Raises DataDirectoryBusyError, UnsupportedError (a newer format), CorruptionError, DiskFullError, StorageError.
+        """
+        self._path = path
+        self.version = 0
+        self._count = 0
+        self._digest = 0
+        self._lock = LockFile(path.with_name(path.name + ".lock"))
+        try:
+            with _errors_named(path):
+                _create_if_missing(path)
+                _check_log(path.with_name(path.name + "-wal"))
+                self._database = _connect(path)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def load(self) -> list[Row]:
+        """Every row in the order of the keys, all checked. Raises CorruptionError; the image is closed then."""
+        try:
+            with _errors_named(self._path):
+                return self._load()
+        except BaseException:
+            self.close()
+            raise
+
+    def _load(self) -> list[Row]:
+        for (verdict,) in self._database.execute("PRAGMA quick_check(1)"):
+            if verdict != "ok":
+                raise CorruptionError(f"{self._path} is damaged: {verdict}")
+        _, self.version, self._count, self._digest = self._meta()
+        rows, digest = [], 0
+        for fields in self._database.execute("SELECT * FROM records ORDER BY key"):
+            row, checksum = _to_row(self._path, fields)
+            digest += checksum
+            rows.append(row)
+        if len(rows) != self._count or digest & _DIGEST_MASK != self._digest:
+            raise CorruptionError(
+                f"{self._path} is damaged: it holds {len(rows)} records, not the {self._count} that were written"
+            )
+        return rows
+
+    def _meta(self) -> tuple[int, int, int, int]:
+        found = self._database.execute("SELECT format, version, rows, digest, checksum FROM meta").fetchall()
+        if len(found) != 1 or _meta_checksum(*found[0][:4]) != found[0][4]:
+            raise CorruptionError(f"{self._path} is damaged: its summary does not match its checksum")
+        form, version, rows, digest, _ = found[0]
+        return form, version, rows, digest
+
+    def commit(self, changes: list[Change]) -> None:
+        """Make changes durable, all or none.
+
+        Raises DiskFullError, StorageError (nothing was written), OutcomeUnknownError (a failed sync: the image must be
+        closed and opened again before it is used).
+        """
+        try:
+            meta = self._write(changes)
+        except sqlite3.Error as e:
+            self._roll_back()
+            raise _translated(self._path, e) from e
+        try:
+            self._database.execute("COMMIT")
+        except sqlite3.Error as e:
+            if _primary(e) != sqlite3.SQLITE_FULL:
+                raise OutcomeUnknownError(f"{self._path}: the commit failed: {e}") from e
+            self._roll_back()
+            raise _translated(self._path, e) from e
+        self.version, self._count, self._digest = meta
+
+    def _write(self, changes: list[Change]) -> tuple[int, int, int]:
+        before: dict[str, Row | None] = {}
+        after: dict[str, Row | None] = {}
+        for change in changes:
+            before.setdefault(change.key, change.old)
+            after[change.key] = change.new
+        put = [_to_fields(row) for row in after.values() if row is not None]
+        removed = [(key,) for key, row in after.items() if row is None and before[key] is not None]
+        count = self._count + sum(row is not None for row in after.values())
+        count -= sum(row is not None for row in before.values())
+        digest = self._digest + sum(fields[-1] for fields in put)
+        digest -= sum(_row_checksum(row) for row in before.values() if row is not None)
+        meta = changes[-1].version, count, digest & _DIGEST_MASK
+        self._database.execute("BEGIN IMMEDIATE")
+        self._database.executemany("DELETE FROM records WHERE key = ?", removed)
+        self._database.executemany("INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?)", put)
+        self._database.execute(
+            "UPDATE meta SET version = ?, rows = ?, digest = ?, checksum = ?", (*meta, _meta_checksum(FORMAT, *meta))
+        )
+        return meta
+
+    def _roll_back(self) -> None:
+        if self._database.in_transaction:
+            self._database.execute("ROLLBACK")
+
+    def close(self) -> None:
+        """Fold the write-ahead log into the file and release the lock."""
+        try:
+            self._database.close()
+        finally:
+            self._lock.release()
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(path, timeout=0, isolation_level=None)
+    try:
+        database.execute("PRAGMA locking_mode = EXCLUSIVE")
+        _check_format(path, database)
+        database.execute("PRAGMA cell_size_check = ON")
+        database.execute("PRAGMA synchronous = FULL")
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute(f"PRAGMA journal_size_limit = {_LOG_SIZE_KEPT}")
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _check_format(path: Path, database: sqlite3.Connection) -> None:
+    ((application,),) = database.execute("PRAGMA application_id").fetchall()
+    ((version,),) = database.execute("PRAGMA user_version").fetchall()
+    if application != APPLICATION_ID:
+        raise CorruptionError(f"{path} is damaged, or is not a metadata file of Engine")
+    fields = database.execute("SELECT format, version, rows, digest, checksum FROM meta").fetchall()
+    confirmed = len(fields) == 1 and fields[0][0] == version and _meta_checksum(*fields[0][:4]) == fields[0][4]
+    if version > FORMAT and confirmed:
+        raise UnsupportedError(f"{path} has format {version}; this release of Engine reads up to format {FORMAT}")
+    if version != FORMAT or not confirmed:
+        raise CorruptionError(f"{path} is damaged: its summary does not match its checksum")
+
+
+def _create_if_missing(path: Path) -> None:
+    """A new file appears whole, under its name, or not at all: an empty one is damage."""
+    log = path.with_name(path.name + "-wal")
+    if path.exists():
+        if path.stat().st_size == 0:
+            raise CorruptionError(f"{path} is damaged: it is empty")
+        return
+    if log.exists():
+        raise CorruptionError(f"{path} is missing, yet {log} is there")
+    fresh = path.with_name(path.name + ".new")
+    fresh.unlink(missing_ok=True)
+    database = sqlite3.connect(fresh, isolation_level=None)
+    try:
+        database.executescript(_SCHEMA)
+    finally:
+        database.close()
+    fresh.rename(path)
+    _sync_directory(path.parent)
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _check_log(log: Path) -> None:
+    damage = find_damage(log.read_bytes()) if log.exists() else None
+    if damage is not None:
+        raise CorruptionError(f"{log} is damaged: {damage}")
+
+
+def _to_row(path: Path, fields: tuple[object, ...]) -> tuple[Row, int]:
+    key, value, version, created_ms, modified_ms, session, indexes, checksum = fields
+    stat = Stat(version, created_ms, modified_ms, session)  # type: ignore[arg-type]  # proven by the checksum
+    if not isinstance(key, str) or not isinstance(value, bytes) or _checksum(key, value, stat, indexes) != checksum:
+        raise CorruptionError(f"{path} is damaged: the record of {key!r} does not match its checksum")
+    return Row(Record(key, value, stat), json.loads(indexes) if isinstance(indexes, str) else NO_INDEXES), checksum
+
+
+def _to_fields(row: Row) -> tuple[str, bytes, int, int, int, int | None, str | None, int]:
+    record, stat = row.record, row.record.stat
+    indexes = _indexes_text(row)
+    checksum = _checksum(record.key, record.value, stat, indexes)
+    return record.key, record.value, stat.version, stat.created_ms, stat.modified_ms, stat.session, indexes, checksum
+
+
+def _indexes_text(row: Row) -> str | None:
+    return json.dumps(dict(row.indexes), sort_keys=True) if row.indexes else None
+
+
+def _row_checksum(row: Row) -> int:
+    return _checksum(row.record.key, row.record.value, row.record.stat, _indexes_text(row))
+
+
+def _checksum(key: str, value: bytes, stat: Stat, indexes: object) -> int:
+    """CRC-32 of everything a row says. On disk: do not change."""
+    facts = f"{key}\n{stat.version}\n{stat.created_ms}\n{stat.modified_ms}\n{stat.session}\n{indexes}\n"
+    return zlib.crc32(value, zlib.crc32(facts.encode()))
+
+
+def _meta_checksum(form: int, version: int, rows: int, digest: int) -> int:
+    """CRC-32 of the summary. On disk: do not change."""
+    return zlib.crc32(f"{form} {version} {rows} {digest}".encode())
+
+
+def _primary(error: sqlite3.Error) -> int:
+    code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
+    return code & 0xFF
+
+
+def _translated(path: Path, error: sqlite3.Error) -> Exception:
+    text = f"{path}: {error}"
+    code = _primary(error)
+    if code == sqlite3.SQLITE_FULL:
+        return DiskFullError(f"{text}; nothing was written")
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return DataDirectoryBusyError(f"{path} is open in another process")
+    if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
+        return StorageError(text)
+    return CorruptionError(f"{path} is damaged: {error}")
+
+
+@contextmanager
+def _errors_named(path: Path) -> Iterator[None]:
+    """Turn what SQLite and the system say about the file into our errors."""
+    try:
+        yield
+    except sqlite3.Error as e:
+        raise _translated(path, e) from e
+    except OSError as e:
+        raise StorageError(f"{path}: {e}") from e

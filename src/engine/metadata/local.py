@@ -1,0 +1,155 @@
+"""What the local stores share: reads and watches from memory, checks, sessions. Durability is theirs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from engine.errors import AlreadyClosedError
+from engine.metadata.batch import Batch, check_indexes, check_key, check_value, check_version
+from engine.metadata.store import ANY, Expected, IndexedRecords, Keys, Record, Session, Stat
+from engine.metadata.table import Table
+from engine.metadata.watches import IndexWatch, PrefixWatch, TableWatch, WatchHub
+
+T = TypeVar("T")
+W = TypeVar("W", bound=TableWatch)
+
+
+_list = list  # inside the class, `list` is a method
+
+
+class LocalSession:
+    """A session of a local store. It ends by close(), or with the store that gave it."""
+
+    def __init__(self, store: LocalStore, session_id: int, timeout: float) -> None:
+        self.id = session_id
+        self.timeout = timeout
+        self._store = store
+
+    async def close(self) -> None:
+        """End the session and delete its records. Idempotent."""
+        await self._store.end_session(self)
+
+
+class LocalStore(ABC):
+    """A store whose records are all in this process. Loop thread only; the interface and its errors are store.py's."""
+
+    def __init__(self, table: Table, hub: WatchHub) -> None:
+        self._table = table
+        self._hub = hub
+        self._sessions: dict[LocalSession, None] = {}
+        self._watches: dict[TableWatch, None] = {}
+        self._closed = False
+
+    @abstractmethod
+    async def _write(self, operation: Callable[[Batch], T]) -> T:
+        """Evaluate `operation`, make its changes durable, then visible. What it raises is raised here."""
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise AlreadyClosedError("the metadata store is closed")
+
+    async def get(self, key: str) -> Record | None:
+        """The record, or None."""
+        self._check_open()
+        row = self._table.rows.get(key)
+        return None if row is None else row.record
+
+    async def put(
+        self,
+        key: str,
+        value: bytes,
+        expected: Expected | int = ANY,
+        *,
+        session: Session | None = None,
+        partition_key: str | None = None,
+        indexes: Mapping[str, str] | None = None,
+    ) -> Stat:
+        """Write one record; its new facts. Raises ConflictError, AlreadyClosedError when the session has ended."""
+        self._check_open()
+        check_key(key)
+        value, expected, own = check_value(key, value), check_version(expected), check_indexes(indexes)
+        owner = None if session is None else session.id
+        return await self._write(lambda batch: batch.put(key, value, expected, owner, own))
+
+    async def put_sequence(
+        self,
+        prefix: str,
+        value: bytes,
+        *,
+        partition_key: str | None = None,
+        indexes: Mapping[str, str] | None = None,
+    ) -> Record:
+        """Write a new record at `{prefix}/{sequence:020d}`."""
+        self._check_open()
+        check_key(f"{prefix}/{0:020d}")
+        value, own = check_value(prefix, value), check_indexes(indexes)
+        return await self._write(lambda batch: batch.put_sequence(prefix, value, own))
+
+    async def delete(self, key: str, expected: Expected | int = ANY) -> bool:
+        """Delete one record; False when there was none. Raises ConflictError."""
+        self._check_open()
+        check_version(expected)
+        return await self._write(lambda batch: batch.delete(key, expected))
+
+    async def delete_range(self, start: str, end: str) -> int:
+        """Delete the records with start <= key < end, atomically; how many there were."""
+        self._check_open()
+        return await self._write(lambda batch: batch.delete_range(start, end))
+
+    async def list(self, start: str, end: str, limit: int | None = None) -> list[Record]:
+        """The records with start <= key < end, in order."""
+        self._check_open()
+        return [self._table.rows[key].record for key in self._table.keys(start, end, limit)]
+
+    async def list_keys(self, start: str, end: str, limit: int | None = None) -> Keys:
+        """The same, keys only."""
+        self._check_open()
+        return self._table.keys(start, end, limit)
+
+    async def list_index(self, index: str, start: str, end: str, limit: int | None = None) -> IndexedRecords:
+        """(index key, record) with start <= index key < end, ordered by index key, then key."""
+        self._check_open()
+        found = self._table.index_keys(index, start, end, limit)
+        return [(index_key, self._table.rows[key].record) for index_key, key in found]
+
+    def watch(self, prefix: str, from_version: int | None = None) -> PrefixWatch:
+        """Changes of keys that start with `prefix`, resumed after `from_version` or from a snapshot."""
+        self._check_open()
+        return self._own(self._hub.watch_prefix(prefix, from_version))
+
+    def watch_index(self, index: str, start: str, end: str) -> IndexWatch:
+        """Changes of records whose key in `index` is (or was) in [start, end), from a snapshot."""
+        self._check_open()
+        return self._own(self._hub.watch_index(index, start, end))
+
+    def _own(self, watch: W) -> W:
+        self._watches[watch] = None
+        watch.on_close = self._disown
+        return watch
+
+    def _disown(self, watch: TableWatch) -> None:
+        self._watches.pop(watch, None)
+
+    def _close_watches(self) -> None:
+        for watch in _list(self._watches):
+            watch.close()
+
+    async def session(self, timeout: float = 30.0) -> LocalSession:
+        """A new session."""
+        self._check_open()
+        session = LocalSession(self, self._table.new_session(), timeout)
+        self._sessions[session] = None
+        return session
+
+    async def end_session(self, session: LocalSession) -> None:
+        """Delete the session's records; nothing when it has ended."""
+        if session in self._sessions:
+            del self._sessions[session]
+            await self._write(lambda batch: batch.end_session(session.id))
+
+    @property
+    def version(self) -> int:
+        """The version of the last visible write."""
+        return self._table.version

@@ -1,0 +1,213 @@
+"""The metadata store of one machine: records in memory, their durable image in a SQLite file, writes in groups.
+
+Writes that arrive while a commit runs form the next one and share its sync. A write is evaluated when the commit before
+it is visible, and becomes visible, on the loop, when its own is durable: nobody reads what a crash could take back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypeVar
+
+from engine.clock import Clock
+from engine.errors import StorageError
+from engine.limits import METADATA_COMMIT_WRITES_MAX
+from engine.metadata.batch import Batch
+from engine.metadata.image import Image
+from engine.metadata.local import LocalStore
+from engine.metadata.store import OutcomeUnknownError
+from engine.metadata.table import Row, Table
+from engine.metadata.watches import WatchHub
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataStatistics:
+    """Counters since the store was opened, and sizes now."""
+
+    records: int
+    writes: int
+    commits: int
+    conflicts: int
+    version: int
+
+
+@dataclass(slots=True)
+class _Write:
+    """One write on its way: what to evaluate, who waits, what came out. It happens even if nobody waits any more."""
+
+    operation: Callable[[Batch], Any]
+    future: asyncio.Future[Any]
+    result: Any = None
+    error: Exception | None = None
+
+    def evaluate(self, batch: Batch) -> None:
+        try:
+            self.result = self.operation(batch)
+        except Exception as e:
+            self.error = e
+
+    def finish(self, failure: BaseException | None = None) -> None:
+        if self.future.done():
+            return  # the caller was cancelled
+        error = failure or self.error
+        if error is None:
+            self.future.set_result(self.result)
+        else:
+            self.future.set_exception(error)
+
+
+class SqliteMetadataStore(LocalStore):
+    """Open it with `await SqliteMetadataStore.open(path, clock=…)`. All methods on the loop that opened it."""
+
+    def __init__(self, image: Image, table: Table, clock: Clock, executor: Executor, owns_executor: bool) -> None:
+        """Use open()."""
+        super().__init__(table, WatchHub(table))
+        self._image = image
+        self._clock = clock
+        self._executor = executor
+        self._owns_executor = owns_executor
+        # Writes not yet in a commit, in their order.
+        self._queue: deque[_Write] = deque()
+        self._committing = False
+        self._idle: asyncio.Future[None] | None = None
+        self._failure: str | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._writes = self._commits = self._conflicts = 0
+
+    @classmethod
+    async def open(
+        cls, path: str | PathLike[str], *, clock: Clock, executor: Executor | None = None
+    ) -> SqliteMetadataStore:
+        """Open or create the file at `path`; beside it live `-wal`, while it is open, and `.lock`.
+
+        `executor` is the thread that owns the file, and must be a single one; without it the store starts its own.
+        Raises DataDirectoryBusyError, UnsupportedError (a newer format), CorruptionError, DiskFullError, StorageError.
+        """
+        own = executor is None
+        executor = executor or ThreadPoolExecutor(1, thread_name_prefix="engine-metadata")
+        opening = asyncio.get_running_loop().run_in_executor(executor, _open_image, Path(path))
+        try:
+            image, rows = await asyncio.shield(opening)
+        except BaseException:
+            _discard(opening, executor, own)
+            raise
+        store = cls(image, Table(image.version, rows), clock, executor, own)
+        try:
+            await store._end_leftover_sessions()
+        except BaseException:
+            await asyncio.shield(store.close())
+            raise
+        return store
+
+    async def _end_leftover_sessions(self) -> None:
+        leftover = list(self._table.sessions)
+        for session in leftover:
+            await self._write(lambda batch, session=session: batch.end_session(session))  # type: ignore[misc]
+
+    async def _write(self, operation: Callable[[Batch], T]) -> T:
+        if self._failure is not None:
+            raise StorageError(self._failure)
+        loop = asyncio.get_running_loop()
+        write = _Write(operation, loop.create_future())
+        self._queue.append(write)
+        if not self._committing:
+            # Not at once: what else this turn of the loop writes comes along.
+            self._committing = True
+            loop.call_soon(self._commit_next)
+        result: T = await write.future
+        return result
+
+    def _commit_next(self) -> None:
+        """Evaluate what waits and hand it to the owner thread. One commit at a time."""
+        while self._queue:
+            writes = [self._queue.popleft() for _ in range(min(len(self._queue), METADATA_COMMIT_WRITES_MAX))]
+            batch = Batch(self._table, self._clock.time_ms())
+            for write in writes:
+                write.evaluate(batch)
+            if batch.changes:
+                commit = asyncio.get_running_loop().run_in_executor(self._executor, self._image.commit, batch.changes)
+                commit.add_done_callback(lambda done, b=batch, w=writes: self._committed(done, b, w))  # type: ignore[misc]
+                return
+            self._finish(batch, writes)
+        self._committing = False
+        if self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
+
+    def _committed(self, commit: asyncio.Future[None], batch: Batch, writes: list[_Write]) -> None:
+        failure = OutcomeUnknownError("the owner thread is gone") if commit.cancelled() else commit.exception()
+        if failure is None:
+            self._commits += 1
+            self._finish(batch, writes)
+        else:
+            self._fail(failure, writes)
+        self._commit_next()
+
+    def _finish(self, batch: Batch, writes: list[_Write]) -> None:
+        batch.apply()
+        self._hub.notify(batch.changes)
+        for write in writes:
+            self._writes += 1
+            self._conflicts += write.error is not None
+            write.finish()
+
+    def _fail(self, failure: BaseException, writes: list[_Write]) -> None:
+        """Nothing of a failed commit becomes visible. After an unknown one nothing is written before a reopening."""
+        for write in writes:
+            write.finish(failure)
+        if isinstance(failure, StorageError):
+            return
+        self._failure = f"the metadata store stopped: {failure}; open it again"
+        while self._queue:
+            self._queue.popleft().finish(StorageError(self._failure))
+
+    def statistics(self) -> MetadataStatistics:
+        """Counters since open, and sizes now."""
+        return MetadataStatistics(
+            len(self._table.rows), self._writes, self._commits, self._conflicts, self._table.version
+        )
+
+    async def close(self) -> None:
+        """Finish what is queued, end sessions and watches, release the file and its lock. Idempotent."""
+        if self._closing is None:
+            self._closed = True
+            self._closing = asyncio.get_running_loop().create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        sessions = [self.end_session(session) for session in list(self._sessions)]
+        await asyncio.gather(*sessions, return_exceptions=True)
+        if self._committing:
+            self._idle = asyncio.get_running_loop().create_future()
+            await self._idle
+        self._close_watches()
+        await asyncio.get_running_loop().run_in_executor(self._executor, self._image.close)
+        if self._owns_executor:
+            self._executor.shutdown(wait=False)
+
+
+def _open_image(path: Path) -> tuple[Image, list[Row]]:
+    image = Image(path)
+    return image, image.load()
+
+
+def _discard(opening: asyncio.Future[tuple[Image, list[Row]]], executor: Executor, owns_executor: bool) -> None:
+    """Release what a failed or cancelled open() holds, as soon as it can be."""
+
+    def release(done: asyncio.Future[tuple[Image, list[Row]]]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            executor.submit(done.result()[0].close)
+        if owns_executor:
+            executor.shutdown(wait=False)
+
+    if opening.done():
+        release(opening)
+    else:
+        opening.add_done_callback(release)

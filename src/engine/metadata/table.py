@@ -1,0 +1,113 @@
+"""The records of a local store in memory: rows, order, secondary indexes, sessions and the recent changes.
+
+Pure and synchronous. A write is evaluated in a `Batch` (batch.py), made durable by whoever must, and applied here;
+readers and watches see it only then.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from engine.limits import METADATA_CHANGES_MAX
+from engine.metadata.ordered import OrderedSet
+from engine.metadata.store import Record
+
+NO_INDEXES: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A record, and its key in each index it is declared in."""
+
+    record: Record
+    indexes: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One key's step from `old` to `new`; None where it does not exist. Every change has a version of its own."""
+
+    version: int
+    key: str
+    old: Row | None
+    new: Row | None
+
+
+class Table:
+    """Loop thread only, except while it is being filled."""
+
+    def __init__(self, version: int = 0, rows: Iterable[Row] = ()) -> None:
+        """`rows` come in the order of their keys; `version` is the last one ever given out."""
+        self.rows: dict[str, Row] = {row.record.key: row for row in rows}
+        self.version = version
+        self.sessions: dict[int, set[str]] = {}
+        self._keys: OrderedSet[str] = OrderedSet(self.rows)
+        self._indexes: dict[str, OrderedSet[tuple[str, str]]] = {}
+        self._last_session = 0
+        # (version, key) of every change after `_floor`, rising.
+        self._changes: deque[tuple[int, str]] = deque()
+        self._floor = version
+        for row in self.rows.values():
+            self._index(row)
+
+    def apply(self, changes: Iterable[Change]) -> None:
+        """Make evaluated changes visible, in their order."""
+        for change in changes:
+            if change.old is not None:
+                self._forget(change.old)
+            if change.new is not None:
+                self.rows[change.key] = change.new
+                self._keys.add(change.key)
+                self._index(change.new)
+            self.version = change.version
+            self._log(change)
+
+    def _forget(self, row: Row) -> None:
+        key = row.record.key
+        del self.rows[key]
+        self._keys.remove(key)
+        for index, index_key in row.indexes.items():
+            self._indexes[index].remove((index_key, key))
+        if row.record.stat.session is not None:
+            self.sessions.get(row.record.stat.session, set()).discard(key)
+
+    def _index(self, row: Row) -> None:
+        key = row.record.key
+        for index, index_key in row.indexes.items():
+            self._indexes.setdefault(index, OrderedSet()).add((index_key, key))
+        if row.record.stat.session is not None:
+            self.sessions.setdefault(row.record.stat.session, set()).add(key)
+
+    def _log(self, change: Change) -> None:
+        self._changes.append((change.version, change.key))
+        if len(self._changes) > METADATA_CHANGES_MAX:
+            self._floor, _ = self._changes.popleft()
+
+    def new_session(self) -> int:
+        """The id of a session that was never used before in this process."""
+        self._last_session += 1
+        self.sessions[self._last_session] = set()
+        return self._last_session
+
+    def keys(self, start: str, end: str, limit: int | None = None) -> list[str]:
+        """The keys with start <= key < end, in order."""
+        return self._keys.between(start, end, limit)
+
+    def index_keys(self, index: str, start: str, end: str, limit: int | None = None) -> list[tuple[str, str]]:
+        """(index key, key) with start <= index key < end, in order."""
+        keys = self._indexes.get(index)
+        return [] if keys is None else keys.between((start, ""), (end, ""), limit)
+
+    def changed_since(self, version: int) -> dict[str, int] | None:
+        """Each key changed after `version`, with and by the version of its last change; None: no longer known."""
+        if not self._floor <= version <= self.version:
+            return None
+        changed: dict[str, int] = {}
+        for at, key in reversed(self._changes):
+            if at <= version:
+                break
+            changed.setdefault(key, at)
+        return dict(reversed(changed.items()))

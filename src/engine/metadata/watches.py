@@ -1,0 +1,221 @@
+"""Running watches over a table: who is told of which change, and what a slow reader is still owed.
+
+A reader is owed keys, not events: each key waits at most once and is delivered in its latest state. A key that
+appeared and vanished unseen is owed no more. So what waits is never more than the keys the reader has seen and those
+that exist now, however long it sleeps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+
+from engine.metadata.keys import prefix_end
+from engine.metadata.store import Event, EventKind
+from engine.metadata.table import Change, Row, Table
+
+_SNAPSHOT_END = ""  # no key is empty
+
+
+class TableWatch:
+    """One watch. Loop thread only; one reader at a time."""
+
+    def __init__(self, hub: WatchHub) -> None:
+        self._hub = hub
+        # Key -> version of its change, in the order of delivery.
+        self._owed: dict[str, int] = {}
+        # Owed keys that the reader does not know yet.
+        self._unseen: set[str] = set()
+        self._waiter: asyncio.Future[None] | None = None
+        self._closed = False
+        self.on_close: Callable[[TableWatch], object] | None = None
+
+    def matches(self, row: Row) -> bool:
+        """Whether a row of the right prefix or index is inside this watch."""
+        raise NotImplementedError
+
+    def detach(self) -> None:
+        """Ask the hub for no more changes."""
+        raise NotImplementedError
+
+    def start(self, rows: list[Row], version: int) -> None:
+        """Owe a snapshot: the rows by version, then its end. A version in mid-snapshot is good to resume from."""
+        for row in sorted(rows, key=lambda row: row.record.stat.version):
+            self._owed[row.record.key] = row.record.stat.version
+        self._unseen.update(self._owed)
+        self._owed[_SNAPSHOT_END] = version
+
+    def resume(self, changed: dict[str, int]) -> None:
+        """Owe what changed since the reader last looked."""
+        self._owed.update(changed)
+
+    def notice(self, change: Change) -> None:
+        """Owe one change, if it is ours."""
+        before = change.old is not None and self.matches(change.old)
+        after = change.new is not None and self.matches(change.new)
+        if not before and not after:
+            return
+        self._owe(change, before, after)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _owe(self, change: Change, before: bool, after: bool) -> None:
+        key = change.key
+        if key in self._unseen:
+            if not after:
+                self._unseen.discard(key)
+                del self._owed[key]
+            elif _SNAPSHOT_END not in self._owed or self._comes_after_snapshot(key):
+                del self._owed[key]
+                self._owed[key] = change.version
+            return  # inside the snapshot a key keeps its place and is delivered in its latest state
+        if not before and key not in self._owed:
+            self._unseen.add(key)
+        self._owed.pop(key, None)
+        self._owed[key] = change.version
+
+    def _comes_after_snapshot(self, key: str) -> bool:
+        return self._owed[key] > self._owed[_SNAPSHOT_END]
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        """The events; one reader at a time."""
+        return self
+
+    async def __anext__(self) -> Event:
+        while not self._owed and not self._closed:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        if self._closed:
+            raise StopAsyncIteration
+        key = next(iter(self._owed))
+        version = self._owed.pop(key)
+        self._unseen.discard(key)
+        return self._event(key, version)
+
+    def _event(self, key: str, version: int) -> Event:
+        if key == _SNAPSHOT_END:
+            return Event(EventKind.SNAPSHOT_END, key, version)
+        row = self._hub.table.rows.get(key)
+        if row is None or not self.matches(row):
+            return Event(EventKind.DELETE, key, version)
+        return Event(EventKind.PUT, key, version, row.record)
+
+    def close(self) -> None:
+        """End the iteration. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self.detach()
+        if self.on_close is not None:
+            self.on_close(self)
+        self._owed.clear()
+        self._unseen.clear()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    @property
+    def owed(self) -> int:
+        """How many events wait to be read."""
+        return len(self._owed)
+
+
+class PrefixWatch(TableWatch):
+    """Watches the keys that start with a prefix."""
+
+    def __init__(self, hub: WatchHub, prefix: str) -> None:
+        super().__init__(hub)
+        self.prefix = prefix
+
+    def matches(self, row: Row) -> bool:
+        """Whether the key has the prefix."""
+        return row.record.key.startswith(self.prefix)
+
+    def detach(self) -> None:
+        """Ask the hub for no more changes."""
+        self._hub.drop_prefix(self)
+
+
+class IndexWatch(TableWatch):
+    """Watches the records whose key in an index lies in a range."""
+
+    def __init__(self, hub: WatchHub, index: str, start: str, end: str) -> None:
+        super().__init__(hub)
+        self.index = index
+        self._start = start
+        self._end = end
+
+    def matches(self, row: Row) -> bool:
+        """Whether the row is in the range of the index."""
+        index_key = row.indexes.get(self.index)
+        return index_key is not None and self._start <= index_key < self._end
+
+    def detach(self) -> None:
+        """Ask the hub for no more changes."""
+        self._hub.drop_index(self)
+
+
+class WatchHub:
+    """All watches of one table. A change costs a look-up per distinct length of a watched prefix."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        # Watches are kept in dicts to be told in the order they came.
+        self._by_prefix: dict[str, dict[PrefixWatch, None]] = {}
+        self._by_index: dict[str, dict[IndexWatch, None]] = {}
+        self._lengths: Counter[int] = Counter()
+
+    def notify(self, changes: list[Change]) -> None:
+        """Tell the watches about changes that the table shows already."""
+        for change in changes:
+            for length in self._lengths:
+                for prefix_watch in self._by_prefix.get(change.key[:length], ()):
+                    prefix_watch.notice(change)
+            for index in _indexes_of(change):
+                for index_watch in self._by_index.get(index, ()):
+                    index_watch.notice(change)
+
+    def watch_prefix(self, prefix: str, from_version: int | None) -> PrefixWatch:
+        """A started watch over the keys with a prefix; "" is every key."""
+        watch = PrefixWatch(self, prefix)
+        changed = None if from_version is None else self.table.changed_since(from_version)
+        if changed is not None:
+            watch.resume({key: at for key, at in changed.items() if key.startswith(prefix)})
+        else:
+            keys = self.table.keys(prefix, prefix_end(prefix)) if prefix else self.table.rows
+            watch.start([self.table.rows[key] for key in keys], self.table.version)
+        self._by_prefix.setdefault(prefix, {})[watch] = None
+        self._lengths[len(prefix)] += 1
+        return watch
+
+    def watch_index(self, index: str, start: str, end: str) -> IndexWatch:
+        """A started watch over a range of an index."""
+        watch = IndexWatch(self, index, start, end)
+        rows = [self.table.rows[key] for _, key in self.table.index_keys(index, start, end)]
+        watch.start(rows, self.table.version)
+        self._by_index.setdefault(index, {})[watch] = None
+        return watch
+
+    def drop_prefix(self, watch: PrefixWatch) -> None:
+        """Forget a watch."""
+        watches = self._by_prefix[watch.prefix]
+        del watches[watch]
+        if not watches:
+            del self._by_prefix[watch.prefix]
+        self._lengths[len(watch.prefix)] -= 1
+        self._lengths += Counter()  # drops the lengths nobody uses
+
+    def drop_index(self, watch: IndexWatch) -> None:
+        """Forget a watch."""
+        watches = self._by_index[watch.index]
+        del watches[watch]
+        if not watches:
+            del self._by_index[watch.index]
+
+
+def _indexes_of(change: Change) -> set[str]:
+    names: set[str] = set()
+    for row in (change.old, change.new):
+        if row is not None and row.indexes:
+            names.update(row.indexes)
+    return names
