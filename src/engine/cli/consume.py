@@ -1,0 +1,139 @@
+"""`engine consume`: messages on the standard output, one a line or as JSON."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from engine.cli.connection import connect, connection_options, json_option
+from engine.cli.values import position, separator
+
+if TYPE_CHECKING:
+    from engine.client import Message
+    from engine.sync import Client
+
+BATCH_MESSAGES = 10_000
+POLL_S = 1.0
+DEFAULT_SUBSCRIPTION = "engine-consume"
+
+
+@click.command()
+@click.argument("topic")
+@click.option("-s", "--subscription", help="Read as this subscription, and acknowledge what was printed.")
+@click.option(
+    "--mode",
+    type=click.Choice(["stream", "queue", "checkpoint"]),
+    help="checkpoint leaves no trace and is what happens without a subscription; stream is what happens with one.",
+)
+@click.option("-n", "count", type=click.IntRange(1), help="Stop after so many messages.")
+@click.option("--from", "start", default=None, help="earliest, latest or (checkpoint) a time. [default: earliest]")
+@click.option("--timeout", type=click.FloatRange(0), help="Stop when none came for so many seconds.")
+@click.option("--key-separator", metavar="TEXT", help=r"Print KEY, this text, VALUE. \t means a tab.")
+@json_option
+@connection_options
+def command(
+    topic: str,
+    url: str,
+    data: str | None,
+    subscription: str | None,
+    mode: str | None,
+    count: int | None,
+    start: str | None,
+    timeout: float | None,
+    key_separator: str | None,
+    as_json: bool,
+) -> None:
+    """Print messages as they come. Without -s nothing is acknowledged and nobody else is disturbed."""
+    mode = mode or ("stream" if subscription else "checkpoint")
+    show = as_line(separator(key_separator)) if not as_json else as_json_line
+    out = sys.stdout.buffer
+    with connect(url, data) as client:
+        consumer, acknowledge = open_consumer(client, mode, topic, subscription, position(start or "earliest"))
+        with consumer:
+            for batch in batches(consumer, count, timeout):
+                out.writelines(show(message) for message in batch)
+                out.flush()
+                acknowledge(batch)
+
+
+def open_consumer(
+    client: Client, mode: str, topic: str, subscription: str | None, start: str | datetime
+) -> tuple[Any, Callable[[Any], object]]:
+    """The consumer, and what to do with a batch that was printed."""
+    if mode == "checkpoint":
+        if subscription:
+            raise click.UsageError("a checkpoint consumer has no subscription: leave -s out, or choose another --mode")
+        return client.checkpoint_consumer(topic, start=checkpoint(start)), lambda batch: None
+    if isinstance(start, datetime):
+        raise click.UsageError("--from a time is for --mode checkpoint; `engine subscriptions seek` moves the others")
+    name = subscription or DEFAULT_SUBSCRIPTION
+    if mode == "stream":
+        stream = client.stream_consumer(topic, name, initial_position=start)
+        return stream, stream.acknowledge_cumulative
+    queue = client.queue_consumer(topic, name, initial_position=start)
+    return queue, queue.acknowledge
+
+
+def checkpoint(start: str | datetime) -> Any:
+    """Where a checkpoint consumer begins."""
+    from engine.client import Checkpoint
+
+    if isinstance(start, datetime):
+        return Checkpoint.at_timestamp(start)
+    return Checkpoint.earliest() if start == "earliest" else Checkpoint.latest()
+
+
+def batches(consumer: Any, count: int | None, timeout: float | None) -> Iterator[Any]:
+    """Batches until `count` messages came, or none came for `timeout` seconds; both None: for ever."""
+    left, silent = count, 0.0
+    while left is None or left > 0:
+        wait = POLL_S if timeout is None else min(POLL_S, timeout - silent)
+        batch = consumer.receive_batch(max_messages=min(BATCH_MESSAGES, left or BATCH_MESSAGES), timeout=wait)
+        if len(batch):
+            yield batch
+            silent = 0.0
+            left = None if left is None else left - len(batch)
+            continue
+        silent += wait
+        if timeout is not None and silent >= timeout:
+            return
+
+
+def as_line(by: bytes | None) -> Callable[[Message], bytes]:
+    """Value and newline, with the key before them where a separator was asked for."""
+    if by is None:
+        return lambda message: bytes(message.value) + b"\n"
+    return lambda message: (message.key or b"") + by + bytes(message.value) + b"\n"
+
+
+def as_json_line(message: Message) -> bytes:
+    """One object. Bytes that are not text stand in base64 under `…_base64`."""
+    fields = {
+        **as_text("key", message.key),
+        **as_text("value", bytes(message.value)),
+        "id": base64.b64encode(message.id.to_bytes()).decode(),
+        "topic": message.topic,
+        "publish_time": message.publish_time.isoformat(),
+        "event_time": message.event_time.isoformat() if message.event_time else None,
+        "properties": dict(message.properties),
+        "producer": message.producer_name,
+        "sequence_id": message.sequence_id,
+        "redelivery_count": message.redelivery_count,
+    }
+    return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
+
+
+def as_text(name: str, value: bytes | None) -> dict[str, str | None]:
+    """A field of bytes as text where it is text."""
+    if value is None:
+        return {name: None}
+    try:
+        return {name: value.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(value).decode()}

@@ -1,0 +1,75 @@
+"""The `engine` command: its subcommands, loaded when they are asked for, and what an error looks like."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from engine.errors import EngineError
+
+COMMANDS = {
+    "serve": "engine.cli.serve",
+    "topics": "engine.cli.topics",
+    "subscriptions": "engine.cli.subscriptions",
+    "produce": "engine.cli.produce",
+    "consume": "engine.cli.consume",
+    "perf": "engine.cli.perf",
+    "inspect": "engine.cli.inspect",
+    "demo": "engine.cli.demo",
+}
+
+INTERRUPTED = 130
+
+
+class Commands(click.Group):
+    """A group whose commands live in modules of their own: `engine serve` does not load what `engine perf` needs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order of the table, not of the alphabet."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The attribute `command` of the command's module."""
+        module = COMMANDS.get(cmd_name)
+        command = importlib.import_module(module).command if module else None
+        return command if isinstance(command, click.Command) else None
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="engine", prog_name="engine")
+def cli() -> None:
+    """An elastic, durable message broker: serve it, feed it, read it, look into it."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code: 0 done, 1 failed, 2 misused, 130 interrupted."""
+    try:
+        code = cli.main(arguments, prog_name="engine", standalone_mode=False)
+    except click.exceptions.Exit as e:
+        return e.exit_code
+    except click.ClickException as e:
+        e.show()
+        return e.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except BrokenPipeError:
+        leave_the_pipe()
+        return 0
+    except (EngineError, OSError) as e:
+        click.echo(f"engine: {one_line(e)}", err=True)
+        return 1
+    return code if isinstance(code, int) else 0
+
+
+def one_line(error: Exception) -> str:
+    """An error as its text, or as its name where it has none."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def leave_the_pipe() -> None:
+    """The reader of our output has gone (`| head`): let the interpreter's last flush go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

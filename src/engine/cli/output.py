@@ -1,0 +1,109 @@
+"""How commands show what they know: tables for people, JSON for programs, progress on the error stream."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+PLAIN_WIDTH = 200  # where nobody's terminal says otherwise: nothing is cut
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console as wide as the terminal, or as a wide page where the output is piped or kept."""
+    found = Console(stderr=stderr, highlight=False)
+    return found if found.is_terminal else Console(stderr=stderr, highlight=False, width=PLAIN_WIDTH)
+
+
+def print_json(value: Any) -> None:
+    """One document, indented."""
+    click.echo(json.dumps(value, indent=2, default=str))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:
+    """Rows under their headings. A heading that starts with ">" is of a column of numbers, set to the right."""
+    table = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(show(cell) for cell in row))
+    console().print(table)
+
+
+def print_facts(facts: Iterable[tuple[str, Any]], *, title: str | None = None) -> None:
+    """Names and values, one a line."""
+    table = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in facts:
+        table.add_row(name, show(value))
+    console().print(table)
+
+
+def show(value: Any) -> str:
+    """A cell: numbers with separators, nothing as a dash."""
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    return str(value)
+
+
+def size(count: float) -> str:
+    """Bytes as people write them: 1.5 GiB."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def rates(messages: int, byte_count: int, seconds: float) -> dict[str, float]:
+    """What a measurement says, for a table or as JSON."""
+    span = max(seconds, 1e-9)
+    return {
+        "messages": messages,
+        "bytes": byte_count,
+        "seconds": round(seconds, 6),
+        "messages_per_s": round(messages / span, 1),
+        "bytes_per_s": round(byte_count / span, 1),
+    }
+
+
+def print_rates(title: str, measured: dict[str, float], *extra: tuple[str, Any]) -> None:
+    """The same as lines a person reads."""
+    print_facts(
+        [
+            ("messages", int(measured["messages"])),
+            ("bytes", size(measured["bytes"])),
+            ("seconds", f"{measured['seconds']:.3f}"),
+            ("rate", f"{measured['messages_per_s']:,.0f} messages/s, {size(measured['bytes_per_s'])}/s"),
+            *extra,
+        ],
+        title=title,
+    )
+
+
+def progress(*, disable: bool = False) -> Progress:
+    """A progress bar on the error stream; silent where that is not a terminal, or when asked to be."""
+    out = console(stderr=True)
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[note]}"),
+        TimeElapsedColumn(),
+        console=out,
+        disable=disable or not out.is_terminal,
+        transient=True,
+    )

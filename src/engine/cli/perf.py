@@ -1,0 +1,199 @@
+"""`engine perf produce|consume`: what this machine does, measured through the public client."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from engine.cli import output
+from engine.cli.connection import connect, connection_options, json_option
+from engine.errors import AlreadyExistsError
+
+if TYPE_CHECKING:
+    from engine.sync import Client
+
+CHUNK_MESSAGES = 10_000
+IDLE_S = 3.0
+
+
+@click.group()
+def command() -> None:
+    """Measure: messages and bytes a second, and how long an acknowledgement takes."""
+
+
+@command.command()
+@click.option("--topic", default="perf", show_default=True, help="Made if it is not there.")
+@click.option("-n", "--messages", type=click.IntRange(1), default=1_000_000, show_default=True)
+@click.option("--size", type=click.IntRange(0), default=100, show_default=True, help="Bytes of a value.")
+@click.option("--keys", type=click.IntRange(0), default=10_000, show_default=True, help="Different keys; 0: keyless.")
+@click.option("--mode", type=click.Choice(["one", "bulk", "wait"]), default="one", show_default=True,
+              help="send_nowait each; send_batch; or send and wait for each acknowledgement.")  # fmt: skip
+@click.option("--segments", type=click.IntRange(1), default=1, show_default=True, help="If the topic is made.")
+@click.option("--durability", type=click.Choice(["fsync", "interval", "os"]), default="fsync", show_default=True)
+@click.option("--compression", type=click.Choice(["none", "lz4", "zstd"]), default="none", show_default=True)
+@json_option
+@connection_options
+def produce(
+    url: str,
+    data: str | None,
+    topic: str,
+    messages: int,
+    size: int,
+    keys: int,
+    mode: str,
+    segments: int,
+    durability: str,
+    compression: str,
+    as_json: bool,
+) -> None:
+    """Send messages as fast as the engine takes them, and wait until all are durable."""
+    with connect(url, data) as client:
+        make_topic(client, topic, segments, durability)
+        with client.producer(topic, compression=compression) as producer:
+            work = list(chunks(messages, size, keys))
+            waits, seconds = send(producer, work, mode, messages)
+    measured = output.rates(messages, messages * size, seconds)
+    latencies = percentiles(waits)
+    if as_json:
+        output.print_json({"topic": topic, "mode": mode, **measured, **latencies})
+    else:
+        extra = [(name, f"{value:.3f}") for name, value in latencies.items()]
+        output.print_rates(f"sent to {topic}, acknowledged when durable", measured, *extra)
+
+
+def make_topic(client: Client, topic: str, segments: int, durability: str) -> None:
+    """The topic, if it is not there."""
+    try:
+        client.admin.create_topic(topic, segments=segments, durability=durability)
+    except AlreadyExistsError:
+        click.echo(f"{topic} is there already: --segments and --durability are as it was made", err=True)
+
+
+def chunks(messages: int, size: int, keys: int) -> Iterator[tuple[list[bytes], list[bytes] | None]]:
+    """(values, keys) of the messages, some thousand at a time. Chunks share their values: memory stays small."""
+    names = [f"k{n:07d}".encode() for n in range(keys)]
+    value = bytes(n % 251 for n in range(size))
+    for start in range(0, messages, CHUNK_MESSAGES):
+        count = min(CHUNK_MESSAGES, messages - start)
+        chosen = [names[(start + i) % keys] for i in range(count)] if keys else None
+        yield [value] * count, chosen
+
+
+def send(
+    producer: Any, work: list[tuple[list[bytes], list[bytes] | None]], mode: str, total: int
+) -> tuple[list[float], float]:
+    """Send all chunks; (how long each acknowledgement took in `wait` mode, seconds altogether)."""
+    waits: list[float] = []
+    one_chunk = {"one": send_one_by_one, "bulk": send_bulk, "wait": send_and_wait}[mode]
+    with output.progress() as bar:
+        task = bar.add_task("sending", total=total, note="")
+        start = time.perf_counter()
+        for values, keys in work:
+            waits += one_chunk(producer, values, keys)
+            bar.advance(task, len(values))
+        producer.flush()
+        return waits, time.perf_counter() - start
+
+
+def send_one_by_one(producer: Any, values: list[bytes], keys: list[bytes] | None) -> list[float]:
+    """As a program that has one message at a time."""
+    send_nowait = producer.send_nowait
+    if keys is None:
+        for value in values:
+            send_nowait(value)
+    else:
+        for value, key in zip(values, keys, strict=True):
+            send_nowait(value, key=key)
+    return []
+
+
+def send_bulk(producer: Any, values: list[bytes], keys: list[bytes] | None) -> list[float]:
+    """As a program that has columns."""
+    producer.send_batch(values, keys=keys)
+    return []
+
+
+def send_and_wait(producer: Any, values: list[bytes], keys: list[bytes] | None) -> list[float]:
+    """As a program that needs each acknowledgement before it goes on; seconds for each."""
+    waits = []
+    for index, value in enumerate(values):
+        start = time.perf_counter()
+        producer.send(value, key=keys[index] if keys else None)
+        waits.append(time.perf_counter() - start)
+    return waits
+
+
+def percentiles(waits: list[float]) -> dict[str, float]:
+    """Milliseconds at the usual places; empty when nothing was timed."""
+    if not waits:
+        return {}
+    ordered = sorted(waits)
+    return {
+        f"p{place:g}_ms": round(ordered[min(len(ordered) - 1, int(len(ordered) * place / 100))] * 1000, 3)
+        for place in (50, 99, 99.9)
+    }
+
+
+@command.command()
+@click.option("--topic", default="perf", show_default=True)
+@click.option("-n", "--messages", type=click.IntRange(1), help="Stop after so many; otherwise when none come any more.")
+@click.option("-s", "--subscription", help="Read and acknowledge as this subscription, instead of as a checkpoint.")
+@click.option("--columns", is_flag=True, help="Take each batch as an Arrow table instead of message by message.")
+@json_option
+@connection_options
+def consume(
+    url: str, data: str | None, topic: str, messages: int | None, subscription: str | None, columns: bool, as_json: bool
+) -> None:
+    """Read a topic from its start as fast as it comes."""
+    with connect(url, data) as client, open_reader(client, topic, subscription) as consumer:
+        count, byte_count, seconds = read(consumer, messages, columns=columns, acknowledge=subscription is not None)
+    measured = output.rates(count, byte_count, seconds)
+    if as_json:
+        output.print_json({"topic": topic, "columns": columns, **measured})
+    else:
+        output.print_rates(f"read from {topic}", measured)
+
+
+def open_reader(client: Client, topic: str, subscription: str | None) -> Any:
+    """A consumer that starts at the beginning."""
+    from engine.client import Checkpoint
+
+    if subscription is None:
+        return client.checkpoint_consumer(topic, start=Checkpoint.earliest())
+    return client.stream_consumer(topic, subscription, initial_position="earliest")
+
+
+def read(consumer: Any, messages: int | None, *, columns: bool, acknowledge: bool) -> tuple[int, int, float]:
+    """(messages, bytes of values, seconds from the start to the last of them)."""
+    count = byte_count = 0
+    measure = column_bytes if columns else value_bytes
+    with output.progress() as bar:
+        task = bar.add_task("reading", total=messages, note="")
+        start = last = time.perf_counter()
+        while messages is None or count < messages:
+            left = CHUNK_MESSAGES if messages is None else min(CHUNK_MESSAGES, messages - count)
+            batch = consumer.receive_batch(max_messages=left, timeout=IDLE_S)
+            if not len(batch):
+                break
+            byte_count += measure(batch)
+            count += len(batch)
+            if acknowledge:
+                consumer.acknowledge_cumulative(batch)
+            last = time.perf_counter()
+            bar.update(task, completed=count, note=f"{count:,}")
+    return count, byte_count, last - start
+
+
+def value_bytes(batch: Any) -> int:
+    """Look at every message, as a program that handles them one by one."""
+    return sum(len(message.value) for message in batch)
+
+
+def column_bytes(batch: Any) -> int:
+    """Look at whole columns."""
+    import pyarrow.compute as pc
+
+    return pc.sum(pc.binary_length(batch.to_arrow().column("value"))).as_py() or 0

@@ -1,0 +1,73 @@
+"""`engine serve`: a broker on two ports, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from typing import Any
+
+import click
+
+LOG_LEVELS = ["debug", "info", "warning", "error"]
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+
+
+def address(context: click.Context, parameter: click.Parameter, text: str) -> tuple[str, int]:
+    """`HOST:PORT`, `[IPv6]:PORT` or `:PORT` as a pair."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535:
+        raise click.BadParameter(f"{text!r} is not HOST:PORT")
+    return host.strip("[]") or "0.0.0.0", int(port)
+
+
+@click.command()
+@click.option("--data", required=True, type=click.Path(file_okay=False), help="Where everything is kept.")
+@click.option("--listen", default="127.0.0.1:6650", show_default=True, callback=address, help="HOST:PORT for clients.")
+@click.option("--admin", default="127.0.0.1:8080", show_default=True, callback=address, help="HOST:PORT for REST.")
+@click.option("--config", type=click.Path(dir_okay=False), help="A TOML file; ENGINE_… variables win over it.")
+@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
+def command(data: str, listen: tuple[str, int], admin: tuple[str, int], config: str | None, log_level: str) -> None:
+    """Serve a data directory. The port answers when the broker is ready; SIGTERM or Ctrl-C closes cleanly."""
+    from engine.broker.config import BrokerConfig
+
+    logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT)
+    loaded = BrokerConfig.load(config, environment=os.environ)
+    with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
+        runner.run(serve(data, listen, admin, loaded))
+
+
+def event_loop_factory() -> Any:
+    """uvloop's, where there is one for the platform."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+async def serve(data: str, listen: tuple[str, int], admin: tuple[str, int], config: Any) -> None:
+    """Start, wait for a signal, close. What was acknowledged is durable whenever this ends."""
+    from engine.broker.server import Broker
+
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    broker = Broker(data, config=config)
+    try:
+        await broker.start()
+        await broker.serve_admin(*admin)
+        await broker.serve(*listen)
+        click.echo(f"engine: serving {data} on {at(listen)}, admin on http://{at(admin)}", err=True)
+        await stopped.wait()
+        click.echo("engine: closing", err=True)
+    finally:
+        await broker.close()
+
+
+def at(pair: tuple[str, int]) -> str:
+    """A pair as it was typed."""
+    host, port = pair
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

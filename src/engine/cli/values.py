@@ -1,0 +1,47 @@
+"""What people type and commands understand: NAME=VALUE pairs, separators, instants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+import click
+
+ESCAPES = {"\\t": "\t", "\\0": "\0"}
+
+
+def key_values(pairs: Iterable[str]) -> dict[str, str]:
+    """`NAME=VALUE` texts as a mapping."""
+    split = [pair.partition("=") for pair in pairs]
+    wrong = [name for name, equals, _ in split if not equals or not name]
+    if wrong:
+        raise click.BadParameter(f"{wrong[0]!r} is not NAME=VALUE")
+    return {name: value for name, _, value in split}
+
+
+def separator(text: str | None) -> bytes | None:
+    """A separator as typed; `\\t` and `\\0` may be written so."""
+    if text == "":
+        raise click.BadParameter("a separator has at least one character")
+    return None if text is None else ESCAPES.get(text, text).encode()
+
+
+def instant(text: str) -> datetime | None:
+    """An instant: ISO 8601 (UTC where it says no zone) or milliseconds since 1970; None for neither."""
+    try:
+        if text.isdigit():
+            return datetime.fromtimestamp(int(text) / 1000, UTC)
+        found = datetime.fromisoformat(text)
+    except (ValueError, OverflowError, OSError):
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def position(text: str) -> str | datetime:
+    """`earliest`, `latest` or an instant."""
+    if text in ("earliest", "latest"):
+        return text
+    found = instant(text)
+    if found is None:
+        raise click.BadParameter(f"{text!r} is not earliest, latest, an ISO 8601 time or milliseconds since 1970")
+    return found
