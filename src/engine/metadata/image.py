@@ -6,7 +6,6 @@ See docs/formats/metadata.md for the file and for what is checked when it is ope
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 import zlib
 from collections.abc import Iterator
@@ -195,16 +194,8 @@ def _create_if_missing(path: Path) -> None:
         database.executescript(_SCHEMA)
     finally:
         database.close()
+    # The first commit makes the new name durable: SQLite syncs the directory with the write-ahead log it creates there.
     fresh.rename(path)
-    _sync_directory(path.parent)
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _check_log(log: Path) -> None:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
-from os import PathLike
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,7 +41,7 @@ class MetadataStatistics:
 
 @dataclass(slots=True)
 class _Write:
-    """One write on its way: what to evaluate, who waits, what came out. It happens even if nobody waits any more."""
+    """One write on its way: what to evaluate, who waits, what came out. It happens also when nobody waits any more."""
 
     operation: Callable[[Batch], Any]
     future: asyncio.Future[Any]
@@ -83,9 +83,7 @@ class SqliteMetadataStore(LocalStore):
         self._writes = self._commits = self._conflicts = 0
 
     @classmethod
-    async def open(
-        cls, path: str | PathLike[str], *, clock: Clock, executor: Executor | None = None
-    ) -> SqliteMetadataStore:
+    async def open(cls, path: str | Path, *, clock: Clock, executor: Executor | None = None) -> SqliteMetadataStore:
         """Open or create the file at `path`; beside it live `-wal`, while it is open, and `.lock`.
 
         `executor` is the thread that owns the file, and must be a single one; without it the store starts its own.
@@ -133,15 +131,16 @@ class SqliteMetadataStore(LocalStore):
             for write in writes:
                 write.evaluate(batch)
             if batch.changes:
-                commit = asyncio.get_running_loop().run_in_executor(self._executor, self._image.commit, batch.changes)
-                commit.add_done_callback(lambda done, b=batch, w=writes: self._committed(done, b, w))  # type: ignore[misc]
+                loop = asyncio.get_running_loop()
+                commit = loop.run_in_executor(self._executor, self._image.commit, batch.changes)
+                commit.add_done_callback(partial(self._committed, batch, writes))
                 return
             self._finish(batch, writes)
         self._committing = False
         if self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
 
-    def _committed(self, commit: asyncio.Future[None], batch: Batch, writes: list[_Write]) -> None:
+    def _committed(self, batch: Batch, writes: list[_Write], commit: asyncio.Future[None]) -> None:
         failure = OutcomeUnknownError("the owner thread is gone") if commit.cancelled() else commit.exception()
         if failure is None:
             self._commits += 1
