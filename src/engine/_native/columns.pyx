@@ -300,7 +300,7 @@ def instants_ms(source):
             (INT64_MIN if item is None else instant_ms(item, "event time") for item in source),
             dtype=np.int64, count=len(source))
     if hasattr(source, "type") and hasattr(source, "to_numpy"):
-        return instants_from_arrow(source)
+        return _instants_from_arrow(source)
     if not isinstance(source, np.ndarray) or source.ndim != 1 or source.dtype.kind not in "Mi":
         raise InvalidArgumentError(
             "event times must be a list of aware datetime or int (ms), a NumPy array of datetime64 or int64, "
@@ -310,7 +310,7 @@ def instants_ms(source):
     return np.ascontiguousarray(source, dtype=np.int64)
 
 
-def instants_from_arrow(source):
+def _instants_from_arrow(source):
     """The same from a pyarrow Array or ChunkedArray of timestamps or integers; a null is none."""
     if str(source.type).startswith("timestamp"):
         chunked = hasattr(source, "chunks")

@@ -1,0 +1,6 @@
+from typing import Any
+
+class MessageColumns:
+    count: int
+    def __init__(self, values: Any, keys: Any = None, event_times: Any = None) -> None: ...
+    def __len__(self) -> int: ...

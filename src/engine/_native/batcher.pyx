@@ -1,0 +1,440 @@
+# cython: language_level=3, auto_pickle=False
+"""The producer's half of a topic: every message to its bucket, every full bucket to a sealed entry.
+
+A key's hash picks segment and bucket; messages without a key gather in a bucket of their own, whose entries go to
+the segments in turn. Any thread may call. The GIL serialises; where it is released while builders change, `busy` is
+set and other threads wait. Callbacks run at the end of a call, when nothing is half done.
+"""
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.pythread cimport (
+    PyThread_acquire_lock, PyThread_allocate_lock, PyThread_free_lock, PyThread_get_thread_ident, PyThread_release_lock,
+    WAIT_LOCK,
+)
+from cpython.unicode cimport PyUnicode_Check
+from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memset
+
+from msgpack import packb
+
+from engine._native.arguments cimport MessageColumns, check_size, checked_sequence, fill_extras, open_buffer, utf8
+from engine._native.builder cimport (
+    Builder, Message, builder_add, builder_fits, builder_free, builder_reset, message_cost,
+)
+from engine._native.columns cimport view_get
+from engine._native.entry cimport KEYED
+from engine._native.ranges cimport Routes, route
+from engine._native.sealed cimport SealedEntry, build, resplit
+from engine._native.arguments import MessageColumns
+from engine._native.hashing import MURMUR3, XXH64, xxh64
+from engine._native.sealed import SealedEntry
+
+from engine.errors import InvalidArgumentError, QueueFullError
+from engine.limits import (
+    BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, ENTRY_MESSAGES_MAX, ENTRY_SIZE_MAX, KEY_SIZE_MAX, MESSAGE_SIZE_MAX,
+    PENDING_BYTES_MAX, PRODUCER_NAME_SIZE_MAX,
+)
+
+cdef extern from "hash.h" nogil:
+    uint32_t key32_hash(const uint8_t* p, size_t n, int algorithm) noexcept
+
+cdef enum:
+    FAULT_MEMORY = 1
+    FAULT_CHANGED = 2
+
+cdef size_t VALUE_MAX = MESSAGE_SIZE_MAX
+cdef size_t KEY_MAX = KEY_SIZE_MAX
+cdef size_t ENTRY_MAX = ENTRY_SIZE_MAX
+
+
+cdef class Batcher:
+    """Takes messages, gives sealed entries.
+
+    `on_open()` is called when something became open after nothing was, `on_sealed()` when take() has something again,
+    `on_full()` when the pending limit is met: it may make room, by waiting for release(), or raise. `pack` makes the
+    msgpack map of a message's properties; `now_ms` tells the time for deliver_after. InvalidArgumentError for a
+    limit that an entry could not keep.
+    """
+
+    def __cinit__(self, *args, **kwargs):
+        self.lock = PyThread_allocate_lock()
+        if self.lock is NULL:
+            raise MemoryError()
+        self.sealed, self.totals = [], {}
+
+    def __init__(self, bytes producer_name not None, *, int key_hash=XXH64, Py_ssize_t bytes_max=BATCH_BYTES_MAX,
+                 Py_ssize_t messages_max=BATCH_MESSAGES_MAX, Py_ssize_t pending_bytes_max=PENDING_BYTES_MAX,
+                 uint64_t first_sequence=0, on_open=None, on_sealed=None, on_full=None, pack=packb, now_ms=None):
+        _check_bounds("bytes_max", bytes_max, ENTRY_SIZE_MAX)
+        _check_bounds("messages_max", messages_max, ENTRY_MESSAGES_MAX)
+        _check_bounds("pending_bytes_max", pending_bytes_max, 1 << 62)
+        if len(producer_name) > PRODUCER_NAME_SIZE_MAX:
+            raise InvalidArgumentError(
+                f"a producer's name is at most {PRODUCER_NAME_SIZE_MAX} bytes, not {len(producer_name)}")
+        if key_hash not in (XXH64, MURMUR3):
+            raise InvalidArgumentError(f"the key hash is XXH64 ({XXH64}) or MURMUR3 ({MURMUR3}), not {key_hash}")
+        self.producer_name, self.producer_id = producer_name, xxh64(producer_name, 42)
+        self.key_hash = key_hash
+        self.bytes_max, self.messages_max, self.pending_max = bytes_max, messages_max, pending_bytes_max
+        self.next_sequence = first_sequence
+        self.on_open, self.on_sealed, self.on_full = on_open, on_sealed, on_full
+        self.pack, self.now_ms = pack, now_ms
+
+    def __dealloc__(self):
+        cdef uint32_t i
+        if self.builders is not NULL:
+            for i in range(self.routes.builders + 1):
+                builder_free(&self.builders[i])
+        free(self.builders)
+        if self.lock is not NULL:
+            PyThread_free_lock(self.lock)
+
+    @property
+    def last_sequence(self):
+        """Sequence id of the newest message; one less than the first when there was none."""
+        return <int64_t> self.next_sequence - 1
+
+    @property
+    def counters(self):
+        """Sealed so far: {(segment id, bucket): (entries, messages, bytes)}."""
+        return dict(self.totals)
+
+    def set_layout(self, starts, segment_ids, bucket_ends):
+        """Route by these active segments from now on; what is open is sealed first, under the old layout.
+
+        `starts` rise from 0, `segment_ids` go with them, `bucket_ends[i]` are the inclusive ends of the buckets of
+        segment i, the last 65,535. InvalidArgumentError otherwise, and nothing has changed.
+        """
+        cdef Routes routes = Routes(starts, segment_ids, bucket_ends)
+        cdef Builder* builders = <Builder*> calloc(routes.builders + 1, sizeof(Builder))
+        cdef uint32_t i
+        if builders is NULL:
+            raise MemoryError()
+        self.enter()
+        try:
+            self.seal_open()
+            for i in range(self.routes.builders + 1 if self.routes is not None else 0):
+                if i <= routes.builders:
+                    builders[i] = self.builders[i]
+                else:
+                    builder_free(&self.builders[i])
+            self.builders, builders = builders, self.builders
+            self.routes, self.waiters = routes, [None] * (routes.builders + 1)
+        finally:
+            self.leave()
+            free(builders)
+        self.notify()
+
+    def send_nowait(self, value, *, key=None, properties=None, event_time=None, sequence_id=None, deliver_at=None,
+                    deliver_after=None):
+        """Take one message.
+
+        `value` is bytes or any contiguous buffer, `key` the same or str (as UTF-8) or None, `properties` a mapping
+        of str to str, `event_time` and `deliver_at` an aware datetime or int (ms since 1970), `deliver_after` seconds
+        or a timedelta, `sequence_id` greater than the last one. Nothing is taken when it raises InvalidArgumentError,
+        MessageTooLargeError, or QueueFullError (the pending limit).
+        """
+        cdef Message m
+        m.properties_size = 0
+        m.event_time = m.deliver_at = INT64_MIN
+        if (properties is None and event_time is None and deliver_at is None and deliver_after is None):
+            self.accept(value, key, sequence_id, None, &m)
+            return
+        cdef bytes held = fill_extras(
+            &m, self.pack, self.now_ms, properties, event_time, deliver_at, deliver_after)  # noqa: F841
+        self.accept(value, key, sequence_id, None, &m)
+
+    def add(self, value, key=None, properties=None, event_time=None, sequence_id=None, waiter=None, deliver_at=None,
+            deliver_after=None):
+        """Take one message as send_nowait() does; its sequence id.
+
+        `waiter`, when not None, is found again in SealedEntry.waiters.
+        """
+        cdef Message m
+        m.properties_size = 0
+        m.event_time = m.deliver_at = INT64_MIN
+        cdef bytes held = fill_extras(
+            &m, self.pack, self.now_ms, properties, event_time, deliver_at, deliver_after)  # noqa: F841
+        return self.accept(value, key, sequence_id, waiter, &m)
+
+    def add_columns(self, values, keys=None, event_times=None, Py_ssize_t start=0):
+        """Take messages start, start + 1, … of the columns; how many were taken before the pending limit was met.
+
+        `values` and `keys` are lists, NumPy or Arrow arrays (see Column); a null key is a keyless message.
+        `event_times` is described at instants_ms(). All are checked before the first message is taken. Who calls
+        again with another `start` prepares MessageColumns(values, keys, event_times) once and passes that instead.
+        """
+        cdef MessageColumns columns = (
+            values if isinstance(values, MessageColumns) else MessageColumns(values, keys, event_times))
+        cdef Stretch s
+        if not 0 <= start <= columns.count:
+            raise InvalidArgumentError(f"start must be in 0..{columns.count}, not {start}")
+        if self.routes is None:
+            raise InvalidArgumentError("the batcher has no layout yet: call set_layout() first")
+        s.at = start
+        while s.at < columns.count:
+            self.enter()
+            try:
+                if self.pending_bytes >= self.pending_max:
+                    break
+                _add_stretch(self, columns, &s)
+            finally:
+                self.leave()
+            if self.opened or self.filled:
+                self.notify()
+        return s.at - start
+
+    def seal_all(self):
+        """Seal every open bucket."""
+        self.enter()
+        try:
+            self.seal_open()
+        finally:
+            self.leave()
+        self.notify()
+
+    def take(self):
+        """The entries sealed since the last call, in the order of sealing."""
+        cdef list sealed = self.sealed
+        self.sealed = []
+        return sealed
+
+    def release(self, Py_ssize_t bytes, Py_ssize_t messages):  # noqa: A002
+        """Forget so many pending bytes and messages: an entry was acknowledged or has failed."""
+        if not (0 <= bytes <= self.pending_bytes and 0 <= messages <= self.pending_messages):
+            raise InvalidArgumentError(
+                f"cannot release {bytes} bytes and {messages} messages of {self.pending_bytes} and "
+                f"{self.pending_messages} pending")
+        self.pending_bytes -= bytes
+        self.pending_messages -= messages
+
+    def resplit(self, SealedEntry entry not None):
+        """The messages of an entry as entries of the current layout, for a segment that was sealed meanwhile.
+
+        Message order, sequence ids, waiters, attempts and the pending total are kept. The entries are returned, not
+        given to take(): they come before whatever is sealed later. `entry.data` must be uncompressed.
+        """
+        if self.routes is None:
+            raise InvalidArgumentError("the batcher has no layout yet: call set_layout() first")
+        self.enter()
+        try:
+            return resplit(self.routes, entry, self.key_hash, self.producer_name, self.producer_id)
+        finally:
+            self.leave()
+
+    cdef int wait(self) except -1:
+        while self.busy:
+            if self.owner == <unsigned long> PyThread_get_thread_ident():
+                raise InvalidArgumentError("the batcher was called from inside one of its own calls")
+            with nogil:
+                PyThread_acquire_lock(self.lock, WAIT_LOCK)
+                PyThread_release_lock(self.lock)
+        return 0
+
+    cdef int enter(self) except -1:
+        if self.busy:
+            self.wait()
+        self.busy, self.owner = True, <unsigned long> PyThread_get_thread_ident()
+        PyThread_acquire_lock(self.lock, WAIT_LOCK)  # free but for a waiter that is about to let go
+        return 0
+
+    cdef int leave(self) except -1:
+        self.busy = False
+        PyThread_release_lock(self.lock)
+        return 0
+
+    cdef int notify(self) except -1:
+        if self.filled:
+            self.filled = False
+            if self.on_sealed is not None:
+                self.on_sealed()
+        if self.opened:
+            self.opened = False
+            if self.open_messages and self.on_open is not None:
+                self.on_open()
+        return 0
+
+    cdef int make_room(self) except -1:
+        if self.on_full is not None:
+            self.on_full()
+        if self.pending_bytes >= self.pending_max:
+            raise QueueFullError(
+                f"{self.pending_bytes:,} bytes are pending, the limit is {self.pending_max:,}; wait for room")
+        return 0
+
+    cdef uint64_t accept(self, object value, object key, object sequence_id, object waiter,
+                         Message* m) except? 0xFFFFFFFFFFFFFFFF:
+        if not PyBytes_CheckExact(value):
+            return self.accept_value(value, key, sequence_id, waiter, m)
+        m.value, m.value_size = <const uint8_t*> PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value)
+        return self.accept_key(key, sequence_id, waiter, m)
+
+    cdef uint64_t accept_value(self, object value, object key, object sequence_id, object waiter,
+                               Message* m) except? 0xFFFFFFFFFFFFFFFF:
+        cdef Py_buffer view
+        open_buffer("value", value, &view, False)
+        try:
+            m.value, m.value_size = <const uint8_t*> view.buf, view.len
+            return self.accept_key(key, sequence_id, waiter, m)
+        finally:
+            PyBuffer_Release(&view)
+
+    cdef uint64_t accept_key(self, object key, object sequence_id, object waiter,
+                             Message* m) except? 0xFFFFFFFFFFFFFFFF:
+        cdef Py_buffer view
+        cdef Py_ssize_t size = 0
+        if PyBytes_CheckExact(key):
+            m.key, m.key_size = <const uint8_t*> PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)
+        elif PyUnicode_Check(key):
+            m.key = <const uint8_t*> utf8(key, &size)
+            m.key_size = size
+        elif key is None:
+            m.key_size = 0
+        else:
+            open_buffer("key", key, &view, True)
+            try:
+                m.key, m.key_size = <const uint8_t*> view.buf, view.len
+                return self.commit(m, True, sequence_id, waiter)
+            finally:
+                PyBuffer_Release(&view)
+        return self.commit(m, key is not None, sequence_id, waiter)
+
+    cdef uint64_t commit(self, Message* m, bint keyed, object sequence_id,
+                         object waiter) except? 0xFFFFFFFFFFFFFFFF:
+        cdef uint32_t index
+        cdef Builder* b
+        cdef list waiters = None
+        if m.value_size > VALUE_MAX or m.key_size > KEY_MAX:
+            check_size("value", m.value_size, VALUE_MAX)
+            check_size("key", m.key_size, KEY_MAX)
+        while self.busy or self.pending_bytes >= self.pending_max:
+            self.wait()
+            if self.pending_bytes >= self.pending_max:
+                self.make_room()
+        if self.routes is None:
+            raise InvalidArgumentError("the batcher has no layout yet: call set_layout() first")
+        m.sequence = self.next_sequence if sequence_id is None else checked_sequence(sequence_id, self.next_sequence)
+        m.hash = key32_hash(m.key, m.key_size, self.key_hash) if keyed else 0
+        index = route(self.routes, m.hash) if keyed else self.routes.builders
+        b = &self.builders[index]
+        if not builder_fits(b, m, self.bytes_max, self.messages_max, ENTRY_MAX):
+            self.seal_locked(index)
+        if waiter is not None:
+            waiters = self.waiters[index]
+            if waiters is None:
+                self.waiters[index] = waiters = []
+        if builder_add(b, m) < 0:
+            raise MemoryError()
+        if waiter is not None:
+            waiters.append(waiter)
+            waiters.append(b.count - 1)
+        if keyed:
+            b.flags |= KEYED
+        if self.open_messages == 0:
+            self.opened = True
+        self.open_messages += 1
+        self.pending_messages += 1
+        self.pending_bytes += message_cost(m)
+        self.next_sequence = m.sequence + 1
+        if b.bytes >= self.bytes_max or b.count >= self.messages_max:
+            self.seal_locked(index)
+        if self.opened or self.filled:
+            self.notify()
+        return m.sequence
+
+    cdef int seal_locked(self, uint32_t index) except -1:
+        self.enter()
+        try:
+            self.seal_one(index)
+        finally:
+            self.leave()
+        return 0
+
+    cdef int seal_open(self) except -1:
+        cdef uint32_t i
+        if self.routes is None or self.open_messages == 0:
+            return 0
+        for i in range(self.routes.builders + 1):
+            if self.builders[i].count:
+                self.seal_one(i)
+        return 0
+
+    cdef int seal_one(self, uint32_t index) except -1:
+        cdef SealedEntry entry = build(
+            self.routes, &self.builders[index], index, self.waiters[index], self.producer_name, self.producer_id)
+        self.waiters[index] = None
+        self.open_messages -= entry.count
+        builder_reset(&self.builders[index])
+        if not self.sealed:
+            self.filled = True
+        self.sealed.append(entry)
+        where = (entry.segment_id, entry.bucket)
+        entries, messages, size = self.totals.get(where, (0, 0, 0))
+        self.totals[where] = (entries + 1, messages + entry.count, size + len(entry.data))
+        return 0
+
+    cdef void stretch(self, MessageColumns columns, Py_ssize_t stop, Stretch* s) noexcept nogil:
+        cdef Message m
+        cdef Builder* b
+        cdef Py_ssize_t size, room = self.pending_max - self.pending_bytes
+        cdef uint32_t index
+        m.properties_size = 0
+        m.event_time = m.deliver_at = INT64_MIN
+        m.sequence = self.next_sequence
+        while s.at < stop and s.bytes < room:
+            m.value_size = view_get(&columns.values.view, s.at, &m.value)
+            size = -1 if columns.keys is None else view_get(&columns.keys.view, s.at, &m.key)
+            m.key_size = max(size, 0)
+            if m.value_size > VALUE_MAX or m.key_size > KEY_MAX:
+                s.fault = FAULT_CHANGED
+                return
+            if columns.event_times is not NULL:
+                m.event_time = columns.event_times[s.at]
+            m.hash = key32_hash(m.key, m.key_size, self.key_hash) if size >= 0 else 0
+            index = route(self.routes, m.hash) if size >= 0 else self.routes.builders
+            b = &self.builders[index]
+            if not builder_fits(b, &m, self.bytes_max, self.messages_max, ENTRY_MAX):
+                s.full = index
+                return
+            if builder_add(b, &m) < 0:
+                s.fault = FAULT_MEMORY
+                return
+            if size >= 0:
+                b.flags |= KEYED
+            s.at += 1
+            s.messages += 1
+            s.bytes += message_cost(&m)
+            m.sequence += 1
+            if b.bytes >= self.bytes_max or b.count >= self.messages_max:
+                s.full = index
+                return
+
+
+# One stretch: until a builder is full, a window ends, or the pending limit is met. The caller is busy.
+cdef int _add_stretch(Batcher batcher, MessageColumns columns, Stretch* s) except -1:
+    cdef Py_ssize_t stop = columns.values.window(s.at)
+    if columns.keys is not None:
+        stop = min(stop, columns.keys.window(s.at))
+    s.full, s.fault, s.bytes, s.messages = -1, 0, 0, 0
+    with nogil:
+        batcher.stretch(columns, stop, s)
+    if s.messages and batcher.open_messages == 0:
+        batcher.opened = True
+    batcher.open_messages += s.messages
+    batcher.pending_messages += s.messages
+    batcher.pending_bytes += s.bytes
+    batcher.next_sequence += s.messages
+    if s.fault == FAULT_MEMORY:
+        raise MemoryError()
+    if s.fault == FAULT_CHANGED:
+        raise InvalidArgumentError(f"message {s.at} grew over the limit while the columns were being read")
+    if s.full >= 0:
+        batcher.seal_one(<uint32_t> s.full)
+    return 0
+
+
+def _check_bounds(name, value, most):
+    if not 1 <= value <= most:
+        raise InvalidArgumentError(f"{name} must be in 1..{most:,}, not {value:,}")

@@ -1,0 +1,1 @@
+"""The open batch of one bucket; nothing here is called from Python."""

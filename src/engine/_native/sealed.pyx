@@ -1,0 +1,133 @@
+# cython: language_level=3, auto_pickle=False
+"""A sealed entry on its way to the broker, made of an open batch or of an entry that must take another way."""
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport INT64_MIN, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+
+from engine._native.body cimport Columns, map_columns
+from engine._native.builder cimport Builder, Message, builder_add, builder_free, builder_image_size, builder_write
+from engine._native.entry cimport (
+    AT_BUCKET_MAX, AT_BUCKET_MIN, AT_COMPRESSION, AT_COUNT, AT_FIRST_SEQUENCE, AT_FLAGS, AT_SEGMENT_HASH_MAX,
+    AT_SEGMENT_HASH_MIN, COMPRESSION_NONE, FAULT_NONE, HEADER_SIZE, KEYED, check_header, load32, load64, seal, store16,
+)
+from engine._native.ranges cimport Routes, Target, ring_find, route, route_keyless, target_of
+
+from engine.errors import InvalidArgumentError
+
+cdef extern from "hash.h" nogil:
+    uint32_t key32_hash(const uint8_t* p, size_t n, int algorithm) noexcept
+
+
+@cython.final
+cdef class SealedEntry:
+    """One sealed entry: `data` is its image, `pending` what release() takes once its outcome is known."""
+
+    def __repr__(self):
+        return (
+            f"SealedEntry(segment_id={self.segment_id}, bucket={self.bucket}, count={self.count}, "
+            f"sequences={self.first_sequence}..{self.last_sequence}, size={len(self.data)})")
+
+
+cdef SealedEntry build(Routes routes, Builder* b, uint32_t index, list waiters, bytes name, uint64_t producer_id):
+    cdef SealedEntry entry = SealedEntry.__new__(SealedEntry)
+    cdef const Target* target
+    cdef uint32_t hash = 0  # noqa: A001
+    entry.data = PyBytes_FromStringAndSize(NULL, builder_image_size(b, PyBytes_GET_SIZE(name)))
+    if b.flags & KEYED:
+        target = target_of(routes, index)
+        entry.bucket = index - target.base
+    else:
+        target = route_keyless(routes, &hash)
+        entry.bucket = ring_find(target.ring, <uint16_t> hash)
+        b.bucket_min = b.bucket_max = <uint16_t> hash
+        b.segment_min = b.segment_max = <uint16_t> (hash >> 16)
+    builder_write(b, <uint8_t*> PyBytes_AS_STRING(entry.data), name, producer_id)
+    entry.segment_id, entry.keyed, entry.count = target.segment_id, b.flags & KEYED != 0, b.count
+    entry.first_sequence, entry.last_sequence = b.first_sequence, b.last_sequence
+    entry.pending = b.bytes
+    if waiters is not None:
+        entry.waiters = list(zip(waiters[::2], waiters[1::2]))
+    return entry
+
+
+cdef list resplit(Routes routes, SealedEntry entry, int key_hash, bytes name, uint64_t producer_id):
+    cdef const uint8_t* p = <const uint8_t*> PyBytes_AS_STRING(entry.data)
+    cdef Columns columns
+    if check_header(p, PyBytes_GET_SIZE(entry.data)) != FAULT_NONE or p[AT_COMPRESSION] != COMPRESSION_NONE:
+        raise InvalidArgumentError("only a whole, uncompressed entry can be split")
+    if not map_columns(&columns, p, p + HEADER_SIZE):
+        raise InvalidArgumentError("the columns of the entry do not add up")
+    if not p[AT_FLAGS] & KEYED:
+        return [_moved(routes, entry)]
+    cdef Builder* builders = <Builder*> calloc(routes.builders, sizeof(Builder))
+    cdef dict waiters = {}
+    cdef list entries = []
+    cdef SealedEntry made
+    cdef uint32_t i
+    if builders is NULL:
+        raise MemoryError()
+    try:
+        _deal(routes, builders, waiters, entry, &columns, key_hash)
+        for i in range(routes.builders):
+            if builders[i].count:
+                made = build(routes, &builders[i], i, waiters.get(i), name, producer_id)
+                made.attempts = entry.attempts
+                entries.append(made)
+    finally:
+        for i in range(routes.builders):
+            builder_free(&builders[i])
+        free(builders)
+    return entries
+
+
+# Every message of an entry to its builder, every waiter to its message's builder.
+cdef int _deal(Routes routes, Builder* builders, dict waiters, SealedEntry entry, const Columns* columns,
+               int key_hash) except -1:
+    cdef dict waiting = {index: waiter for waiter, index in entry.waiters or ()}
+    cdef uint64_t first = entry.first_sequence
+    cdef uint32_t i, index
+    cdef Message m
+    for i in range(entry.count):
+        _message_at(&m, columns, i, first)
+        m.hash = key32_hash(m.key, m.key_size, key_hash)
+        index = route(routes, m.hash)
+        if builder_add(&builders[index], &m) < 0:
+            raise MemoryError()
+        builders[index].flags |= KEYED
+        if i in waiting:
+            waiters.setdefault(index, []).extend((waiting[i], builders[index].count - 1))
+    return 0
+
+
+cdef void _message_at(Message* m, const Columns* columns, uint32_t i, uint64_t first) noexcept nogil:
+    m.value = columns.values + columns.value_offsets[i]
+    m.value_size = columns.value_offsets[i + 1] - columns.value_offsets[i]
+    m.key = columns.keys + columns.key_offsets[i]
+    m.key_size = columns.key_offsets[i + 1] - columns.key_offsets[i]
+    m.sequence = first + (i if columns.sequences is NULL else columns.sequences[i])
+    m.event_time = INT64_MIN if columns.event_times is NULL else columns.event_times[i]
+    m.deliver_at = INT64_MIN if columns.deliver_at is NULL else columns.deliver_at[i]
+    m.properties_size = 0
+    if columns.property_offsets is not NULL:
+        m.properties = columns.properties + columns.property_offsets[i]
+        m.properties_size = columns.property_offsets[i + 1] - columns.property_offsets[i]
+
+
+# An entry of keyless messages, given to the segment whose turn it is.
+cdef SealedEntry _moved(Routes routes, SealedEntry entry):
+    cdef SealedEntry moved = SealedEntry.__new__(SealedEntry)
+    cdef uint32_t hash  # noqa: A001
+    cdef const Target* target = route_keyless(routes, &hash)
+    moved.data = PyBytes_FromStringAndSize(PyBytes_AS_STRING(entry.data), PyBytes_GET_SIZE(entry.data))
+    cdef uint8_t* p = <uint8_t*> PyBytes_AS_STRING(moved.data)
+    store16(p + AT_BUCKET_MIN, <uint16_t> hash)
+    store16(p + AT_BUCKET_MAX, <uint16_t> hash)
+    store16(p + AT_SEGMENT_HASH_MIN, <uint16_t> (hash >> 16))
+    store16(p + AT_SEGMENT_HASH_MAX, <uint16_t> (hash >> 16))
+    seal(p)
+    moved.segment_id, moved.bucket = target.segment_id, ring_find(target.ring, <uint16_t> hash)
+    moved.first_sequence, moved.last_sequence = entry.first_sequence, entry.last_sequence
+    moved.count, moved.pending, moved.attempts = entry.count, entry.pending, entry.attempts
+    moved.waiters = entry.waiters
+    return moved
