@@ -1,0 +1,37 @@
+# cython: language_level=3
+"""The queue between a connection that delivers entries and a user who receives messages."""
+cimport cython
+from engine._native.entry cimport Entry
+from engine._native.message cimport Slice
+from libc.stdint cimport uint32_t, uint64_t
+
+
+# Entries in the order they arrived, popped by message or by batch. Every call is atomic under the GIL.
+@cython.final
+cdef class EntryQueue:
+    # Fixed.
+    cdef readonly str topic
+    cdef object make_id
+    # What waits: items[head:], of Slice, none empty. Of the first, the messages before `front` were popped.
+    cdef list items
+    cdef Py_ssize_t head
+    cdef uint32_t front
+    cdef readonly Py_ssize_t messages # that wait
+    cdef readonly Py_ssize_t bytes    # of the whole entries of which a message waits
+    # Where single messages come from: the first item, as a delivery of its own, and the next message in it. None
+    # until a message is popped singly from that item.
+    cdef Slice current
+    cdef uint32_t index
+    # {segment: next offset} delivered, and {segment: (messages, bytes)} to be credited. What was popped from
+    # `current` comes into them, and into `front`, by settle().
+    cdef dict delivered
+    cdef dict credit
+
+    # Enqueue what `skip` (sorted ranges) leaves of an entry's messages from `start` on.
+    cdef int push_around(self, Entry entry, uint32_t start, object skip, object redelivered) except -1
+    cdef int enqueue(self, Entry entry, uint32_t start, uint32_t stop, object redelivered) except -1
+    cdef bint begin(self) except -1
+    cdef int settle(self) except -1
+    # Count the first item's messages up to `index` as popped; drop it when that is all of it.
+    cdef int advance(self, uint32_t index) except -1
+    cdef int give_credit(self, uint64_t segment_id, Py_ssize_t messages, Py_ssize_t bytes) except -1

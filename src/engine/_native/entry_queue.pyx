@@ -1,0 +1,207 @@
+# cython: language_level=3, auto_pickle=False
+"""The queue between a connection that delivers entries and a user who receives messages."""
+cimport cython
+from engine._native.batch cimport batch_of
+from engine._native.entry cimport Entry
+from engine._native.message cimport Message, Origin, Slice, message_at, new_origin, whole
+from libc.stdint cimport uint32_t, uint64_t
+
+cdef enum:
+    COMPACT_ITEMS = 1024
+
+
+# How many messages from `start` on fit in so many messages and bytes (-1: any).
+cdef Py_ssize_t _fitting(Slice slice, uint32_t start, Py_ssize_t messages, Py_ssize_t bytes) noexcept:
+    cdef Py_ssize_t low = 0, high = min(messages, <Py_ssize_t> (slice.stop - start)), middle
+    cdef size_t before = slice.bytes_before(start)
+    if bytes < 0 or slice.bytes_before(start + high) - before <= <size_t> bytes:
+        return high
+    while low < high:  # the answer is in low..high
+        middle = (low + high + 1) // 2
+        if slice.bytes_before(start + middle) - before <= <size_t> bytes:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+@cython.final
+cdef class EntryQueue:
+    """Entries in the order they arrived, popped by message or by batch.
+
+    positions: {segment: next offset} delivered before. Every call is atomic under the GIL, from any thread.
+    """
+
+    def __init__(self, str topic not None, make_id, positions=None):
+        self.topic = topic
+        self.make_id = make_id
+        self.items = []
+        self.delivered = dict(positions or {})
+        self.credit = {}
+
+    def push(self, entries, skip=None, redelivered=None, uint64_t start_offset=0):
+        """Append decoded entries, without the messages below start_offset or in the inclusive offset ranges of `skip`.
+
+        redelivered: (first offset, last offset, count), inclusive. Both lists are about these entries alone.
+        Returns how many messages were added. What is left out for start_offset, and the bytes of an entry that is left
+        out as a whole, count as popped for take_credit(); messages in `skip` do not. Raises UnsupportedError for an
+        entry that is still compressed.
+        """
+        cdef Entry entry
+        cdef uint32_t below
+        cdef Py_ssize_t before = self.messages, waiting
+        skip = sorted([(first, last) for first, last in skip]) if skip else ()
+        redelivered = tuple([(first, last, count) for first, last, count in redelivered]) if redelivered else None
+        for entry in entries:
+            entry.open_body(None)
+            below, waiting = 0, self.messages
+            if entry.first_offset < start_offset:
+                below = min(<uint64_t> entry.count, start_offset - entry.first_offset)
+            self.push_around(entry, below, skip, redelivered)
+            if self.messages > waiting:
+                self.bytes += entry.size
+            if below or self.messages == waiting:
+                self.give_credit(entry.segment_id, below, entry.size if self.messages == waiting else 0)
+        return self.messages - before
+
+    cdef int push_around(self, Entry entry, uint32_t start, object skip, object redelivered) except -1:
+        cdef uint64_t first, last
+        for first, last in skip:
+            if last < entry.first_offset or first >= entry.first_offset + entry.count:
+                continue
+            if first > entry.first_offset + start:
+                self.enqueue(entry, start, first - entry.first_offset, redelivered)
+            start = max(start, <uint32_t> min(last + 1 - entry.first_offset, <uint64_t> entry.count))
+        if start < entry.count:
+            self.enqueue(entry, start, entry.count, redelivered)
+        return 0
+
+    cdef int enqueue(self, Entry entry, uint32_t start, uint32_t stop, object redelivered) except -1:
+        if self.head == len(self.items):
+            self.front = start
+        self.items.append(whole(entry, start, stop, redelivered))
+        self.messages += stop - start
+        return 0
+
+    def pop_message(self):
+        """The next message, or None."""
+        cdef Message message
+        if self.current is None and not self.begin():
+            return None
+        message = message_at(self.current, self.index)
+        self.index += 1
+        self.messages -= 1
+        if self.index == self.current.stop:
+            self.settle()
+            self.current = None
+        return message
+
+    cdef bint begin(self) except -1:
+        cdef Slice slice
+        cdef Origin origin
+        if self.head == len(self.items):
+            return False
+        slice = self.items[self.head]
+        origin = new_origin(self.topic, self.make_id, self.delivered.copy())
+        self.current = slice.part(self.front, slice.stop, origin)
+        self.index = self.front
+        return True
+
+    cdef int settle(self) except -1:
+        if self.current is not None:
+            self.advance(self.index)
+        return 0
+
+    cdef int advance(self, uint32_t index) except -1:
+        cdef Slice slice = self.items[self.head], following
+        cdef Entry entry = slice.entry
+        cdef Py_ssize_t popped = index - self.front, released = 0
+        self.front = index
+        if popped:
+            self.delivered[entry.segment_id] = entry.first_offset + index
+        if index == slice.stop:
+            self.items[self.head] = None
+            self.head += 1
+            following = self.items[self.head] if self.head < len(self.items) else None
+            if following is not None:
+                self.front = following.start
+            if following is None or following.entry is not entry:
+                released = entry.size
+                self.bytes -= released
+            if self.head >= COMPACT_ITEMS and 2 * self.head >= len(self.items):
+                del self.items[: self.head]
+                self.head = 0
+        if popped or released:
+            self.give_credit(entry.segment_id, popped, released)
+        return 0
+
+    cdef int give_credit(self, uint64_t segment_id, Py_ssize_t messages, Py_ssize_t bytes) except -1:
+        messages_before, bytes_before = self.credit.get(segment_id, (0, 0))
+        self.credit[segment_id] = (messages_before + messages, bytes_before + bytes)
+        return 0
+
+    def pop_batch(self, Py_ssize_t max_messages, Py_ssize_t max_bytes=-1):
+        """Up to max_messages as a MessageBatch, empty when nothing waits.
+
+        max_bytes bounds its keys and values together (-1: no bound), but one message is always given.
+        """
+        cdef Origin origin
+        cdef Slice slice
+        cdef list parts = []
+        cdef Py_ssize_t count = 0, taken
+        cdef uint32_t start
+        self.settle()
+        self.current = None
+        origin = new_origin(self.topic, self.make_id, self.delivered.copy())
+        while self.head < len(self.items) and count < max_messages:
+            slice, start = self.items[self.head], self.front
+            taken = _fitting(slice, start, max_messages - count, max_bytes)
+            if taken == 0 and count == 0:
+                taken = 1
+            if taken == 0:
+                break
+            if max_bytes >= 0:
+                max_bytes -= slice.bytes_before(start + taken) - slice.bytes_before(start)
+                max_bytes = max(max_bytes, 0)
+            parts.append(slice.part(start, start + taken, origin))
+            count += taken
+            self.messages -= taken
+            self.advance(start + taken)
+        return batch_of(origin, parts, count)
+
+    def take_credit(self):
+        """{segment: (messages, bytes)} popped since the last call: what the broker may send instead.
+
+        The bytes are those of whole entries, counted when the last message of one is popped.
+        """
+        self.settle()
+        taken, self.credit = self.credit, {}
+        return taken
+
+    def drop(self, uint64_t segment_id):
+        """Forget what waits of one segment, and its credit: its attachment has ended. Returns how many messages."""
+        cdef Py_ssize_t before = self.messages
+        cdef Slice slice
+        cdef Entry counted = None
+        self.settle()
+        self.current = None
+        waiting = self.items[self.head :]
+        self.items, self.head = [slice for slice in waiting if slice.entry.segment_id != segment_id], 0
+        self.messages = self.bytes = 0
+        if self.items and self.items[0] is not waiting[0]:
+            self.front = (<Slice> self.items[0]).start
+        for slice in self.items:
+            self.messages += slice.stop - (slice.start if self.messages else self.front)
+            self.bytes += 0 if slice.entry is counted else slice.entry.size
+            counted = slice.entry
+        self.credit.pop(segment_id, None)
+        return before - self.messages
+
+    @property
+    def positions(self):
+        """{segment: next offset} of everything popped so far, a new dict."""
+        self.settle()
+        return self.delivered.copy()
+
+    def __len__(self):
+        return self.messages

@@ -1,0 +1,190 @@
+# cython: language_level=3, auto_pickle=False
+"""Messages: lazy views of one place in an entry, and what those of one delivery share."""
+cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from engine._native.entry cimport Entry, instant
+from libc.stdint cimport int32_t, uint32_t, uint64_t
+
+from engine.errors import InvalidArgumentError
+
+
+@cython.final
+cdef class Origin:
+    """What the messages of one delivery share."""
+
+    cdef dict positions_before(self, Py_ssize_t rank):
+        cdef Py_ssize_t at
+        if self.before is None or self.walked > rank:
+            self.before = self.base.copy()
+            self.walked = 0
+        for at in range(self.walked, rank):
+            segment_id, next_offset = <tuple> self.steps[at]
+            self.before[segment_id] = next_offset
+        self.walked = rank
+        return self.before.copy()
+
+
+cdef Origin new_origin(str topic, object make_id, dict base):
+    cdef Origin origin = Origin.__new__(Origin)
+    origin.topic = topic
+    origin.make_id = make_id
+    origin.base = base
+    origin.steps = []
+    return origin
+
+
+@cython.final
+cdef class Slice:
+    """Messages start..stop (half open) of one entry.
+
+    `redelivered` holds (first offset, last offset, count), inclusive, for messages whose redelivery count is not 0.
+    Raises InvalidArgumentError when the entry has no such messages, UnsupportedError when it is still compressed.
+    """
+
+    def __init__(self, Entry entry not None, uint32_t start=0, stop=None, redelivered=None):
+        cdef uint32_t end = entry.count if stop is None else stop
+        cdef Slice made
+        if not start <= end <= entry.count:
+            raise InvalidArgumentError(f"messages {start}..{end} of an entry of {entry.count}")
+        entry.open_body(None)
+        made = whole(entry, start, end, tuple(redelivered) if redelivered else None)
+        self.entry, self.start, self.stop, self.redelivered = entry, start, end, made.redelivered
+        self.value_offsets, self.values = made.value_offsets, made.values
+
+    cdef Slice part(self, uint32_t start, uint32_t stop, Origin origin):
+        cdef Slice part = Slice.__new__(Slice)
+        part.entry = self.entry
+        part.start = start
+        part.stop = stop
+        part.redelivered = self.redelivered
+        part.value_offsets = self.value_offsets
+        part.values = self.values
+        part.origin = origin
+        part.rank = len(origin.steps)
+        origin.steps.append((self.entry.segment_id, self.entry.first_offset + stop))
+        return part
+
+    cdef size_t bytes_before(self, uint32_t i) noexcept nogil:
+        cdef size_t size = self.value_offsets[i]
+        if self.entry.columns.key_offsets is not NULL:
+            size += self.entry.columns.key_offsets[i]
+        return size
+
+    def __len__(self):
+        return self.stop - self.start
+
+    def __repr__(self):
+        return f"<Slice {self.start}..{self.stop} of {self.entry!r}>"
+
+
+cdef Slice whole(Entry entry, uint32_t start, uint32_t stop, object redelivered):
+    cdef Slice slice = Slice.__new__(Slice)
+    slice.entry = entry
+    slice.start = start
+    slice.stop = stop
+    slice.redelivered = redelivered
+    slice.value_offsets = entry.columns.value_offsets
+    slice.values = entry.columns.values
+    return slice
+
+
+@cython.final
+@cython.freelist(64)
+@cython.no_gc
+cdef class Message:
+    """One received message. Its parts are made when they are asked for."""
+
+    def __init__(self):
+        raise TypeError("messages are received, not made")
+
+    @property
+    def value(self):
+        """The value, as bytes."""
+        cdef const int32_t* at = self.slice.value_offsets + self.index
+        return PyBytes_FromStringAndSize(<const char*> self.slice.values + at[0], at[1] - at[0])
+
+    @property
+    def key(self):
+        """The key as bytes, or None for a keyless message. b"" is a key."""
+        return self.slice.entry.key_at(self.index)
+
+    @property
+    def id(self):
+        """The message's id. It names this message, and every position delivered up to it."""
+        cdef Origin origin = self.slice.origin
+        cdef uint64_t offset = self.slice.entry.first_offset + self.index
+        positions = origin.positions_before(self.slice.rank)
+        positions[self.slice.entry.segment_id] = offset + 1
+        return origin.make_id(self.slice.entry.segment_id, offset, positions)
+
+    @property
+    def topic(self):
+        """The topic it was received from."""
+        return self.slice.origin.topic
+
+    @property
+    def properties(self):
+        """The properties, a new dict of text to text. Raises CorruptionError when the producer sent no such map."""
+        return self.slice.entry.properties_at(self.index)
+
+    @property
+    def publish_time(self):
+        """When the broker took the message: an aware datetime in UTC, in whole milliseconds."""
+        return self.slice.entry.published_at()
+
+    @property
+    def event_time(self):
+        """The producer's own time for it, an aware datetime in UTC, or None.
+
+        Raises UnsupportedError for a time that datetime cannot hold; `event_time_ms` has it.
+        """
+        ms = self.slice.entry.event_time_ms_at(self.index)
+        return None if ms is None else instant(ms)
+
+    @property
+    def event_time_ms(self):
+        """The producer's own time for it in milliseconds since 1970, or None."""
+        return self.slice.entry.event_time_ms_at(self.index)
+
+    @property
+    def sequence_id(self):
+        """The sequence id its producer gave it."""
+        return self.slice.entry.sequence_at(self.index)
+
+    @property
+    def producer_name(self):
+        """The name of its producer."""
+        return self.slice.entry.producer()
+
+    @property
+    def redelivery_count(self):
+        """How often it was delivered before."""
+        cdef uint64_t offset
+        if self.slice.redelivered is None:
+            return 0
+        offset = self.slice.entry.first_offset + self.index
+        for first, last, count in self.slice.redelivered:
+            if first <= offset <= last:
+                return count
+        return 0
+
+    @property
+    def size(self):
+        """Bytes of key and value together."""
+        return self.slice.bytes_before(self.index + 1) - self.slice.bytes_before(self.index)
+
+    @property
+    def segment_id(self):
+        """The segment that holds it."""
+        return self.slice.entry.segment_id
+
+    @property
+    def offset(self):
+        """Its ordinal in that segment."""
+        return self.slice.entry.first_offset + self.index
+
+    def __repr__(self):
+        return (
+            f"<Message topic={self.topic!r} segment={self.segment_id} offset={self.offset} "
+            f"key={self.key!r} size={self.size}>"
+        )
