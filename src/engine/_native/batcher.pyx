@@ -27,9 +27,7 @@ from engine._native.columns cimport view_get
 from engine._native.entry cimport KEYED
 from engine._native.ranges cimport Routes, route
 from engine._native.sealed cimport SealedEntry, build, resplit
-from engine._native.arguments import MessageColumns
 from engine._native.hashing import MURMUR3, XXH64, xxh64
-from engine._native.sealed import SealedEntry
 
 from engine.errors import InvalidArgumentError, QueueFullError
 from engine.limits import (
@@ -39,6 +37,9 @@ from engine.limits import (
 
 cdef extern from "hash.h" nogil:
     uint32_t key32_hash(const uint8_t* p, size_t n, int algorithm) noexcept
+
+# What was cimported is visible to C only; users of the batcher find its types here.
+globals().update(MessageColumns=MessageColumns, SealedEntry=SealedEntry)
 
 cdef enum:
     FAULT_MEMORY = 1
