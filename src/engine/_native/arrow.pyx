@@ -294,7 +294,8 @@ cdef uint8_t* _fill_event_bits(ArrayBlock* all, Slice slice, uint8_t* room) noex
 
 
 cdef size_t _properties_room(Sizes* sizes, size_t n) noexcept nogil:
-    return pad8(4 * (n + 1)) + 2 * pad8(4 * (<size_t> sizes.pairs + 1)) + pad8(sizes.key_bytes) + pad8(sizes.value_bytes)
+    cdef size_t offsets = pad8(4 * (n + 1)) + 2 * pad8(4 * (<size_t> sizes.pairs + 1))
+    return offsets + pad8(sizes.key_bytes) + pad8(sizes.value_bytes)
 
 
 cdef int _measure_properties(Slice slice, Sizes* sizes) except -1:

@@ -51,7 +51,9 @@ cdef Fault _check_block(
     return FAULT_NONE
 
 
-def decode_block(payload, uint32_t salt, uint64_t segment_id, int64_t expect_offset=-1, decompress=None, bint copy=False):
+def decode_block(
+    payload, uint32_t salt, uint64_t segment_id, int64_t expect_offset=-1, decompress=None, bint copy=False
+):
     """The entries of a payload of whole entries back to back, every checksum and every column verified.
 
     salt: of the file the entries were stamped for. expect_offset: no entry may end at or below it (-1: any).
@@ -220,8 +222,8 @@ cdef class MessageBatch:
     def to_arrow(self):
         """The batch as a pyarrow.Table: key, value, segment, offset, publish_time, event_time, properties.
 
-        One chunk per slice of an entry; key, value and event_time are the entry's own bytes where it was not compressed,
-        and keep it alive. A message without properties has an empty map, a keyless one a null key. Raises
+        One chunk per slice of an entry; key, value and event_time are the entry's own bytes where it was not
+        compressed, and keep it alive. A message without properties has an empty map, a keyless one a null key. Raises
         UnsupportedError without pyarrow, CorruptionError when properties are not a map of text to text.
         """
         try:

@@ -3,7 +3,7 @@
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from engine._native.entry cimport (
+from engine._native.layout cimport (
     AT_COUNT, AT_FLAGS, AT_PRODUCER_NAME_SIZE, AT_RAW_SIZE, DELIVER_AT, EVENT_TIMES, KEYED, PROPERTIES, SEQUENCES,
     load16, load32, pad8,
 )
@@ -27,7 +27,8 @@ cdef Lease hold(object buffer, bint copy=False):
     try:
         PyObject_GetBuffer(buffer, &lease.view, PyBUF_SIMPLE)
     except (TypeError, BufferError) as error:
-        raise InvalidArgumentError(f"entries are read from contiguous bytes, not from {type(buffer).__name__}") from error
+        kind = type(buffer).__name__
+        raise InvalidArgumentError(f"entries are read from contiguous bytes, not from {kind}") from error
     lease.held = True
     lease.start = <const uint8_t*> lease.view.buf
     lease.size = lease.view.len

@@ -1,13 +1,13 @@
 # cython: language_level=3, auto_pickle=False
-"""Checks, seals and stamps entries, and shows what stands in one; the picture of the bytes is in `entry.pxd`."""
+"""Checks, seals and stamps entries, and shows what stands in one; the picture of the bytes is in `layout.pxd`."""
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from collections import namedtuple
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 from engine._native.body cimport Lease, decompressed, hold, map_columns
 from engine._native.crc32c cimport crc32c_update
@@ -22,13 +22,21 @@ cdef uint32_t NAME_SIZE_MAX = PRODUCER_NAME_SIZE_MAX
 cdef int64_t NO_TIME = -(<int64_t> 1 << 62) * 2  # INT64_MIN
 
 if HEADER_SIZE != ENTRY_HEADER_SIZE:
-    raise AssertionError("entry.pxd and limits.py disagree about the size of an entry's header")
+    raise AssertionError("layout.pxd and limits.py disagree about the size of an entry's header")
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-EntryMessage = namedtuple(
-    "EntryMessage", ["key", "value", "properties", "event_time_ms", "sequence_id", "deliver_at_ms"]
-)
+
+class EntryMessage(NamedTuple):
+    """One message as it stands in an entry."""
+
+    key: bytes | None
+    value: bytes
+    properties: dict[str, str]
+    event_time_ms: int | None
+    sequence_id: int
+    deliver_at_ms: int | None
+
 
 FAULTS = {
     FAULT_SHORT: "the bytes end before the entry does",
@@ -165,7 +173,9 @@ cdef class Entry:
         if self.columns.key_offsets is NULL:
             return None
         start = self.columns.key_offsets[i]
-        return PyBytes_FromStringAndSize(<const char*> self.columns.keys + start, self.columns.key_offsets[i + 1] - start)
+        return PyBytes_FromStringAndSize(
+            <const char*> self.columns.keys + start, self.columns.key_offsets[i + 1] - start
+        )
 
     cdef dict properties_at(self, uint32_t i):
         cdef int32_t start
@@ -174,9 +184,8 @@ cdef class Entry:
         start = self.columns.property_offsets[i]
         found = unpack(self.columns.properties + start, self.columns.property_offsets[i + 1] - start)
         if found is None:
-            raise CorruptionError(
-                f"segment {self.segment_id}, offset {self.first_offset + i}: the properties are not a map of text to text"
-            )
+            where = f"segment {self.segment_id}, offset {self.first_offset + i}"
+            raise CorruptionError(f"{where}: the properties are not a map of text to text")
         return found
 
     cdef object event_time_ms_at(self, uint32_t i):

@@ -54,7 +54,9 @@ cdef bint read_text(Cursor* at, const uint8_t** start, uint32_t* size) noexcept 
     return True
 
 
-cdef bint measure(const uint8_t* p, size_t size, uint32_t* pairs, size_t* key_bytes, size_t* value_bytes) noexcept nogil:
+cdef bint measure(
+    const uint8_t* p, size_t size, uint32_t* pairs, size_t* key_bytes, size_t* value_bytes
+) noexcept nogil:
     cdef Cursor at
     cdef const uint8_t* text
     cdef uint32_t text_size = 0
