@@ -25,6 +25,7 @@ _DEFINITION = re.compile(
 )
 _CLASS = re.compile(r"^(?P<indent>\s*)(?:cdef\s+)?class\s+(?P<name>\w+)")
 _FIELD = re.compile(r"^\s+cdef\s+(?:public|readonly)\s+(?P<rest>.+)$")
+_ANNOTATED = re.compile(r"^\s+(?P<name>[A-Za-z]\w*)\s*:\s*[^=]+(?:=.*)?$")
 _CONSTANT = re.compile(r"^(?P<name>[A-Za-z]\w*)\s*(?::[^=]+)?=[^=]")
 _DECORATOR = re.compile(r"^\s*@(?P<name>[\w.]+)")
 
@@ -98,6 +99,8 @@ def _cython_names(source: str, *, fields_only: bool) -> Iterator[tuple[str, Shap
             yield from _definition(prefix, match, decorator)
         elif owner and public(owner) and (match := _FIELD.match(text)):
             yield from ((prefix + name, ATTRIBUTE) for name in _field_names(match["rest"]) if public(name))
+        elif owner and public(owner) and not fields_only and (match := _ANNOTATED.match(text)):
+            yield prefix + match["name"], ATTRIBUTE
         elif not owner and not fields_only and (match := _CONSTANT.match(text)) and public(match["name"]):
             yield match["name"], ATTRIBUTE
         elif re.match(r"^\s*cdef\s.*\(.*:\s*$", text):

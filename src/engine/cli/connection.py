@@ -40,9 +40,9 @@ def json_option(command: F) -> F:
 def connect(url: str, data: str | None) -> Client:
     """A client of the server, or of an engine of our own; close it, or use it as a context manager."""
     if data is not None:
-        from engine import embedded
+        from engine.embedded import open as open_engine
 
-        return embedded.open(data)
+        return open_engine(data)
     from engine.sync import Client
 
     return Client(url)

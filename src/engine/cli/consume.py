@@ -15,7 +15,6 @@ from engine.cli.connection import connect, connection_options, json_option
 from engine.cli.values import position, separator
 
 if TYPE_CHECKING:
-    from engine.client import Message
     from engine.sync import Client
 
 BATCH_MESSAGES = 10_000
@@ -82,7 +81,7 @@ def open_consumer(
 
 def checkpoint(start: str | datetime) -> Any:
     """Where a checkpoint consumer begins."""
-    from engine.client import Checkpoint
+    from engine.model.positions import Checkpoint
 
     if isinstance(start, datetime):
         return Checkpoint.at_timestamp(start)
@@ -105,14 +104,14 @@ def batches(consumer: Any, count: int | None, timeout: float | None) -> Iterator
             return
 
 
-def as_line(by: bytes | None) -> Callable[[Message], bytes]:
+def as_line(by: bytes | None) -> Callable[[Any], bytes]:
     """Value and newline, with the key before them where a separator was asked for."""
     if by is None:
         return lambda message: bytes(message.value) + b"\n"
     return lambda message: (message.key or b"") + by + bytes(message.value) + b"\n"
 
 
-def as_json_line(message: Message) -> bytes:
+def as_json_line(message: Any) -> bytes:
     """One object. Bytes that are not text stand in base64 under `…_base64`."""
     fields = {
         **as_text("key", message.key),

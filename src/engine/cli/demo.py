@@ -36,20 +36,20 @@ def command(data: str | None, topic: str) -> int:
 
 def run(folder: str, topic: str) -> int:
     """The whole demo; the exit code."""
-    from engine import embedded
+    from engine.embedded import open as open_engine
 
     started = time.perf_counter()
     flights = load()
     say(f"{len(flights):,} flights of 2013 from New York, {output.size(flights.values.nbytes)} as CSV rows")
-    with embedded.open(folder) as engine:
+    with open_engine(folder) as engine:
         engine.admin.create_topic(topic, segments=SEGMENTS)
         report("sent in bulk, every one synced to disk", flights, send(engine, topic, flights))
         parts, seconds = read_shared(engine, topic, SUBSCRIPTION, CONSUMERS, len(flights))
         report(f"read by {len(parts)} consumers that share the topic", flights, seconds)
-        good = show_checks(check_flights(flights, parts) + [check_sharing(parts)])
+        good = show_checks([*check_flights(flights, parts), check_sharing(parts)])
         good &= show_delays(flights, parts)
     say("closed the engine, and opened it again")
-    with embedded.open(folder) as engine:
+    with open_engine(folder) as engine:
         everything, seconds = read_all(engine, topic, len(flights))
         report("read back by a checkpoint consumer", flights, seconds)
         good &= show_checks(check_flights(flights, [everything]))

@@ -159,7 +159,7 @@ def consume(
 
 def open_reader(client: Client, topic: str, subscription: str | None) -> Any:
     """A consumer that starts at the beginning."""
-    from engine.client import Checkpoint
+    from engine.model.positions import Checkpoint
 
     if subscription is None:
         return client.checkpoint_consumer(topic, start=Checkpoint.earliest())

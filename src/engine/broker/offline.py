@@ -1,0 +1,133 @@
+"""Reads a data directory that nobody has open: log files and the metadata file, as they stand, changing nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine._native import log
+from engine._native.entry import Entry, walk
+from engine.errors import CorruptionError, InvalidArgumentError, NotFoundError
+from engine.limits import HASH_RING_SIZE
+from engine.metadata.image import Image
+from engine.metadata.lockfile import LockFile
+from engine.metadata.store import Record
+from engine.storage.format import BLOCK_SIZE, HEADER_SIZE, Closing, Opening
+from engine.storage.logfile import SUFFIX
+
+_SQLITE_MAGIC = b"SQLite format 3\0"
+_LOG_MAGIC = b"ENLG"
+
+
+@dataclass(frozen=True, slots=True)
+class LogReport:
+    """One log file. `entries` are those that pass every check; `tail` is how many bytes follow them.
+
+    `damage` says what is wrong, or is None. A tail without damage is a write that never became durable.
+    """
+
+    path: str
+    opening: Opening
+    closing: Closing | None
+    entries: list[Entry]
+    end_offset: int
+    tail: int
+    damage: str | None
+
+    @property
+    def messages(self) -> int:
+        """How many the entries hold."""
+        return self.end_offset - self.opening.first_offset
+
+
+def kind_of(path: Path) -> str:
+    """ "directory", "log" or "metadata". Raises NotFoundError, InvalidArgumentError for what is none of them."""
+    if path.is_dir():
+        return "directory"
+    if not path.exists():
+        raise NotFoundError(f"{path} does not exist")
+    with path.open("rb") as file:
+        magic = file.read(len(_SQLITE_MAGIC))
+    if magic == _SQLITE_MAGIC:
+        return "metadata"
+    if magic.startswith(_LOG_MAGIC) or path.suffix == SUFFIX:
+        return "log"
+    raise InvalidArgumentError(f"{path} is neither a log file, nor a metadata file, nor a data directory")
+
+
+def read_log(path: Path) -> LogReport:
+    """Read and check one log file. Raises CorruptionError when not even its header can be trusted, UnsupportedError."""
+    data = path.read_bytes()
+    opening = Opening.unpack(data[:BLOCK_SIZE], str(path))
+    closing = Closing.unpack(data[BLOCK_SIZE:HEADER_SIZE], opening.salt)
+    start = opening.data_position
+    stop = closing.end_position if closing else len(data)
+    scan = log.Scan(
+        opening.salt,
+        opening.segment_id,
+        opening.first_offset,
+        start,
+        [HASH_RING_SIZE - 1],
+        closing.end_offset if closing else None,
+    )
+    size = scan.feed(memoryview(data)[start:stop])
+    rest = memoryview(data)[start + size : stop]
+    entries = walk(data[start : start + size])
+    tail = 0 if log.is_zero(rest) else len(rest)
+    damage = _damage(opening, closing, scan, rest)
+    return LogReport(str(path), opening, closing, entries, scan.next_offset, tail, damage)
+
+
+def _damage(opening: Opening, closing: Closing | None, scan: log.Scan, rest: memoryview) -> str | None:
+    """What is wrong after the last good entry; None when nothing is, or when it is only a torn tail."""
+    where = f"position {scan.position}, offset {scan.next_offset}"
+    if closing is not None:
+        complete = scan.next_offset == closing.end_offset and not rest
+        return None if complete else f"{where}: the closed file should go on to offset {closing.end_offset}"
+    if log.is_zero(rest) or log.find_durable(rest, opening.salt, opening.segment_id, scan.next_offset) < 0:
+        return None
+    try:
+        log.raise_fault(scan.fault or log.FAULT_SHORT, opening.segment_id, scan.next_offset)
+    except CorruptionError as e:
+        return f"{where}: {e}"
+    return f"{where}: entries that were durable are missing"
+
+
+def log_files(directory: Path) -> Iterator[tuple[str, Path]]:
+    """(segment, file) of every log file below a data directory, in order; the segment as it is written in texts."""
+    for path in sorted(directory.rglob(f"*{SUFFIX}"), key=lambda p: (p.parent.as_posix(), _number(p))):
+        parts = path.relative_to(directory).parts
+        yield "/".join(parts[1:-1]) or path.parent.name, path
+
+
+def _number(path: Path) -> int:
+    return int(path.stem) if path.stem.isdigit() else -1
+
+
+def metadata_file(directory: Path) -> Path | None:
+    """The metadata file of a data directory, if it has one."""
+    found = (p for p in sorted(directory.iterdir()) if p.is_file() and p.suffix == ".db")
+    return next(found, None)
+
+
+def read_metadata(path: Path, scratch: Path) -> list[Record]:
+    """Every record of a metadata file, all checked. `scratch` is an empty directory for the copy that is opened.
+
+    Raises DataDirectoryBusyError, CorruptionError, UnsupportedError.
+    """
+    lock_path = path.with_name(path.name + ".lock")
+    lock = LockFile(lock_path) if lock_path.exists() else None
+    try:
+        for name in (path.name, f"{path.name}-wal"):
+            source = path.with_name(name)
+            if source.exists():
+                (scratch / name).write_bytes(source.read_bytes())
+    finally:
+        if lock is not None:
+            lock.release()
+    image = Image(scratch / path.name)
+    rows = image.load()
+    image.close()
+    return [row.record for row in rows]
+
