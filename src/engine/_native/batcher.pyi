@@ -1,17 +1,16 @@
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
 from typing_extensions import Buffer
 
 from engine._native.arguments import MessageColumns as MessageColumns
+from engine._native.buckets import Buckets
 from engine._native.sealed import SealedEntry as SealedEntry
 
-class Batcher:
-    producer_name: bytes
+class Batcher(Buckets):
     pending_bytes: int
     pending_messages: int
-    open_messages: int
     next_sequence: int
     def __init__(
         self,
@@ -30,11 +29,6 @@ class Batcher:
     ) -> None: ...
     @property
     def last_sequence(self) -> int: ...
-    @property
-    def counters(self) -> dict[tuple[int, int], tuple[int, int, int]]: ...
-    def set_layout(
-        self, starts: Sequence[int], segment_ids: Sequence[int], bucket_ends: Sequence[Sequence[int]]
-    ) -> None: ...
     def send_nowait(
         self,
         value: Buffer,
@@ -58,7 +52,4 @@ class Batcher:
         deliver_after: float | timedelta | None = None,
     ) -> int: ...
     def add_columns(self, values: Any, keys: Any = None, event_times: Any = None, start: int = 0) -> int: ...
-    def seal_all(self) -> None: ...
-    def take(self) -> list[SealedEntry]: ...
     def release(self, bytes: int, messages: int) -> None: ...  # noqa: A002
-    def resplit(self, entry: SealedEntry) -> list[SealedEntry]: ...

@@ -2,31 +2,22 @@
 """The producer's half of a topic: every message to its bucket, every full bucket to a sealed entry.
 
 A key's hash picks segment and bucket; messages without a key gather in a bucket of their own, whose entries go to
-the segments in turn. Any thread may call. The GIL serialises; where it is released while builders change, `busy` is
-set and other threads wait. Callbacks run at the end of a call, when nothing is half done.
+the segments in turn. Any thread may call; see buckets.pyx.
 """
-cimport cython
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.pythread cimport (
-    PyThread_acquire_lock, PyThread_allocate_lock, PyThread_free_lock, PyThread_get_thread_ident, PyThread_release_lock,
-    WAIT_LOCK,
-)
+from cpython.buffer cimport PyBuffer_Release
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_Check
-from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
-from libc.stdlib cimport calloc, free
-from libc.string cimport memset
+from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint32_t, uint64_t
 
 from msgpack import packb
 
 from engine._native.arguments cimport MessageColumns, check_size, checked_sequence, fill_extras, open_buffer, utf8
-from engine._native.builder cimport (
-    Builder, Message, builder_add, builder_fits, builder_free, builder_reset, message_cost,
-)
+from engine._native.buckets cimport Buckets
+from engine._native.builder cimport Builder, Message, builder_add, builder_fits, message_cost
 from engine._native.columns cimport view_get
 from engine._native.entry cimport KEYED
-from engine._native.ranges cimport Routes, route
-from engine._native.sealed cimport SealedEntry, build, resplit
+from engine._native.ranges cimport route
+from engine._native.sealed cimport SealedEntry
 from engine._native.hashing import MURMUR3, XXH64, xxh64
 
 from engine.errors import InvalidArgumentError, QueueFullError
@@ -50,7 +41,7 @@ cdef size_t KEY_MAX = KEY_SIZE_MAX
 cdef size_t ENTRY_MAX = ENTRY_SIZE_MAX
 
 
-cdef class Batcher:
+cdef class Batcher(Buckets):
     """Takes messages, gives sealed entries.
 
     `on_open()` is called when something became open after nothing was, `on_sealed()` when take() has something again,
@@ -58,12 +49,6 @@ cdef class Batcher:
     msgpack map of a message's properties; `now_ms` tells the time for deliver_after. InvalidArgumentError for a
     limit that an entry could not keep.
     """
-
-    def __cinit__(self, *args, **kwargs):
-        self.lock = PyThread_allocate_lock()
-        if self.lock is NULL:
-            raise MemoryError()
-        self.sealed, self.totals = [], {}
 
     def __init__(self, bytes producer_name not None, *, int key_hash=XXH64, Py_ssize_t bytes_max=BATCH_BYTES_MAX,
                  Py_ssize_t messages_max=BATCH_MESSAGES_MAX, Py_ssize_t pending_bytes_max=PENDING_BYTES_MAX,
@@ -83,50 +68,10 @@ cdef class Batcher:
         self.on_open, self.on_sealed, self.on_full = on_open, on_sealed, on_full
         self.pack, self.now_ms = pack, now_ms
 
-    def __dealloc__(self):
-        cdef uint32_t i
-        if self.builders is not NULL:
-            for i in range(self.routes.builders + 1):
-                builder_free(&self.builders[i])
-        free(self.builders)
-        if self.lock is not NULL:
-            PyThread_free_lock(self.lock)
-
     @property
     def last_sequence(self):
         """Sequence id of the newest message; one less than the first when there was none."""
         return <int64_t> self.next_sequence - 1
-
-    @property
-    def counters(self):
-        """Sealed so far: {(segment id, bucket): (entries, messages, bytes)}."""
-        return dict(self.totals)
-
-    def set_layout(self, starts, segment_ids, bucket_ends):
-        """Route by these active segments from now on; what is open is sealed first, under the old layout.
-
-        `starts` rise from 0, `segment_ids` go with them, `bucket_ends[i]` are the inclusive ends of the buckets of
-        segment i, the last 65,535. InvalidArgumentError otherwise, and nothing has changed.
-        """
-        cdef Routes routes = Routes(starts, segment_ids, bucket_ends)
-        cdef Builder* builders = <Builder*> calloc(routes.builders + 1, sizeof(Builder))
-        cdef uint32_t i
-        if builders is NULL:
-            raise MemoryError()
-        self.enter()
-        try:
-            self.seal_open()
-            for i in range(self.routes.builders + 1 if self.routes is not None else 0):
-                if i <= routes.builders:
-                    builders[i] = self.builders[i]
-                else:
-                    builder_free(&self.builders[i])
-            self.builders, builders = builders, self.builders
-            self.routes, self.waiters = routes, [None] * (routes.builders + 1)
-        finally:
-            self.leave()
-            free(builders)
-        self.notify()
 
     def send_nowait(self, value, *, key=None, properties=None, event_time=None, sequence_id=None, deliver_at=None,
                     deliver_after=None):
@@ -187,21 +132,6 @@ cdef class Batcher:
                 self.notify()
         return s.at - start
 
-    def seal_all(self):
-        """Seal every open bucket."""
-        self.enter()
-        try:
-            self.seal_open()
-        finally:
-            self.leave()
-        self.notify()
-
-    def take(self):
-        """The entries sealed since the last call, in the order of sealing."""
-        cdef list sealed = self.sealed
-        self.sealed = []
-        return sealed
-
     def release(self, Py_ssize_t bytes, Py_ssize_t messages):  # noqa: A002
         """Forget so many pending bytes and messages: an entry was acknowledged or has failed."""
         if not (0 <= bytes <= self.pending_bytes and 0 <= messages <= self.pending_messages):
@@ -210,52 +140,6 @@ cdef class Batcher:
                 f"{self.pending_messages} pending")
         self.pending_bytes -= bytes
         self.pending_messages -= messages
-
-    def resplit(self, SealedEntry entry not None):
-        """The messages of an entry as entries of the current layout, for a segment that was sealed meanwhile.
-
-        Message order, sequence ids, waiters, attempts and the pending total are kept. The entries are returned, not
-        given to take(): they come before whatever is sealed later. `entry.data` must be uncompressed.
-        """
-        if self.routes is None:
-            raise InvalidArgumentError("the batcher has no layout yet: call set_layout() first")
-        self.enter()
-        try:
-            return resplit(self.routes, entry, self.key_hash, self.producer_name, self.producer_id)
-        finally:
-            self.leave()
-
-    cdef int wait(self) except -1:
-        while self.busy:
-            if self.owner == <unsigned long> PyThread_get_thread_ident():
-                raise InvalidArgumentError("the batcher was called from inside one of its own calls")
-            with nogil:
-                PyThread_acquire_lock(self.lock, WAIT_LOCK)
-                PyThread_release_lock(self.lock)
-        return 0
-
-    cdef int enter(self) except -1:
-        if self.busy:
-            self.wait()
-        self.busy, self.owner = True, <unsigned long> PyThread_get_thread_ident()
-        PyThread_acquire_lock(self.lock, WAIT_LOCK)  # free but for a waiter that is about to let go
-        return 0
-
-    cdef int leave(self) except -1:
-        self.busy = False
-        PyThread_release_lock(self.lock)
-        return 0
-
-    cdef int notify(self) except -1:
-        if self.filled:
-            self.filled = False
-            if self.on_sealed is not None:
-                self.on_sealed()
-        if self.opened:
-            self.opened = False
-            if self.open_messages and self.on_open is not None:
-                self.on_open()
-        return 0
 
     cdef int make_room(self) except -1:
         if self.on_full is not None:
@@ -344,37 +228,6 @@ cdef class Batcher:
         if self.opened or self.filled:
             self.notify()
         return m.sequence
-
-    cdef int seal_locked(self, uint32_t index) except -1:
-        self.enter()
-        try:
-            self.seal_one(index)
-        finally:
-            self.leave()
-        return 0
-
-    cdef int seal_open(self) except -1:
-        cdef uint32_t i
-        if self.routes is None or self.open_messages == 0:
-            return 0
-        for i in range(self.routes.builders + 1):
-            if self.builders[i].count:
-                self.seal_one(i)
-        return 0
-
-    cdef int seal_one(self, uint32_t index) except -1:
-        cdef SealedEntry entry = build(
-            self.routes, &self.builders[index], index, self.waiters[index], self.producer_name, self.producer_id)
-        self.waiters[index] = None
-        self.open_messages -= entry.count
-        builder_reset(&self.builders[index])
-        if not self.sealed:
-            self.filled = True
-        self.sealed.append(entry)
-        where = (entry.segment_id, entry.bucket)
-        entries, messages, size = self.totals.get(where, (0, 0, 0))
-        self.totals[where] = (entries + 1, messages + entry.count, size + len(entry.data))
-        return 0
 
     cdef void stretch(self, MessageColumns columns, Py_ssize_t stop, Stretch* s) noexcept nogil:
         cdef Message m

@@ -44,7 +44,7 @@ cdef object EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 cdef object MILLISECOND = timedelta(milliseconds=1)
 
 
-cdef class ArrowChunk:
+cdef class _ArrowChunk:
     """One Arrow array of a column, kept until the column goes."""
     cdef View view
     cdef Py_ssize_t stop          # column index where it ends
@@ -125,7 +125,7 @@ cdef class Column:
         return 0
 
     cdef int take_arrow_array(self, object source) except -1:
-        cdef ArrowChunk chunk = ArrowChunk()
+        cdef _ArrowChunk chunk = _ArrowChunk()
         schema, chunk.owner = source.__arrow_c_array__()
         self.chunks = []
         take_chunk(
@@ -134,7 +134,7 @@ cdef class Column:
         return 0
 
     cdef int take_arrow_stream(self, object source) except -1:
-        cdef ArrowChunk chunk
+        cdef _ArrowChunk chunk
         cdef ArrowSchema schema
         cdef object capsule = source.__arrow_c_stream__()
         cdef ArrowArrayStream* stream = <ArrowArrayStream*> PyCapsule_GetPointer(capsule, "arrow_array_stream")
@@ -143,7 +143,7 @@ cdef class Column:
             raise InvalidArgumentError(f"{self.name}: the Arrow stream gives no schema")
         try:
             while True:
-                chunk = ArrowChunk()
+                chunk = _ArrowChunk()
                 if stream.get_next(stream, &chunk.array) != 0:
                     raise InvalidArgumentError(f"{self.name}: the Arrow stream failed")
                 if chunk.array.release is NULL:
@@ -153,7 +153,7 @@ cdef class Column:
             schema.release(&schema)
 
     cdef Py_ssize_t window(self, Py_ssize_t at) except -1:
-        cdef ArrowChunk chunk
+        cdef _ArrowChunk chunk
         if self.view.base <= at < self.stop:
             return self.stop
         if self.items is not None:
@@ -221,7 +221,7 @@ cdef class Column:
 
 
 # Append one Arrow array to the column; chunk.array or chunk.owner keeps it.
-cdef int take_chunk(Column column, ArrowChunk chunk, const ArrowSchema* schema, const ArrowArray* array) except -1:
+cdef int take_chunk(Column column, _ArrowChunk chunk, const ArrowSchema* schema, const ArrowArray* array) except -1:
     cdef View* view = &chunk.view
     set_format(column.name, view, schema, array)
     view.base, view.first = column.count, array.offset
