@@ -1,4 +1,4 @@
-"""What the durable store says of files that are damaged, foreign or newer: an error that names them, never wrong data."""
+"""What the durable store says of damaged, foreign or newer files: an error that names them, never wrong data."""
 
 from __future__ import annotations
 
