@@ -30,7 +30,8 @@ class ControlConfig:
     def __post_init__(self) -> None:
         wrong = {
             "segments": f"1 to {SEGMENTS_PER_TOPIC_MAX}" * (not 1 <= self.segments <= SEGMENTS_PER_TOPIC_MAX),
-            "entry_buckets": f"1 to {BUCKETS_PER_SEGMENT_MAX}" * (not 1 <= self.entry_buckets <= BUCKETS_PER_SEGMENT_MAX),
+            "entry_buckets": f"1 to {BUCKETS_PER_SEGMENT_MAX}"
+            * (not 1 <= self.entry_buckets <= BUCKETS_PER_SEGMENT_MAX),
             "durability": " or ".join(DURABILITIES) * (self.durability not in DURABILITIES),
             "key_hash": " or ".join(KEY_HASHES) * (self.key_hash not in KEY_HASHES),
             "grace_period": "0 or more seconds" * (not self.grace_period >= 0),

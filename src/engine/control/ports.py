@@ -12,6 +12,7 @@ from typing import Protocol
 from engine.errors import EngineError
 from engine.model.layout import SegmentLayout
 from engine.model.names import SegmentName, TopicName
+from engine.model.segment import SegmentInfo
 from engine.model.subscriptions import ConsumerAssignment, InitialPosition
 
 
@@ -22,6 +23,12 @@ class SegmentSpec:
     name: SegmentName
     durability: str
     bucket_ends: tuple[int, ...]  # inclusive, rising, the last is 65535
+
+
+def segment_spec(topic: TopicName, layout: SegmentLayout, segment: SegmentInfo) -> SegmentSpec:
+    """The spec of one of a topic's segments."""
+    name = topic.segment(segment.hash_range, segment.segment_id)
+    return SegmentSpec(name, layout.durability, segment.bucket_ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +97,8 @@ class SegmentHost(Protocol):
     def watch_drained(self, spec: SegmentSpec, subscription: str, drained: Callable[[], None]) -> Callable[[], None]:
         """Call `drained` once, on the loop, when a sealed segment's backlog for it is zero (at once if it is so now).
 
-        `drained` is never called from inside this call. The result cancels the watch; it may be called at any time.
+        A segment in which it has no cursor is drained. `drained` is never called from inside this call. The result
+        cancels the watch; it may be called at any time.
         """
 
     async def statistics(self, spec: SegmentSpec) -> SegmentStatistics:

@@ -2,68 +2,359 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
+from engine.aio.tasks import Supervisor
 from engine.clock import Clock
 from engine.control.config import ControlConfig
-from engine.control.ports import ConsumerChannel, SegmentHost, SegmentSpec, TopicListener, TopicView, TopicWatch
-from engine.metadata.store import MetadataStore
-from engine.model.names import TopicName
-from engine.model.subscriptions import ConsumerAssignment, InitialPosition, SubscriptionKind, SubscriptionMetadata
+from engine.control.controllers import Controllers
+from engine.control.ports import (
+    ConsumerChannel,
+    SegmentHost,
+    SegmentSpec,
+    TopicListener,
+    TopicView,
+    TopicWatch,
+    segment_spec,
+)
+from engine.control.resources import LeaderRecord, ScalableTopicResources, TopicRecord
+from engine.control.stats import topic_stats
+from engine.control.watches import TopicWatches
+from engine.errors import AlreadyExistsError, EngineError, InvalidArgumentError, NotFoundError, NotOwnerError
+from engine.metadata.store import ABSENT, ConflictError, MetadataStore
+from engine.model.layout import SegmentLayout
+from engine.model.names import TopicName, check_name, parse_namespace
+from engine.model.policies import NamespacePolicies
+from engine.model.subscriptions import (
+    ConsumerAssignment,
+    InitialPosition,
+    SubscriptionKind,
+    SubscriptionMetadata,
+    SubscriptionState,
+)
 
-"""Signatures only, for the moment: bodies follow. Topics are given as text or TopicName."""
+log = logging.getLogger(__name__)
+
+_CREATE_ATTEMPTS_MAX = 5
 
 
 class ScalableTopicService:
-    def __init__(self, metadata: MetadataStore, host: SegmentHost, *, clock: Clock, broker_url: str,
-                 config: ControlConfig | None = None) -> None: ...
+    """Loop thread only. Topics are given as text or TopicName; every method may raise InvalidArgumentError.
+
+    What only the topic's leader can do makes this broker its leader when nobody is, and raises NotOwnerError, naming
+    the leader, when another broker is.
+    """
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        host: SegmentHost,
+        *,
+        clock: Clock,
+        broker_url: str,
+        config: ControlConfig | None = None,
+    ) -> None:
+        self.config = config or ControlConfig()
+        self._host = host
+        self._clock = clock
+        self._broker_url = broker_url
+        self._resources = ScalableTopicResources(metadata)
+        self._tasks = Supervisor("control")
+        self._resuming = False
+        self._controllers = Controllers(
+            self._resources, host, clock=clock, config=self.config, broker_url=broker_url, tasks=self._tasks
+        )
+        self._watches = TopicWatches(
+            self._resources,
+            broker_url,
+            interested=self._controllers.knows,
+            topic_seen=self._controllers.topic_seen,
+            leader_seen=self._leader_seen,
+        )
+
     async def start(self) -> None:
-        """Begin to watch the metadata store, and resume changes that were left unfinished."""
+        """Begin to follow the metadata store, and resume changes that were left unfinished."""
+        self._watches.start()
+        self._resume_soon()
+
     async def close(self) -> None:
-        """Resign every leadership; consumers' channels get AlreadyClosedError. Sessions stay registered. Idempotent."""
+        """Resign every leadership; consumers' channels get AlreadyClosedError, their sessions stay. Idempotent."""
+        await self._watches.close()
+        await self._controllers.close()
+        await self._tasks.close()
 
     # Topics.
-    async def create_topic(self, topic: str | TopicName, *, segments: int | None = None,
-                           properties: Mapping[str, str] | None = None, key_hash: str | None = None,
-                           durability: str | None = None, entry_buckets: int | None = None) -> TopicView:
-        """AlreadyExistsError, InvalidArgumentError."""
+
+    async def create_topic(
+        self,
+        topic: str | TopicName,
+        *,
+        segments: int | None = None,
+        properties: Mapping[str, str] | None = None,
+        key_hash: str | None = None,
+        durability: str | None = None,
+        entry_buckets: int | None = None,
+    ) -> TopicView:
+        """A new topic; None takes the namespace's or the broker's default. Its record is all there is at first:
+        segments come into being on their owners at first use. Raises AlreadyExistsError.
+        """
+        name = TopicName.parse(topic)
+        policies = await self.get_namespace_policies(f"{name.tenant}/{name.namespace}")
+        config = self.config
+        layout = SegmentLayout.create(
+            config.segments if segments is None else segments,
+            now_ms=self._clock.time_ms(),
+            buckets_total=config.entry_buckets if entry_buckets is None else entry_buckets,
+            key_hash=config.key_hash if key_hash is None else key_hash,
+            durability=durability or policies.durability or config.durability,
+            properties=properties,
+        )
+        for _ in range(_CREATE_ATTEMPTS_MAX):
+            try:
+                await self._resources.save_topic(name, layout, ABSENT)
+                return TopicView(name, layout, self._broker_url)
+            except ConflictError:
+                if await self._find(name) is not None:
+                    raise AlreadyExistsError(f"{name} exists already") from None
+                await self._controllers.finish_change(name)
+        raise AlreadyExistsError(f"{name} is being deleted; try again")
+
     async def ensure_topic(self, topic: str | TopicName, *, create: bool = True) -> TopicView:
-        """The topic's view; created with the defaults when missing, `create` is True and the broker allows it. NotFoundError."""
+        """The topic's view. When it is missing, `create` is true and the broker allows it: created with the defaults.
+
+        Raises NotFoundError.
+        """
+        name = TopicName.parse(topic)
+        record = await self._find(name)
+        if record is None:
+            if not (create and self.config.auto_create_topics):
+                raise NotFoundError(f"{name} does not exist")
+            try:
+                return await self.create_topic(name)
+            except AlreadyExistsError:
+                record = await self._load(name)
+        leader = await self._resources.load_leader(name)
+        return TopicView(name, record.layout, self._broker_url if leader is None else leader.url)
+
     async def delete_topic(self, topic: str | TopicName) -> None:
-        """NotFoundError, NotOwnerError (another broker leads it)."""
+        """The topic with its segments and subscriptions; one that is half deleted is finished.
+
+        Raises NotFoundError, NotOwnerError; another error leaves it deleted for everybody, to be cleaned up later.
+        """
+        name = TopicName.parse(topic)
+        controller = await self._controllers.lead(name)
+        try:
+            await controller.delete()
+        finally:
+            await self._controllers.release(name)
+
     async def list_topics(self, namespace: str, properties: Mapping[str, str] | None = None) -> list[str]:
-        """Names "topic://…" sorted; those that have all these properties."""
+        """The names "topic://…" of a "tenant/namespace", sorted; only those that have all these properties."""
+        found = await self._resources.list_topics(*parse_namespace(namespace))
+        leaving = set(await self._resources.unfinished())
+        wanted = (properties or {}).items()
+        return [
+            str(name)
+            for name, value in found
+            if name not in leaving and (not wanted or wanted <= SegmentLayout.from_json(value).properties.items())
+        ]
+
     async def get_metadata(self, topic: str | TopicName) -> dict[str, Any]:
-        """The specification's JSON as a dict."""
-    async def get_stats(self, topic: str | TopicName) -> dict[str, Any]: ...
+        """The specification's ScalableTopicMetadata. Raises NotFoundError."""
+        return (await self._load(TopicName.parse(topic))).layout.to_metadata()
+
+    async def get_stats(self, topic: str | TopicName) -> dict[str, Any]:
+        """Counts, rates, backlogs, consumers (`stats.topic_stats`; by name only on the leader). NotFoundError."""
+        name = TopicName.parse(topic)
+        layout = (await self._load(name)).layout
+        subscriptions = await self._resources.list_subscriptions(name)
+        controller = self._controllers.get(name)
+
+        def consumers(subscription: str) -> Mapping[str, tuple[bool, tuple[int, ...]]]:
+            return {} if controller is None else controller.consumers(subscription)
+
+        return await topic_stats(name, layout, subscriptions, consumers, self._host)
+
     async def segment_spec(self, topic: str | TopicName, segment_id: int) -> SegmentSpec:
-        """What a host needs to open a segment of the layout now. NotFoundError."""
+        """What a host needs to open one segment of the present layout. Raises NotFoundError."""
+        name = TopicName.parse(topic)
+        record = self._watches.cached(name)
+        if record is None or segment_id not in record.layout.segments:
+            record = await self._load(name)
+        return segment_spec(name, record.layout, record.layout.segment(segment_id))
 
-    # Clients' watches (DagWatchSession).
     async def watch_topic(self, topic: str | TopicName, listener: TopicListener, *, create: bool = False) -> TopicWatch:
-        """`watch.view` is the first view; the listener hears of newer ones."""
+        """What a DagWatchSession needs: `view` is the first view, the listener hears of newer ones.
 
-    # Subscriptions. `ensure_` is what SUBSCRIBE of a queue consumer needs before its first attach.
-    async def create_subscription(self, topic: str | TopicName, subscription: str, *,
-                                  initial_position: InitialPosition | str = InitialPosition.LATEST,
-                                  kind: SubscriptionKind | str | None = None) -> SubscriptionMetadata:
-        """AlreadyExistsError, NotFoundError (topic), NotOwnerError."""
-    async def ensure_subscription(self, topic: str | TopicName, subscription: str, *,
-                                  initial_position: InitialPosition | str = InitialPosition.LATEST,
-                                  kind: SubscriptionKind | str | None = None) -> SubscriptionMetadata: ...
-    async def delete_subscription(self, topic: str | TopicName, subscription: str) -> None: ...
-    async def list_subscriptions(self, topic: str | TopicName) -> list[SubscriptionMetadata]: ...
-    async def seek_subscription(self, topic: str | TopicName, subscription: str, when: InitialPosition | str | int) -> None:
-        """`when`: "earliest", "latest" or wall-clock ms (SEMANTICS 38)."""
-    async def clear_backlog(self, topic: str | TopicName, subscription: str) -> None: ...
+        Creates a missing topic as ensure_topic does. Raises NotFoundError.
+        """
+        name = TopicName.parse(topic)
+        try:
+            return await self._watches.watch(name, listener)
+        except NotFoundError:
+            await self.ensure_topic(name, create=create)
+        return await self._watches.watch(name, listener)
 
-    # Consumers (SCALABLE_TOPIC_SUBSCRIBE / _UNSUBSCRIBE / connection lost).
-    async def register_consumer(self, topic: str | TopicName, subscription: str, consumer_name: str, *, instance: str,
-                                channel: ConsumerChannel, kind: SubscriptionKind | str = SubscriptionKind.STREAM,
-                                initial_position: InitialPosition | str = InitialPosition.LATEST) -> ConsumerAssignment:
-        """NotFoundError (topic), NotOwnerError (look again), InvalidArgumentError."""
-    async def unregister_consumer(self, topic: str | TopicName, subscription: str, consumer_name: str, *, instance: str) -> bool:
-        """Clean leave, durable at the return; False when a stale instance (nothing changed)."""
-    def disconnect_consumer(self, topic: str | TopicName, subscription: str, consumer_name: str, *, instance: str) -> None:
-        """Its connection dropped: the grace timer starts. Never waits, never raises."""
+    # Subscriptions.
+
+    async def create_subscription(
+        self,
+        topic: str | TopicName,
+        subscription: str,
+        *,
+        initial_position: InitialPosition | str = InitialPosition.LATEST,
+        kind: SubscriptionKind | str | None = None,
+    ) -> SubscriptionMetadata:
+        """A durable cursor in every active segment. Raises AlreadyExistsError, NotFoundError, NotOwnerError."""
+        return await self._create_subscription(topic, subscription, initial_position, kind, exist_ok=False)
+
+    async def ensure_subscription(
+        self,
+        topic: str | TopicName,
+        subscription: str,
+        *,
+        initial_position: InitialPosition | str = InitialPosition.LATEST,
+        kind: SubscriptionKind | str | None = None,
+    ) -> SubscriptionMetadata:
+        """The subscription as it is, or created. What a queue consumer needs before it attaches to segments.
+
+        Raises NotFoundError, and NotOwnerError when it must be created and another broker leads.
+        """
+        name = TopicName.parse(topic)
+        found = await self._resources.load_subscription(name, check_name(subscription, "subscription"))
+        if found is not None and found[0].state is SubscriptionState.ACTIVE:
+            return found[0]
+        return await self._create_subscription(name, subscription, initial_position, kind, exist_ok=True)
+
+    async def _create_subscription(
+        self,
+        topic: str | TopicName,
+        subscription: str,
+        initial_position: InitialPosition | str,
+        kind: SubscriptionKind | str | None,
+        *,
+        exist_ok: bool,
+    ) -> SubscriptionMetadata:
+        check_name(subscription, "subscription")
+        position = InitialPosition.parse(initial_position)
+        reader = None if kind is None else SubscriptionKind.parse(kind)
+        if reader is SubscriptionKind.CHECKPOINT:
+            raise InvalidArgumentError("checkpoint groups have no subscription; 'stream' or 'queue' is right")
+        controller = await self._controllers.lead(TopicName.parse(topic))
+        return await controller.create_subscription(subscription, position, reader, exist_ok=exist_ok)
+
+    async def delete_subscription(self, topic: str | TopicName, subscription: str) -> None:
+        """Its consumers are told, its cursors are gone from every segment. Raises NotFoundError, NotOwnerError."""
+        controller = await self._controllers.lead(TopicName.parse(topic))
+        await controller.delete_subscription(check_name(subscription, "subscription"))
+
+    async def list_subscriptions(self, topic: str | TopicName) -> list[SubscriptionMetadata]:
+        """Those that are usable, by name. Raises NotFoundError (topic)."""
+        name = TopicName.parse(topic)
+        await self._load(name)
+        found = await self._resources.list_subscriptions(name)
+        return [facts for facts in found if facts.state is SubscriptionState.ACTIVE]
+
+    async def seek_subscription(
+        self, topic: str | TopicName, subscription: str, when: InitialPosition | str | int
+    ) -> None:
+        """Move all its cursors to "earliest", "latest" or a wall-clock time in ms (SEMANTICS 38). NotFoundError."""
+        timed = isinstance(when, int) and not isinstance(when, bool)
+        position = when if isinstance(when, int) and timed else InitialPosition.parse(str(when))
+        controller = await self._controllers.lead(TopicName.parse(topic))
+        await controller.seek_subscription(check_name(subscription, "subscription"), position)
+
+    async def clear_backlog(self, topic: str | TopicName, subscription: str) -> None:
+        """Acknowledge everything there is. Raises NotFoundError, NotOwnerError."""
+        await self.seek_subscription(topic, subscription, InitialPosition.LATEST)
+
+    # Consumers: SCALABLE_TOPIC_SUBSCRIBE, SCALABLE_TOPIC_UNSUBSCRIBE, and a lost connection.
+
+    async def register_consumer(
+        self,
+        topic: str | TopicName,
+        subscription: str,
+        consumer_name: str,
+        *,
+        instance: str,
+        channel: ConsumerChannel,
+        kind: SubscriptionKind | str = SubscriptionKind.STREAM,
+        initial_position: InitialPosition | str = InitialPosition.LATEST,
+    ) -> ConsumerAssignment:
+        """Join, or resume the session of that name; its share. A missing subscription is created.
+
+        The caller answers before it yields to the loop, so that a push cannot overtake the answer.
+        Raises NotFoundError (topic), NotOwnerError, ConsumerBusyError.
+        """
+        check_name(consumer_name, "consumer name")
+        reader, name = SubscriptionKind.parse(kind), TopicName.parse(topic)
+        if reader is SubscriptionKind.QUEUE:
+            raise InvalidArgumentError(
+                "queue consumers attach to every segment; 'stream' or 'checkpoint' is right here"
+            )
+        if reader is SubscriptionKind.STREAM:
+            await self.ensure_subscription(name, subscription, initial_position=initial_position, kind=reader)
+        controller = await self._controllers.lead(name)
+        return await controller.register_consumer(
+            check_name(subscription, "subscription"), reader, consumer_name, instance, channel
+        )
+
+    async def unregister_consumer(
+        self, topic: str | TopicName, subscription: str, consumer_name: str, *, instance: str
+    ) -> bool:
+        """A clean leave, durable at the return; False when another instance has the name, or nobody (SEMANTICS 13)."""
+        controller = await self._controllers.lead(TopicName.parse(topic))
+        return await controller.unregister_consumer(subscription, consumer_name, instance)
+
+    def disconnect_consumer(
+        self, topic: str | TopicName, subscription: str, consumer_name: str, *, channel: ConsumerChannel
+    ) -> None:
+        """The connection dropped of the consumer that registered with `channel`: its grace period begins."""
+        controller = self._controllers.get(TopicName.parse(topic))
+        if controller is not None:
+            controller.disconnect_consumer(subscription, consumer_name, channel)
+
+    # Namespaces.
+
+    async def get_namespace_policies(self, namespace: str) -> NamespacePolicies:
+        """The policies of a "tenant/namespace", or the defaults."""
+        return await self._resources.load_policies(*parse_namespace(namespace))
+
+    async def set_namespace_policies(self, namespace: str, policies: NamespacePolicies | None) -> None:
+        """Replace them; None goes back to the defaults."""
+        await self._resources.save_policies(*parse_namespace(namespace), policies)
+
+    # Within.
+
+    async def _find(self, name: TopicName) -> TopicRecord | None:
+        """Its record; None also when it is being deleted."""
+        record = await self._resources.load_topic(name)
+        return None if record is None or record.layout.change is not None else record
+
+    async def _load(self, name: TopicName) -> TopicRecord:
+        record = await self._find(name)
+        if record is None:
+            raise NotFoundError(f"{name} does not exist")
+        return record
+
+    def _leader_seen(self, key: str, leader: LeaderRecord | None) -> None:
+        self._controllers.leader_seen(key, leader)
+        if leader is None:
+            self._resume_soon()
+
+    def _resume_soon(self) -> None:
+        """A leader is gone, or this broker is new: see whether a change waits to be finished."""
+        if not self._resuming and self._tasks.spawn(self._resume(), "resume") is not None:
+            self._resuming = True
+
+    async def _resume(self) -> None:
+        self._resuming = False
+        for name in await self._resources.unfinished():
+            try:
+                await self._controllers.finish_change(name)
+            except (NotOwnerError, NotFoundError):
+                continue  # another broker is at it, or was
+            except EngineError as e:
+                log.warning("the unfinished change of %s stays unfinished for now: %s", name, e)

@@ -15,9 +15,8 @@ from engine.model.fields import Fields
 from engine.model.hashrange import HashRange
 
 _KNOWN = frozenset(
-    ("segmentId", "hashRange", "state", "parentIds", "childIds", "createdAtEpoch", "sealedAtEpoch", "createdAtMs")
-    + ("sealedAtMs", "bucketBoundaries")
-)
+    ["segmentId", "hashRange", "state", "parentIds", "childIds", "createdAtEpoch", "sealedAtEpoch"]
+) | frozenset(["createdAtMs", "sealedAtMs", "bucketBoundaries"])
 
 
 class SegmentState(enum.StrEnum):

@@ -155,4 +155,3 @@ class ConsumerRegistration:
             assignment.number("layoutEpoch"),
             assignment.numbers("segmentIds"),
         )
-

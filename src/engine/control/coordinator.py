@@ -1,0 +1,321 @@
+"""`SubscriptionCoordinator`: who reads which segment of one subscription, while consumers come and go (PIP-468).
+
+It belongs to one leadership of the topic and ends with it. Membership is durable before it counts; shares follow
+from members and layout alone, are pushed when they change, and are written behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+
+from engine.aio.tasks import Supervisor
+from engine.control.policy.assignment import assign
+from engine.control.ports import ConsumerChannel, SegmentHost, segment_spec
+from engine.control.resources import ScalableTopicResources
+from engine.control.sessions import ConsumerSession, SessionState
+from engine.errors import ConsumerBusyError, EngineError, NotOwnerError
+from engine.metadata.store import ABSENT, ANY, ConflictError
+from engine.model.layout import SegmentLayout
+from engine.model.names import TopicName
+from engine.model.subscriptions import AssignedSegment, ConsumerAssignment, ConsumerRegistration, SubscriptionKind
+
+log = logging.getLogger(__name__)
+
+
+class SubscriptionCoordinator:
+    """Loop thread only. `confirm` says, from the store, whether the leadership still holds."""
+
+    def __init__(
+        self,
+        topic: TopicName,
+        subscription: str,
+        kind: SubscriptionKind,
+        layout: SegmentLayout,
+        *,
+        term: int,
+        confirm: Callable[[], Awaitable[bool]],
+        resources: ScalableTopicResources,
+        host: SegmentHost,
+        grace_s: float,
+    ) -> None:
+        self.topic = topic
+        self.subscription = subscription
+        self.kind = kind
+        self._layout = layout
+        self._term = term
+        self._confirm = confirm
+        self._resources = resources
+        self._host = host
+        self._grace_s = grace_s
+        self._sessions: dict[str, ConsumerSession] = {}
+        self._closed: EngineError | None = None
+        self._tasks = Supervisor(f"subscription {subscription} of {topic}")
+        self._dirty: set[ConsumerSession] = set()  # their shares changed and are not written yet
+        self._flushing = False
+        # Sealed segments, for stream subscriptions: those drained, and the running watches of the others.
+        self._drained: set[int] = set()
+        self._draining: dict[int, Callable[[], None]] = {}
+        self._watch_sealed()
+
+    # Members.
+
+    def restore(self, registrations: Iterable[tuple[ConsumerRegistration, int]]) -> None:
+        """Take over the sessions of an earlier leader, each with a fresh grace timer (SEMANTICS 14)."""
+        for stored, version in registrations:
+            session = ConsumerSession.restore(stored, version)
+            self._sessions[session.name] = session
+            session.wait(self._grace_s, self._expired)
+        self._rebalance()
+
+    async def register(self, name: str, instance: str, channel: ConsumerChannel) -> ConsumerAssignment:
+        """Add a consumer, or let it resume its session; its share. The registration is durable at the return.
+
+        A newer consumer takes a name over. Raises ConsumerBusyError when that happens to this one meanwhile,
+        NotOwnerError when the leadership is lost.
+        """
+        self._check_open()
+        session = self._sessions.get(name)
+        if session is None:
+            session = self._sessions[name] = ConsumerSession(name, self.kind)
+        session.attach(instance, channel)
+        try:
+            await self._persist(session, instance)
+        except BaseException:
+            self._register_failed(session, instance)
+            raise
+        self._check_open()
+        if session.instance != instance or session.state is SessionState.GONE:
+            raise ConsumerBusyError(f"another consumer took the name {name!r}, or it left")
+        self._admit(session)
+        return self._assignment(session)
+
+    def _register_failed(self, session: ConsumerSession, instance: str) -> None:
+        if session.instance != instance or session.state is SessionState.GONE:
+            return
+        session.channel = None
+        if session.member:
+            session.wait(self._grace_s, self._expired)
+        else:
+            self._tasks.spawn(self._abandon(session), f"undoing {session.name}")
+
+    async def _abandon(self, session: ConsumerSession) -> None:
+        """A first registration failed, or nobody waits for it any more: leave no record, unless it is tried again."""
+
+        def still() -> bool:
+            return session.state is SessionState.JOINING and session.channel is None
+
+        try:
+            await self._forget(session, still)
+        except Exception as e:
+            log.warning("%s: the registration of %s may be left behind: %s", self.topic, session.name, e)
+            if still():
+                self._drop(session)
+
+    def _admit(self, session: ConsumerSession) -> None:
+        joined = not session.member
+        if session.channel is None:
+            session.wait(self._grace_s, self._expired)
+        else:
+            session.move_to(SessionState.CONNECTED)
+        if joined:
+            self._rebalance(answered=session)
+
+    def disconnect(self, name: str, channel: ConsumerChannel) -> None:
+        """The consumer's connection dropped: it keeps its share for the grace period. A stale channel is ignored."""
+        session = self._sessions.get(name)
+        if session is None or session.channel is not channel:
+            return
+        session.channel = None
+        if session.state is SessionState.CONNECTED:
+            session.wait(self._grace_s, self._expired)
+
+    async def leave(self, name: str, instance: str) -> bool:
+        """The consumer closed: its share goes to the others at once. False for a stale instance (SEMANTICS 13)."""
+        session = self._sessions.get(name)
+        if session is None or session.instance != instance:
+            return False
+        return await self._forget(session, lambda: session.instance == instance)
+
+    def _expired(self, session: ConsumerSession) -> None:
+        session.timer = None
+        self._tasks.spawn(self._expire(session), f"expiry of {session.name}")
+
+    async def _expire(self, session: ConsumerSession) -> None:
+        try:
+            await self._forget(session, lambda: session.state is SessionState.DISCONNECTED and session.timer is None)
+        except NotOwnerError:
+            log.info("%s: not the leader any more; %s is left to the next one", self.topic, session.name)
+        except Exception as e:
+            log.warning("%s: session %s could not be ended, trying again: %s", self.topic, session.name, e)
+            if session.state is SessionState.DISCONNECTED and self._closed is None:
+                session.wait(self._grace_s, self._expired)
+
+    async def _forget(self, session: ConsumerSession, still: Callable[[], bool]) -> bool:
+        """Delete the record, then the session, unless `still` turns false: a consumer came back meanwhile."""
+        async with session.lock:
+            if not still() or self._sessions.get(session.name) is not session:
+                return False
+            await self._delete_record(session)
+            if not still():
+                return False
+            self._drop(session)
+        self._rebalance()
+        return True
+
+    async def _delete_record(self, session: ConsumerSession) -> None:
+        expected = ANY if session.version is None else session.version
+        try:
+            await self._resources.delete_consumer(self.topic, self.subscription, session.name, expected)
+        except ConflictError:
+            if not await self._confirm():
+                raise self._not_owner() from None
+            await self._resources.delete_consumer(self.topic, self.subscription, session.name, ANY)
+        session.stored = session.version = None
+
+    def _drop(self, session: ConsumerSession) -> None:
+        session.end()
+        self._dirty.discard(session)
+        if self._sessions.get(session.name) is session:
+            del self._sessions[session.name]
+
+    # Records.
+
+    async def _persist(self, session: ConsumerSession, instance: str | None = None) -> None:
+        """Make the record say what the session is; nothing when it does, or when a newer instance is to be written.
+
+        Verified after the write: a record that went in before the next election is seen by the next leader, one
+        that came later is taken back.
+        """
+        async with session.lock:
+            facts = session.registration(self._term)
+            stale = instance is not None and session.instance != instance
+            if stale or facts == session.stored or session.state is SessionState.GONE:
+                return
+            await self._write_record(session, facts)
+            if not await self._confirm():
+                await self._delete_record(session)
+                raise self._not_owner()
+
+    async def _write_record(self, session: ConsumerSession, facts: ConsumerRegistration) -> None:
+        save = partial(self._resources.save_consumer, self.topic, self.subscription, facts)
+        try:
+            version = await save(ABSENT if session.version is None else session.version)
+        except ConflictError:
+            if not await self._confirm():
+                raise self._not_owner() from None
+            version = await save(ANY)
+        session.stored, session.version = facts, version
+
+    def _write_behind(self, sessions: Iterable[ConsumerSession]) -> None:
+        self._dirty.update(sessions)
+        if self._dirty and not self._flushing and self._tasks.spawn(self._flush(), "shares") is not None:
+            self._flushing = True
+
+    async def _flush(self) -> None:
+        try:
+            while self._dirty:
+                batch, self._dirty = self._dirty, set()
+                results = await asyncio.gather(*(self._persist(s) for s in batch), return_exceptions=True)
+                for error in results:
+                    if error is not None:
+                        log.warning("%s: a consumer's share was not written: %s", self.topic, error)
+        finally:
+            self._flushing = False
+
+    # Shares.
+
+    def layout_changed(self, layout: SegmentLayout) -> None:
+        """Shares follow the newest layout. An older one is ignored (SEMANTICS 37)."""
+        if self._closed is None and layout.epoch > self._layout.epoch:
+            self._layout = layout
+            self._watch_sealed()
+            self._rebalance()
+
+    def cursors_moved(self) -> None:
+        """A seek may have given sealed segments a backlog again: ask anew which are drained."""
+        self._stop_watching()
+        self._drained.clear()
+        self._watch_sealed()
+        self._rebalance()
+
+    def _watch_sealed(self) -> None:
+        if self.kind is not SubscriptionKind.STREAM:
+            return
+        known = self._layout.segments
+        self._drained &= known.keys()
+        for segment_id in self._draining.keys() - known.keys():
+            self._draining.pop(segment_id)()
+        for segment in known.values():
+            if not segment.active and segment.segment_id not in self._drained | self._draining.keys():
+                spec = segment_spec(self.topic, self._layout, segment)
+                drained = partial(self._segment_drained, segment.segment_id)
+                self._draining[segment.segment_id] = self._host.watch_drained(spec, self.subscription, drained)
+
+    def _segment_drained(self, segment_id: int) -> None:
+        if self._draining.pop(segment_id, None) is not None:
+            self._drained.add(segment_id)
+            self._rebalance()
+
+    def _stop_watching(self) -> None:
+        for cancel in self._draining.values():
+            cancel()
+        self._draining.clear()
+
+    def _rebalance(self, answered: ConsumerSession | None = None) -> None:
+        """Compute all shares; push those that changed, losers first. `answered` gets its own as an answer."""
+        members = {s.name: s for s in self._sessions.values() if s.member}
+        shares = assign(self._layout, self.kind, self._drained, members)
+        changed = [(members[name], ids) for name, ids in shares.items() if ids != members[name].segment_ids]
+        changed.sort(key=lambda item: set(item[0].segment_ids) <= set(item[1]))
+        for session, ids in changed:
+            session.segment_ids, session.layout_epoch = ids, self._layout.epoch
+            if session.channel is not None and session is not answered:
+                session.channel.push_assignment(self._assignment(session))
+        self._write_behind(session for session, _ in changed)
+
+    def _assignment(self, session: ConsumerSession) -> ConsumerAssignment:
+        infos = (self._layout.segments[i] for i in session.segment_ids)
+        names = (self.topic.segment(s.hash_range, s.segment_id) for s in infos)
+        return ConsumerAssignment(self._layout.epoch, tuple(AssignedSegment(name) for name in names))
+
+    # Its end, and what it looks like.
+
+    def end(self, error: EngineError) -> None:
+        """Serve nobody any more: consumers are told `error`; their registrations stay. Idempotent."""
+        if self._closed is not None:
+            return
+        self._closed = error
+        self._stop_watching()
+        for session in list(self._sessions.values()):
+            session.end(error)
+
+    async def settle(self) -> None:
+        """After end(): wait until nothing of it writes to the store."""
+        await self._tasks.close()
+        for session in list(self._sessions.values()):
+            async with session.lock:
+                pass
+
+    async def written(self) -> None:
+        """Wait until the shares as they are now, and expiries under way, are in the store."""
+        await self._tasks.drain()
+
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise self._closed
+
+    def _not_owner(self) -> NotOwnerError:
+        return NotOwnerError(f"this broker leads {self.topic} no more; look the topic up again")
+
+    @property
+    def idle(self) -> bool:
+        """Whether it has no sessions, so that nothing is lost when it is dropped."""
+        return not self._sessions and not self._tasks
+
+    @property
+    def consumers(self) -> dict[str, tuple[bool, tuple[int, ...]]]:
+        """{consumer name: (connected, segment ids)} of all members."""
+        return {s.name: (s.state is SessionState.CONNECTED, s.segment_ids) for s in self._sessions.values() if s.member}

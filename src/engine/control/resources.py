@@ -1,0 +1,206 @@
+"""`ScalableTopicResources`: the control plane's records in the metadata store, read and written whole (PIP-468)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from engine.errors import UnknownOutcomeError
+from engine.metadata import keys
+from engine.metadata.store import ABSENT, ANY, ConflictError, Expected, MetadataStore, OutcomeUnknownError, Session
+from engine.model.layout import SegmentLayout
+from engine.model.names import TopicName
+from engine.model.policies import NamespacePolicies
+from engine.model.subscriptions import ConsumerRegistration, SubscriptionMetadata
+
+# Secondary indexes; each holds `index_key(topic)`.
+INDEX_TOPICS = "topics"  # topics' own records
+INDEX_CHANGES = "topic-changes"  # those of them that carry a PendingChange
+INDEX_CONTROLLERS = "topic-controllers"  # leaders' records
+
+_WRITE_ATTEMPTS_MAX = 3
+
+
+def index_key(topic: TopicName) -> str:
+    """A topic's key in the indexes: they sort by tenant, namespace, name."""
+    return "/".join(keys.encode(part) for part in (topic.tenant, topic.namespace, topic.local))
+
+
+def topic_of_key(key: str) -> TopicName:
+    """The topic whose record, or whose leader's record, has this key."""
+    tenant, namespace, local = key.removeprefix(keys.TOPICS).split("/")[:3]
+    return TopicName(keys.decode(tenant), keys.decode(namespace), keys.decode(local))
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRecord:
+    """A topic as it stands in the store."""
+
+    layout: SegmentLayout
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderRecord:
+    """Who leads a topic. The version of the record is the term: every election gives a larger one."""
+
+    url: str
+    term: int
+    session: int | None
+
+
+class ScalableTopicResources:
+    """Reads raise CorruptionError; writes ConflictError when the record is not as expected, UnknownOutcomeError."""
+
+    def __init__(self, metadata: MetadataStore) -> None:
+        self.metadata = metadata
+
+    async def load_topic(self, topic: TopicName) -> TopicRecord | None:
+        """The topic's record, also of one that is being deleted."""
+        record = await self.metadata.get(keys.topic(topic))
+        return None if record is None else TopicRecord(SegmentLayout.from_json(record.value), record.stat.version)
+
+    async def save_topic(self, topic: TopicName, layout: SegmentLayout, expected: Expected | int) -> TopicRecord:
+        """Create (ABSENT) or replace (a version) it."""
+        indexes = {INDEX_TOPICS: index_key(topic)}
+        if layout.change is not None:
+            indexes[INDEX_CHANGES] = index_key(topic)
+        version = await self._put(keys.topic(topic), layout.to_json(), expected, indexes=indexes)
+        return TopicRecord(layout, version)
+
+    async def delete_topic(self, topic: TopicName, version: int) -> None:
+        """Its own record only; see `delete_children`."""
+        await self._delete(keys.topic(topic), version)
+
+    async def delete_children(self, topic: TopicName) -> None:
+        """Everything below the topic but its leader's record."""
+        for prefix in (keys.subscriptions(topic), f"{keys.topic(topic)}/segments/"):
+            await self.metadata.delete_range(prefix, keys.prefix_end(prefix))
+
+    async def list_topics(self, tenant: str, namespace: str) -> list[tuple[TopicName, bytes]]:
+        """The topics of a namespace by name, each with its record's value."""
+        prefix = f"{keys.encode(tenant)}/{keys.encode(namespace)}/"
+        found = await self.metadata.list_index(INDEX_TOPICS, prefix, keys.prefix_end(prefix))
+        return sorted((topic_of_key(record.key), record.value) for _, record in found)
+
+    async def unfinished(self) -> list[TopicName]:
+        """The topics with a change that somebody must finish."""
+        found = await self.metadata.list_index(INDEX_CHANGES, "", "\U0010ffff")
+        return [topic_of_key(record.key) for _, record in found]
+
+    # Leaders.
+
+    async def load_leader(self, topic: TopicName) -> LeaderRecord | None:
+        """Who leads it now."""
+        record = await self.metadata.get(keys.controller(topic))
+        return None if record is None else LeaderRecord(record.value.decode(), record.stat.version, record.stat.session)
+
+    async def elect(self, topic: TopicName, url: str, session: Session) -> int:
+        """Become the leader for as long as the session lives; the term."""
+        indexes = {INDEX_CONTROLLERS: index_key(topic)}
+        return await self._put(keys.controller(topic), url.encode(), ABSENT, session=session, indexes=indexes)
+
+    async def resign(self, topic: TopicName, term: int) -> None:
+        """Lead no more. Nothing when somebody else leads by now."""
+        try:
+            await self._delete(keys.controller(topic), term)
+        except ConflictError:
+            return
+
+    # Subscriptions.
+
+    async def load_subscription(self, topic: TopicName, name: str) -> tuple[SubscriptionMetadata, int] | None:
+        """The record and its version."""
+        record = await self.metadata.get(keys.subscription(topic, name))
+        return None if record is None else (SubscriptionMetadata.from_json(record.value), record.stat.version)
+
+    async def save_subscription(self, topic: TopicName, facts: SubscriptionMetadata, expected: Expected | int) -> int:
+        """Create (ABSENT) or replace it; the new version."""
+        return await self._put(keys.subscription(topic, facts.name), facts.to_json(), expected)
+
+    async def delete_subscription(self, topic: TopicName, name: str) -> None:
+        """The subscription with its consumers and cursors; its own record last."""
+        prefix = f"{keys.subscription(topic, name)}/"
+        await self.metadata.delete_range(prefix, keys.prefix_end(prefix))
+        await self._delete(keys.subscription(topic, name), ANY)
+
+    async def list_subscriptions(self, topic: TopicName) -> list[SubscriptionMetadata]:
+        """All of them, by name, also those that are being created or deleted."""
+        found = [await self.metadata.get(key) for key in await self._below(topic) if key.count("/") == _DEPTH]
+        return sorted((SubscriptionMetadata.from_json(r.value) for r in found if r), key=lambda s: s.name)
+
+    # Consumers' sessions.
+
+    async def save_consumer(
+        self, topic: TopicName, subscription: str, facts: ConsumerRegistration, expected: Expected | int
+    ) -> int:
+        """Create (ABSENT) or replace it; the new version."""
+        key = keys.consumer(topic, subscription, facts.consumer_name)
+        return await self._put(key, facts.to_json(), expected)
+
+    async def delete_consumer(self, topic: TopicName, subscription: str, name: str, expected: Expected | int) -> None:
+        """Forget the session."""
+        await self._delete(keys.consumer(topic, subscription, name), expected)
+
+    async def list_consumers(self, topic: TopicName) -> list[tuple[str, ConsumerRegistration, int]]:
+        """(subscription, registration, version) of every session of the topic."""
+        prefix, sessions = keys.subscriptions(topic), []
+        for key in await self._below(topic):
+            parts = key[len(prefix) :].split("/")
+            if len(parts) == 3 and parts[1] == "consumers" and (record := await self.metadata.get(key)):
+                facts = ConsumerRegistration.from_json(record.value)
+                sessions.append((keys.decode(parts[0]), facts, record.stat.version))
+        return sessions
+
+    async def _below(self, topic: TopicName) -> list[str]:
+        prefix = keys.subscriptions(topic)
+        return await self.metadata.list_keys(prefix, keys.prefix_end(prefix))
+
+    # Namespaces.
+
+    async def load_policies(self, tenant: str, namespace: str) -> NamespacePolicies:
+        """The namespace's policies, or the defaults."""
+        record = await self.metadata.get(keys.namespace(tenant, namespace))
+        return NamespacePolicies() if record is None else NamespacePolicies.from_json(record.value)
+
+    async def save_policies(self, tenant: str, namespace: str, policies: NamespacePolicies | None) -> None:
+        """Replace them, or, with None, delete them."""
+        key = keys.namespace(tenant, namespace)
+        if policies is None:
+            await self._delete(key, ANY)
+        else:
+            await self._put(key, policies.to_json(), ANY)
+
+    # Unknown outcomes are resolved by reading back (DESIGN section 7).
+
+    async def _put(
+        self,
+        key: str,
+        value: bytes,
+        expected: Expected | int,
+        *,
+        session: Session | None = None,
+        indexes: Mapping[str, str] | None = None,
+    ) -> int:
+        for _ in range(_WRITE_ATTEMPTS_MAX):
+            try:
+                return (await self.metadata.put(key, value, expected, session=session, indexes=indexes)).version
+            except OutcomeUnknownError:
+                record = await self.metadata.get(key)
+            ours = record is not None and record.value == value and record.stat.version != expected
+            if record is not None and ours and (session is None or record.stat.session == session.id):
+                return record.stat.version
+        raise UnknownOutcomeError(f"the metadata store did not say whether {key} was written; read it back")
+
+    async def _delete(self, key: str, expected: Expected | int) -> None:
+        for _ in range(_WRITE_ATTEMPTS_MAX):
+            try:
+                await self.metadata.delete(key, expected)
+                return
+            except OutcomeUnknownError:
+                if await self.metadata.get(key) is None:
+                    return
+        raise UnknownOutcomeError(f"the metadata store did not say whether {key} was deleted; read it back")
+
+
+_DEPTH = keys.subscription(TopicName("t", "n", "l"), "s").count("/")

@@ -1,0 +1,78 @@
+"""`get_stats`: one topic's numbers, put together from its segments' owners and its consumers' sessions (PIP-468)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from engine.control.ports import SegmentHost, SegmentStatistics, segment_spec
+from engine.model.layout import SegmentLayout
+from engine.model.names import TopicName
+from engine.model.segment import SegmentInfo
+from engine.model.subscriptions import SubscriptionMetadata
+
+Consumers = Callable[[str], Mapping[str, tuple[bool, tuple[int, ...]]]]
+
+
+async def topic_stats(
+    topic: TopicName,
+    layout: SegmentLayout,
+    subscriptions: Sequence[SubscriptionMetadata],
+    consumers: Consumers,
+    host: SegmentHost,
+) -> dict[str, Any]:
+    """Segment counts, per-segment rates, per-subscription backlog and consumers; rates per second."""
+    segments = list(layout.segments.values())
+    found = await asyncio.gather(*(host.statistics(segment_spec(topic, layout, s)) for s in segments))
+    by_id = dict(zip(layout.segments, found, strict=True))
+    return {
+        "topic": str(topic),
+        "epoch": layout.epoch,
+        "segmentCount": len(segments),
+        "activeSegmentCount": len(layout.active),
+        "sealedSegmentCount": len(segments) - len(layout.active),
+        "msgRateIn": sum(s.msg_rate_in for s in found),
+        "bytesRateIn": sum(s.bytes_rate_in for s in found),
+        "msgRateOut": sum(u.msg_rate_out for s in found for u in s.subscriptions.values()),
+        "bytesRateOut": sum(u.bytes_rate_out for s in found for u in s.subscriptions.values()),
+        "storageSize": sum(s.size_bytes for s in found),
+        "segments": {str(s.segment_id): _segment(s, by_id[s.segment_id]) for s in segments},
+        "subscriptions": {f.name: _subscription(f, consumers(f.name), by_id) for f in subscriptions},
+    }
+
+
+def _segment(info: SegmentInfo, now: SegmentStatistics) -> dict[str, Any]:
+    return {
+        "state": str(info.state),
+        "firstOffset": now.first_offset,
+        "nextOffset": now.next_offset,
+        "storageSize": now.size_bytes,
+        "producerCount": now.producers,
+        "bucketCount": info.bucket_count,
+        "msgRateIn": now.msg_rate_in,
+        "bytesRateIn": now.bytes_rate_in,
+        "msgRateOut": sum(u.msg_rate_out for u in now.subscriptions.values()),
+        "bytesRateOut": sum(u.bytes_rate_out for u in now.subscriptions.values()),
+    }
+
+
+def _subscription(
+    facts: SubscriptionMetadata,
+    sessions: Mapping[str, tuple[bool, tuple[int, ...]]],
+    segments: Mapping[int, SegmentStatistics],
+) -> dict[str, Any]:
+    parts = {i: s.subscriptions[facts.name] for i, s in segments.items() if facts.name in s.subscriptions}
+    attached = max((p.consumers for p in parts.values()), default=0)
+    return {
+        "kind": facts.kind,
+        "state": str(facts.state),
+        "backlog": sum(p.backlog for p in parts.values()),
+        "segmentBacklog": {str(i): p.backlog for i, p in parts.items()},
+        "msgRateOut": sum(p.msg_rate_out for p in parts.values()),
+        "bytesRateOut": sum(p.bytes_rate_out for p in parts.values()),
+        "consumerCount": len(sessions) or attached,
+        "consumers": {
+            name: {"connected": connected, "segments": list(ids)} for name, (connected, ids) in sorted(sessions.items())
+        },
+    }

@@ -1,0 +1,61 @@
+"""`NamespacePolicies`: what a namespace says about its topics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from engine.errors import InvalidArgumentError
+from engine.limits import RETENTION_S_DEFAULT
+from engine.model.fields import Fields, dump
+from engine.model.layout import DURABILITIES
+
+_JSON = {
+    "retention_time_s": "retentionTimeSeconds",
+    "retention_size_bytes": "retentionSizeBytes",
+    "durability": "durability",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NamespacePolicies:
+    """Raises InvalidArgumentError naming the field. None: no limit by size; the broker's default durability."""
+
+    retention_time_s: int = RETENTION_S_DEFAULT  # acknowledged messages are kept this long
+    retention_size_bytes: int | None = None  # of acknowledged messages, per topic
+    durability: str | None = None  # of topics created without naming one
+
+    def __post_init__(self) -> None:
+        for name in ("retention_time_s", "retention_size_bytes"):
+            value = getattr(self, name)
+            optional = name == "retention_size_bytes" and value is None
+            if not optional and (type(value) is not int or value < 0):
+                raise InvalidArgumentError(f"{name} is {value!r}; an integer from 0 is right")
+        if self.durability is not None and self.durability not in DURABILITIES:
+            raise InvalidArgumentError(f"durability is {self.durability!r}; {' or '.join(DURABILITIES)} is right")
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> NamespacePolicies:
+        """From a mapping of these field names. Raises InvalidArgumentError, also for an unknown one."""
+        if unknown := sorted(fields.keys() - _JSON.keys()):
+            raise InvalidArgumentError(f"namespace policy {unknown[0]!r} is unknown; known are {', '.join(_JSON)}")
+        return cls(**fields)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Undo of()."""
+        return {name: getattr(self, name) for name in _JSON}
+
+    def to_json(self) -> bytes:
+        """The namespace record's value."""
+        return dump({_JSON[name]: value for name, value in self.to_mapping().items()})
+
+    @classmethod
+    def from_json(cls, value: bytes) -> NamespacePolicies:
+        """Undo to_json(). Raises CorruptionError naming the field."""
+        fields = Fields.parse("namespace record", value)
+        present = {name: fields.values[key] for name, key in _JSON.items() if key in fields.values}
+        try:
+            return cls(**present)
+        except InvalidArgumentError as e:
+            fields.wrong(str(e).split()[0], str(e))
