@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import msgpack
 
@@ -150,7 +151,7 @@ def stamped(entry: bytes, stamp: Stamp) -> bytes:
 
 
 def _texts(body: bytes, at: int, ends: Sequence[int]) -> list[bytes]:
-    return [body[at + start : at + stop] for start, stop in zip(ends, ends[1:], strict=False)]
+    return [body[at + start : at + stop] for start, stop in pairwise(ends)]
 
 
 def decode(entry: bytes) -> list[PlainMessage]:

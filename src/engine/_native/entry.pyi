@@ -2,14 +2,13 @@
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import NamedTuple
 
 from typing_extensions import Buffer
 
 FAULTS: dict[int, str]
 EPOCH: datetime
 
-class EntryMessage(NamedTuple):
+class EntryMessage:
     key: bytes | None
     value: bytes
     properties: dict[str, str]

@@ -7,7 +7,6 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
 
 from engine._native.body cimport Lease, decompressed, hold, map_columns
 from engine._native.crc32c cimport crc32c_update
@@ -27,15 +26,11 @@ if HEADER_SIZE != ENTRY_HEADER_SIZE:
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class EntryMessage(NamedTuple):
-    """One message as it stands in an entry."""
+@cython.final
+cdef class EntryMessage:
+    """One message as it stands in an entry: None where it has no key, event time or deliver-at."""
 
-    key: bytes | None
-    value: bytes
-    properties: dict[str, str]
-    event_time_ms: int | None
-    sequence_id: int
-    deliver_at_ms: int | None
+    cdef readonly object key, value, properties, event_time_ms, sequence_id, deliver_at_ms
 
 
 FAULTS = {
@@ -311,21 +306,19 @@ cdef class Entry:
 
         decompress is called as decompress(codec, body, raw_size) and returns exactly raw_size bytes.
         """
+        cdef EntryMessage message
+        cdef list found = []
         cdef uint32_t i
         self.open_body(decompress)
-        return [
-            EntryMessage(
-                self.key_at(i),
-                self.value_at(i),
-                self.properties_at(i),
-                self.event_time_ms_at(i),
-                self.sequence_at(i),
-                None
-                if self.columns.deliver_at is NULL or self.columns.deliver_at[i] == NO_TIME
-                else self.columns.deliver_at[i],
-            )
-            for i in range(self.count)
-        ]
+        for i in range(self.count):
+            message = EntryMessage.__new__(EntryMessage)
+            message.key, message.value = self.key_at(i), self.value_at(i)
+            message.properties, message.sequence_id = self.properties_at(i), self.sequence_at(i)
+            message.event_time_ms = self.event_time_ms_at(i)
+            if self.columns.deliver_at is not NULL and self.columns.deliver_at[i] != NO_TIME:
+                message.deliver_at_ms = self.columns.deliver_at[i]
+            found.append(message)
+        return found
 
     def __len__(self):
         return self.count
