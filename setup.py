@@ -1,7 +1,7 @@
 """Builds one extension module per `src/engine/_native/*.pyx`; everything else is in pyproject.toml.
 
-ENGINE_DEBUG=1      bounds checks, overflow checks, assertions and frame pointers in every module
-ENGINE_SANITIZE=1   with ENGINE_DEBUG: address and undefined-behaviour sanitizers as well
+ENGINE_DEBUG=1      checks of bounds, None, initialisation and division, and frame pointers in every module
+ENGINE_SANITIZE=1   with ENGINE_DEBUG: address and undefined-behaviour sanitizers as well (they see overflow, too)
 ENGINE_EXT=a,b      build only these modules (while working on one of them)
 """
 
@@ -32,7 +32,6 @@ DIRECTIVES = {
     "boundscheck": DEBUG,
     "wraparound": False,
     "cdivision": not DEBUG,
-    "overflowcheck": DEBUG,
     "initializedcheck": DEBUG,
     "nonecheck": DEBUG,
     "embedsignature": True,
