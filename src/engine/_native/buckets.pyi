@@ -5,6 +5,7 @@ from engine._native.sealed import SealedEntry
 class Buckets:
     producer_name: bytes
     open_messages: int
+    def __init__(self, *args: object, **kwargs: object) -> None: ...
     @property
     def counters(self) -> dict[tuple[int, int], tuple[int, int, int]]: ...
     def set_layout(
