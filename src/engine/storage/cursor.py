@@ -1,0 +1,277 @@
+"""`Cursor`: what one subscription has acknowledged in one segment, durable in the metadata store.
+
+A cursor is a position, below which everything is acknowledged, and the set of offsets acknowledged above it. It never
+moves back (C1). Acknowledgements that arrive while the cursor is being saved are saved together, next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Iterable
+from urllib.parse import unquote
+
+from pyroaring import BitMap64
+
+from engine._native.crc32c import crc32c
+from engine.errors import (
+    AlreadyClosedError,
+    CorruptionError,
+    EngineError,
+    FencedError,
+    InvalidArgumentError,
+    NotFoundError,
+)
+from engine.metadata import keys
+from engine.metadata.store import ABSENT, ConflictError, Expected, MetadataStore, OutcomeUnknownError
+from engine.model.names import SegmentName
+
+# In the metadata store: do not change. magic "ENCU", crc of the rest, version, position, size of the bitmap after it.
+_HEAD = struct.Struct("<IIIQI")
+_MAGIC = 0x55434E45
+_VERSION = 1
+
+
+def pack(position: int, acked: BitMap64) -> bytes:
+    """The stored form."""
+    bitmap = acked.serialize() if acked else b""
+    image = bytearray(_HEAD.pack(_MAGIC, 0, _VERSION, position, len(bitmap)) + bitmap)
+    image[4:8] = crc32c(image[8:]).to_bytes(4, "little")
+    return bytes(image)
+
+
+def unpack(image: bytes, key: str) -> tuple[int, BitMap64]:
+    """Undo pack(). Raises CorruptionError."""
+    if len(image) < _HEAD.size:
+        raise CorruptionError(f"{key}: a cursor of {len(image)} bytes")
+    magic, crc, version, position, size = _HEAD.unpack_from(image)
+    if magic != _MAGIC or crc != crc32c(image[8:]) or version != _VERSION or size != len(image) - _HEAD.size:
+        raise CorruptionError(f"{key}: the cursor fails its checksum")
+    return position, BitMap64.deserialize(image[_HEAD.size :]) if size else BitMap64()
+
+
+class Cursor:
+    """One subscription's cursor in one segment. Loop thread only. One object per cursor at a time.
+
+    `position` and `is_acked` answer for what was acknowledged, also when it is not saved yet.
+    """
+
+    __slots__ = ("_acked", "_closed", "_dirty", "_metadata", "_position", "_task", "_version", "_waiters", "key")
+
+    def __init__(self, metadata: MetadataStore, key: str, position: int, acked: BitMap64, version: int) -> None:
+        self.key = key
+        self._metadata = metadata
+        self._position = position
+        self._acked = acked
+        self._version = version
+        self._closed: EngineError | None = None
+        self._dirty = False
+        self._waiters: list[asyncio.Future[None]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def position(self) -> int:
+        """The first offset that is not acknowledged."""
+        return self._position
+
+    @property
+    def acked_count(self) -> int:
+        """Offsets acknowledged above the position."""
+        return len(self._acked)
+
+    def is_acked(self, offset: int) -> bool:
+        """Whether the message at an offset is acknowledged."""
+        return offset < self._position or offset in self._acked
+
+    def unacked(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """The runs [start, stop) of offsets not acknowledged inside [start, stop)."""
+        start = max(start, self._position)
+        if start >= stop:
+            return []
+        if not self._acked:
+            return [(start, stop)]
+        missing = BitMap64()
+        missing.add_range(start, stop)
+        missing -= self._acked
+        return _runs(missing)
+
+    def backlog(self, end_offset: int) -> int:
+        """Messages below `end_offset` that are not acknowledged."""
+        above = self._acked.rank(end_offset - 1) if self._acked and end_offset > 0 else 0
+        return max(0, end_offset - self._position - above)
+
+    def ack_cumulative(self, position: int) -> asyncio.Future[None]:
+        """Acknowledge everything below `position`; the future ends when that is durable. It never moves back.
+
+        The future may fail with FencedError (another owner saved the cursor), StorageError or what the metadata store
+        raises, AlreadyClosedError.
+        """
+        changed = position > self._position
+        if changed and self._closed is None:
+            self._position = position
+            self._fold()
+        return self._saved(changed)
+
+    def ack_individual(self, ranges: Iterable[tuple[int, int]]) -> asyncio.Future[None]:
+        """Acknowledge runs [start, stop) of offsets; the future ends when that is durable."""
+        before = (self._position, len(self._acked))
+        if self._closed is None:
+            for start, stop in ranges:
+                if start < 0 or stop < start:
+                    raise InvalidArgumentError(f"offsets [{start}, {stop}) to acknowledge; 0 <= start <= stop is right")
+                start = max(start, self._position)
+                if start < stop:
+                    self._acked.add_range(start, stop)
+            self._fold()
+        return self._saved(before != (self._position, len(self._acked)))
+
+    def _fold(self) -> None:
+        """Move the position over what is acknowledged right above it."""
+        acked = self._acked
+        if not acked:
+            return
+        if acked.min() < self._position:
+            acked.remove_range(0, self._position)
+        if acked and self._position in acked:
+            last = acked.max()
+            run = acked.range_cardinality(self._position, last + 1)
+            if run == last + 1 - self._position:
+                self._position = last + 1
+                acked.clear()
+                return
+            self._position = self._end_of_run(self._position, last)
+            acked.remove_range(0, self._position)
+
+    def _end_of_run(self, start: int, last: int) -> int:
+        """The first offset after `start` that is not acknowledged, by bisection."""
+        low, high = start + 1, last + 1
+        while low < high:
+            middle = (low + high) // 2
+            if self._acked.range_cardinality(start, middle + 1) == middle + 1 - start:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _saved(self, changed: bool) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._closed is not None:
+            future.set_exception(self._closed)
+            return future
+        self._dirty = self._dirty or changed
+        if not self._dirty and self._task is None:
+            future.set_result(None)
+            return future
+        self._waiters.append(future)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._save_all())
+        return future
+
+    async def _save_all(self) -> None:
+        waiters: list[asyncio.Future[None]] = []
+        try:
+            while self._dirty or self._waiters:
+                waiters, self._waiters, self._dirty = self._waiters, [], False
+                await self._save(pack(self._position, self._acked))
+                for future in waiters:
+                    if not future.done():
+                        future.set_result(None)
+        except Exception as e:
+            self._save_failed(waiters + self._waiters, e)
+        finally:
+            self._task = None
+
+    def _save_failed(self, waiters: list[asyncio.Future[None]], error: Exception) -> None:
+        self._dirty = True  # what is in memory is still to be saved, with the next acknowledgement
+        self._waiters = []
+        if isinstance(error, FencedError):
+            self._closed = error
+        for future in waiters:
+            if not future.done():
+                future.set_exception(error)
+
+    async def _save(self, image: bytes) -> None:
+        try:
+            self._version = (await self._metadata.put(self.key, image, self._version)).version
+        except (ConflictError, OutcomeUnknownError) as e:
+            record = await self._metadata.get(self.key)
+            if record is not None and record.value == image:
+                self._version = record.stat.version
+            elif record is not None and record.stat.version == self._version:
+                self._version = (await self._metadata.put(self.key, image, self._version)).version
+            else:
+                raise FencedError(f"{self.key} was saved or deleted by another owner") from e
+
+    async def seek(self, position: int) -> None:
+        """Put the cursor at a position, forwards or back, forgetting what was acknowledged above it. Durable."""
+        if self._closed is not None:
+            raise self._closed
+        self._position, self._acked = position, BitMap64()
+        await self._saved(True)
+
+    async def close(self) -> None:
+        """Finish saving; later acknowledgements fail. Idempotent."""
+        task = self._task
+        if self._closed is None:
+            self._closed = AlreadyClosedError(f"{self.key} is closed")
+        if task is not None:
+            await asyncio.wait([task])
+
+
+def _runs(bitmap: BitMap64) -> list[tuple[int, int]]:
+    runs: list[tuple[int, int]] = []
+    start = stop = -1
+    for value in bitmap:
+        if value != stop:
+            if stop >= 0:
+                runs.append((start, stop))
+            start = value
+        stop = value + 1
+    if stop >= 0:
+        runs.append((start, stop))
+    return runs
+
+
+class CursorStore:
+    """Opens cursors."""
+
+    def __init__(self, metadata: MetadataStore) -> None:
+        self._metadata = metadata
+
+    async def open(self, segment: SegmentName, subscription: str) -> Cursor:
+        """The cursor of a subscription in a segment. Raises NotFoundError, CorruptionError."""
+        key = keys.cursor(segment, subscription)
+        record = await self._metadata.get(key)
+        if record is None:
+            raise NotFoundError(f"subscription {subscription!r} has no cursor in {segment}")
+        position, acked = unpack(record.value, key)
+        return Cursor(self._metadata, key, position, acked, record.stat.version)
+
+    async def create(self, segment: SegmentName, subscription: str, position: int) -> Cursor:
+        """The cursor; made at `position` when there is none. Durable when it returns."""
+        key = keys.cursor(segment, subscription)
+        expected: Expected | int = ABSENT
+        try:
+            await self._metadata.put(key, pack(position, BitMap64()), expected)
+        except (ConflictError, OutcomeUnknownError):
+            if await self._metadata.get(key) is None:
+                raise
+        return await self.open(segment, subscription)
+
+    async def delete(self, segment: SegmentName, subscription: str) -> bool:
+        """Forget a cursor; False when there was none."""
+        return await self._metadata.delete(keys.cursor(segment, subscription))
+
+    async def list(self, segment: SegmentName) -> list[tuple[str, int]]:
+        """(subscription, position) of all cursors in a segment."""
+        prefix = keys.subscriptions(segment.topic)
+        suffix = f"/cursors/{segment.segment_id}"
+        found = []
+        for record in await self._metadata.list(prefix, keys.prefix_end(prefix)):
+            if record.key.endswith(suffix):
+                found.append((unquote(record.key[len(prefix) : -len(suffix)]), unpack(record.value, record.key)[0]))
+        return found
+
+    async def min_position(self, segment: SegmentName, default: int) -> int:
+        """The lowest position of all cursors in a segment: below it nobody needs anything."""
+        return min((position for _, position in await self.list(segment)), default=default)

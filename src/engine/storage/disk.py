@@ -1,0 +1,240 @@
+"""The only door to the file system: what storage asks of a disk, and the operating system's own.
+
+Every call blocks and may raise OSError. A simulated disk implements the same two protocols; it decides in `write` and
+`sync` what fails, what is written short, and what of the unsynced survives a power cut.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Sequence
+from typing import Protocol
+
+from typing_extensions import Buffer
+
+from engine.errors import DataDirectoryBusyError
+
+IOV_MAX = 1024
+
+
+class File(Protocol):
+    """One open file. Calls at different positions may run on different threads at once."""
+
+    path: str
+
+    def size(self) -> int:
+        """Bytes."""
+
+    def read_into(self, buffer: Buffer, position: int) -> int:
+        """Fill `buffer` from `position`; how many bytes were read, fewer only at the end of the file."""
+
+    def write(self, buffers: Sequence[Buffer], position: int) -> None:
+        """Write all the buffers one after the other. After an error any prefix of them may be in the file."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the file, or lengthen it with zeros."""
+
+    def sync(self) -> None:
+        """Return when all that was written before is on the medium. After an error nothing is known (never retry)."""
+
+    def drop_cache(self) -> None:
+        """Forget clean cached pages where the system can, so that the next read comes from the medium."""
+
+    def fileno(self) -> int:
+        """A real descriptor of the bytes."""
+
+    def close(self) -> None:
+        """Release the file. It syncs nothing. Idempotent."""
+
+
+class Lock(Protocol):
+    """A data directory held for this process."""
+
+    def release(self) -> None:
+        """Let go. Idempotent; the end of the process does the same."""
+
+
+class Disk(Protocol):
+    """Where files are. Paths are text; "/" separates."""
+
+    def create(self, path: str) -> File:
+        """A new, empty file, open; what was there under that name is emptied."""
+
+    def open(self, path: str) -> File:
+        """An existing file, open for reading and writing. Raises FileNotFoundError."""
+
+    def list(self, path: str) -> list[str]:
+        """The names in a directory, sorted; none when there is no such directory."""
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file or directory."""
+
+    def make_directories(self, path: str) -> None:
+        """The directory with its parents, each of them durable. Fine when it exists."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Atomically; replaces a file. Durable after sync_directory."""
+
+    def unlink(self, path: str) -> None:
+        """Remove a file; fine when there is none. Durable after sync_directory."""
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory; fine when there is none."""
+
+    def sync_directory(self, path: str) -> None:
+        """Make creations, renames and removals in a directory durable."""
+
+    def lock(self, path: str) -> Lock:
+        """Hold the lock file for this process alone. Raises DataDirectoryBusyError."""
+
+
+class OsFile:
+    """A file of the operating system."""
+
+    __slots__ = ("_fd", "path")
+
+    def __init__(self, path: str, fd: int) -> None:
+        self.path = path
+        self._fd = fd
+
+    def size(self) -> int:
+        """Bytes."""
+        return os.fstat(self._fd).st_size
+
+    def read_into(self, buffer: Buffer, position: int) -> int:
+        """Fill `buffer` from `position`; fewer bytes only at the end of the file."""
+        with memoryview(buffer).cast("B") as view:
+            done = 0
+            while done < len(view):
+                with view[done:] as rest:
+                    n = os.preadv(self._fd, [rest], position + done)
+                if n == 0:
+                    break
+                done += n
+            return done
+
+    def write(self, buffers: Sequence[Buffer], position: int) -> None:
+        """Write all the buffers one after the other; short writes are continued."""
+        for start in range(0, len(buffers), IOV_MAX):
+            part = buffers[start : start + IOV_MAX]
+            size = sum(memoryview(b).nbytes for b in part)
+            written = os.pwritev(self._fd, part, position)
+            if written < size:
+                self._write_rest(part, written, position + written)
+            position += size
+
+    def _write_rest(self, buffers: Sequence[Buffer], skip: int, position: int) -> None:
+        for buffer in buffers:
+            view = memoryview(buffer).cast("B")
+            while skip < len(view):
+                n = os.pwrite(self._fd, view[skip:], position)
+                skip += n
+                position += n
+            skip -= len(view)
+
+    def truncate(self, size: int) -> None:
+        """Cut the file, or lengthen it with zeros."""
+        os.ftruncate(self._fd, size)
+
+    def sync(self) -> None:
+        """fdatasync(2)."""
+        os.fdatasync(self._fd)
+
+    def drop_cache(self) -> None:
+        """posix_fadvise(2), POSIX_FADV_DONTNEED."""
+        os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def fileno(self) -> int:
+        """The descriptor."""
+        return self._fd
+
+    def close(self) -> None:
+        """Close the descriptor. Idempotent."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class OsLock:
+    """flock(2) on a file."""
+
+    def __init__(self, path: str) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as e:
+            os.close(self._fd)
+            raise DataDirectoryBusyError(f"{path} is locked: another process has this data directory open") from e
+
+    def release(self) -> None:
+        """Let go."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class OsDisk:
+    """The operating system's file system."""
+
+    def create(self, path: str) -> OsFile:
+        """A new, empty file, open."""
+        return OsFile(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640))
+
+    def open(self, path: str) -> OsFile:
+        """An existing file, open."""
+        return OsFile(path, os.open(path, os.O_RDWR | os.O_CLOEXEC))
+
+    def list(self, path: str) -> list[str]:
+        """The names in a directory, sorted."""
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file or directory."""
+        return os.path.exists(path)
+
+    def make_directories(self, path: str) -> None:
+        """The directory with its parents, each of them durable."""
+        if os.path.isdir(path):
+            return
+        parent = os.path.dirname(path)
+        if parent and parent != path:
+            self.make_directories(parent)
+        try:
+            os.mkdir(path, 0o750)
+        except FileExistsError:
+            return
+        self.sync_directory(parent or ".")
+
+    def rename(self, old: str, new: str) -> None:
+        """rename(2)."""
+        os.rename(old, new)
+
+    def unlink(self, path: str) -> None:
+        """unlink(2); fine when there is none."""
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            return
+
+    def remove_directory(self, path: str) -> None:
+        """rmdir(2); fine when there is none."""
+        try:
+            os.rmdir(path)
+        except FileNotFoundError:
+            return
+
+    def sync_directory(self, path: str) -> None:
+        """fsync(2) of the directory."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def lock(self, path: str) -> OsLock:
+        """Hold the lock file."""
+        return OsLock(path)

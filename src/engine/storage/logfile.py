@@ -1,0 +1,260 @@
+"""One file of a segment's log: make it, write to it, close it, read blocks and the footer from it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from typing_extensions import Buffer
+
+from engine._native import log
+from engine._native.crc32c import crc32c
+from engine.errors import CorruptionError
+from engine.limits import KIB, LOG_INDEX_BYTES_STEP, MIB
+from engine.storage.disk import Disk, File
+from engine.storage.format import BLOCK_SIZE, HEADER_SIZE, Closing, Footer, Opening, State, pad8
+from engine.storage.index import Index
+
+SUFFIX = ".log"
+UNFINISHED = ".new"  # a file that was not yet given its name; left by a crash, removed at the next open
+
+PAD_MIN = 4 * KIB
+PAD_MAX = 256 * KIB
+_ZEROS = bytes(PAD_MAX)
+
+
+class SyncFailed(Exception):
+    """A sync returned an error: nothing is known about what was written since the last one."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Whole entries, back to back, as they stand in one file; what a reader is sent."""
+
+    data: memoryview
+    salt: int
+    first_offset: int  # of the first entry, which may lie before the offset that was asked for
+    next_offset: int  # after the last
+    messages: int
+
+
+def sync(file: File) -> None:
+    """Sync. Raises SyncFailed, so that nobody takes it for a failed write and tries again."""
+    try:
+        file.sync()
+    except OSError as e:
+        raise SyncFailed(e) from e
+
+
+class LogFile:
+    """What is known of one file. Fields are changed on the loop thread, except where a running job owns them."""
+
+    __slots__ = (
+        "allocated",
+        "closing",
+        "created",
+        "directory",
+        "end_offset",
+        "end_position",
+        "handle",
+        "index",
+        "last_time_ms",
+        "opening",
+        "path",
+        "pins",
+        "snapshot",
+    )
+
+    def __init__(self, directory: str, opening: Opening, snapshot: bytes = b"", *, created: bool = False) -> None:
+        # Fixed after it was made.
+        self.directory = directory
+        self.path = f"{directory}/{opening.first_offset}{SUFFIX}"
+        self.opening = opening
+        self.snapshot: bytes | None = snapshot  # dropped once it is in the file
+        # How far it goes. Of the active file: as far as readers may see.
+        self.end_offset = opening.first_offset
+        self.end_position = opening.data_position
+        self.last_time_ms = 0
+        self.closing: Closing | None = None
+        self.index: Index | None = Index()  # None: in the footer, not loaded
+        # The open file; see handles.py. `allocated` and `created` belong to the job that writes.
+        self.handle: File | None = None
+        self.pins = 0
+        self.created = created
+        self.allocated = 0
+
+    @property
+    def salt(self) -> int:
+        """Seeds the stamps of this file's entries."""
+        return self.opening.salt
+
+    @property
+    def first_offset(self) -> int:
+        """The offset its first entry has or will have."""
+        return self.opening.first_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """Header and entries."""
+        return self.end_position
+
+    # Jobs: blocking, on a worker. One of the writing ones at a time.
+
+    def create(self, disk: Disk) -> File:
+        """Make the file so that its name, its header and its directory survive a crash. Raises OSError, SyncFailed.
+
+        It gets its name only when it is complete, so a file of that name with a bad header is damage.
+        """
+        snapshot = self.snapshot or b""
+        image = (self.opening.pack() + bytes(BLOCK_SIZE) + snapshot).ljust(self.opening.data_position, b"\0")
+        unfinished = self.path + UNFINISHED
+        file = disk.create(unfinished)
+        try:
+            file.write([image], 0)
+            sync(file)
+            disk.rename(unfinished, self.path)
+            file.path = self.path
+            try:
+                disk.sync_directory(self.directory)
+            except OSError as e:
+                raise SyncFailed(e) from e
+        except BaseException:
+            file.close()
+            with contextlib.suppress(OSError):
+                disk.unlink(unfinished)
+            raise
+        self.allocated = len(image)
+        return file
+
+    def write(self, file: File, buffers: Sequence[Buffer], position: int, size: int, pad: bool) -> None:
+        """Append. `pad`: write zeros ahead, when there are none, so that the next syncs need not lengthen the file."""
+        if self.closing is not None:
+            self.reopen(file)
+        file.write(buffers, position)
+        end = position + size
+        if pad and end > self.allocated:
+            self._pad(file, end)
+        self.allocated = max(self.allocated, end)
+
+    def _pad(self, file: File, end: int) -> None:
+        n = min(max(end, PAD_MIN), PAD_MAX)
+        try:
+            file.write([memoryview(_ZEROS)[:n]], end)
+        except OSError:
+            return  # it was only to be faster
+        self.allocated = end + n
+
+    def reopen(self, file: File) -> None:
+        """Take back an orderly close before the first new entry. Raises OSError, SyncFailed."""
+        file.write([bytes(BLOCK_SIZE)], BLOCK_SIZE)
+        sync(file)
+        file.truncate(self.end_position)
+        self.allocated = self.end_position
+        self.closing = None
+
+    def rollback(self, file: File, position: int) -> None:
+        """Cut a failed append off, for good. Raises OSError, SyncFailed."""
+        file.truncate(position)
+        self.allocated = position
+        sync(file)
+
+    def close(self, file: File, state: State, end_offset: int, end_position: int, snapshot: bytes) -> Closing:
+        """Write the footer, then, once that is durable, the closing block. Raises OSError, SyncFailed."""
+        if self.closing is not None and self.closing.state == state:
+            return self.closing
+        index = self.index if self.index is not None else self.load_index(file)
+        footer = Footer(state, end_offset, self.last_time_ms, index, snapshot).pack(self.salt)
+        if self.closing is not None:
+            self.reopen(file)
+        file.truncate(end_position)
+        file.write([footer], end_position)
+        sync(file)
+        closing = Closing(state, end_offset, end_position, len(footer), self.last_time_ms)
+        file.write([closing.pack(self.salt)], BLOCK_SIZE)
+        sync(file)
+        return closing
+
+    def load_index(self, file: File) -> Index:
+        """The index: the one in memory, or the footer's."""
+        if self.index is None:
+            self.index = self.read_footer(file).index
+        return self.index
+
+    def read_footer(self, file: File) -> Footer:
+        """The footer of a closed file. Raises CorruptionError."""
+        assert self.closing is not None
+        image = bytearray(self.closing.footer_size)
+        file.read_into(image, self.closing.end_position)
+        footer = Footer.unpack(image, self.salt)
+        if footer is None or (footer.end_offset, footer.state) != (self.closing.end_offset, self.closing.state):
+            raise CorruptionError(f"{self.path}, position {self.closing.end_position}: the footer fails its checksum")
+        return footer
+
+    def read(self, file: File, offset: int, bytes_max: int, end_offset: int, end_position: int) -> Block:
+        """The block for a reader at `offset`, of what lies before the end. Raises CorruptionError, OSError."""
+        position = self.load_index(file).position_before(offset, self.opening.data_position)
+        want = bytes_max + LOG_INDEX_BYTES_STEP
+        while position < end_position:
+            data = self._read_exactly(file, position, min(want, end_position - position))
+            start, stop, first, after, messages, missing = self._cut(data, offset, bytes_max)
+            if messages and (after > end_offset or first >= end_offset):
+                break
+            if messages:
+                view = memoryview(data)[start:stop].toreadonly()
+                return Block(view, self.salt, first, after, messages)
+            position += start
+            want = max(missing, bytes_max)
+            if missing > end_position - position:
+                break
+        raise CorruptionError(f"{self.path}, position {position}: offset {offset} should be here and is not")
+
+    def _cut(self, data: bytearray, offset: int, bytes_max: int) -> tuple[int, int, int, int, int, int]:
+        try:
+            return log.cut(data, self.salt, self.opening.segment_id, offset, bytes_max)
+        except CorruptionError as e:
+            raise CorruptionError(f"{self.path}: {e}") from None
+
+    def _read_exactly(self, file: File, position: int, size: int) -> bytearray:
+        data = bytearray(size)
+        if file.read_into(data, position) < size:
+            raise CorruptionError(f"{self.path} ends before position {position + size}, where entries should be")
+        return data
+
+
+def read_header(disk: Disk, directory: str, name: str) -> tuple[Opening, bytes, int]:
+    """(opening block, the 64 bytes of the closing block, the file's size). Raises CorruptionError, OSError."""
+    path = f"{directory}/{name}"
+    file = disk.open(path)
+    try:
+        image = bytearray(HEADER_SIZE)
+        n = file.read_into(image, 0)
+        opening = Opening.unpack(bytes(image[: min(n, BLOCK_SIZE)]), path)
+        if n < HEADER_SIZE:
+            raise CorruptionError(f"{path}, position {n}: the file ends inside its header")
+        return opening, bytes(image[BLOCK_SIZE:]), file.size()
+    finally:
+        file.close()
+
+
+def read_snapshot(file: File, opening: Opening) -> bytes:
+    """What duplicate detection knew before this file. Raises CorruptionError."""
+    image = bytearray(opening.snapshot_size)
+    n = file.read_into(image, HEADER_SIZE)
+    if n < len(image) or crc32c(image) != opening.snapshot_crc:
+        raise CorruptionError(f"{file.path}, position {HEADER_SIZE}: the snapshot fails its checksum")
+    return bytes(image)
+
+
+def new_opening(segment_id: int, name_crc: int, first_offset: int, salt: int, now_ms: int, snapshot: bytes) -> Opening:
+    """The opening block of a new file."""
+    return Opening(segment_id, first_offset, salt, now_ms, name_crc, len(snapshot), crc32c(snapshot))
+
+
+SCAN_CHUNK = 4 * MIB
+assert SCAN_CHUNK % 8 == 0
+assert pad8(HEADER_SIZE) == HEADER_SIZE

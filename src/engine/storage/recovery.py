@@ -1,0 +1,316 @@
+"""Opens a segment's files after whatever happened: finds the end, tells a torn tail from damage.
+
+A torn tail is what a crash leaves of an append that nobody was told about; it is cut off. Damage is a bad record below
+an offset that is known to have been durable, and is reported, never cut. Known to have been durable is everything in a
+file that was closed or that another file follows, and everything below the `durable_upto` of any later entry.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine._native import log
+from engine._native.crc32c import crc32c
+from engine.errors import CorruptionError
+from engine.limits import ENTRY_HEADER_SIZE, ENTRY_SIZE_MAX, KIB
+from engine.model.names import SegmentName
+from engine.storage.dedup import Dedup
+from engine.storage.disk import Disk, File
+from engine.storage.format import FOOTER_HEAD_SIZE, Closing, Footer, State, footer_size
+from engine.storage.index import Index
+from engine.storage.logfile import (
+    SCAN_CHUNK,
+    SUFFIX,
+    UNFINISHED,
+    LogFile,
+    read_header,
+    read_snapshot,
+    sync,
+)
+
+INHERITED = "inherited"  # the file that holds what parent segments knew of producers
+SCAN_START = 256 * KIB
+_NO_CLOSING = bytes(64)
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What a segment consists of. The last file is the active one, or the sealed end."""
+
+    files: list[LogFile]
+    dedup: Dedup
+    term: int
+    sealed: bool
+
+
+def name_crc(name: SegmentName) -> int:
+    """Stands in every file of the segment."""
+    return crc32c(str(name).encode())
+
+
+def recover(disk: Disk, directory: str, name: SegmentName, bucket_ends: Sequence[int]) -> Recovered | None:
+    """Open all files of a segment; None when it has none. Blocking. Raises CorruptionError, OSError.
+
+    What it repairs is synced before it returns.
+    """
+    names = disk.list(directory)
+    for leftover in (n for n in names if n.endswith(UNFINISHED)):
+        disk.unlink(f"{directory}/{leftover}")
+    ordered = sorted((n for n in names if n.endswith(SUFFIX)), key=lambda n: _first_offset_of(directory, n))
+    if not ordered:
+        return None
+    dedup = Dedup(name.hash_range, bucket_ends)
+    opener = _Opener(disk, directory, name, tuple(bucket_ends), dedup)
+    files = [opener.open(n) for n in ordered]
+    for file, following in itertools.pairwise(files):
+        opener.settle_inner(file, following.first_offset)
+    opener.settle_last(files[-1])
+    load_inherited(disk, directory, dedup)
+    closing = files[-1].closing
+    sealed = closing is not None and closing.state is State.SEALED
+    return Recovered(files, dedup, opener.term, sealed)
+
+
+def _first_offset_of(directory: str, name: str) -> int:
+    stem = name.removesuffix(SUFFIX)
+    if not (stem.isascii() and stem.isdigit()):
+        raise CorruptionError(f"{directory}/{name} is no log file's name: <first offset>{SUFFIX}")
+    return int(stem)
+
+
+class _Opener:
+    """Opens one segment's files."""
+
+    def __init__(
+        self, disk: Disk, directory: str, name: SegmentName, bucket_ends: tuple[int, ...], dedup: Dedup
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._name = name
+        self._bucket_ends = bucket_ends
+        self._dedup = dedup
+        self.term = 0
+        self._closing_blocks: dict[LogFile, bytes] = {}
+
+    def open(self, name: str) -> LogFile:
+        """Read and check a file's header."""
+        opening, block, _ = read_header(self._disk, self._directory, name)
+        file = LogFile(self._directory, opening, created=True)
+        if f"{opening.first_offset}{SUFFIX}" != name or opening.segment_id != self._name.segment_id:
+            raise CorruptionError(
+                f"{self._directory}/{name}, position 0: this is the file of segment {opening.segment_id} "
+                f"from offset {opening.first_offset}"
+            )
+        if opening.name_crc != name_crc(self._name):
+            raise CorruptionError(f"{self._directory}/{name}, position 0: this file belongs to another segment")
+        file.snapshot = None
+        file.closing = Closing.unpack(block, opening.salt)
+        self._closing_blocks[file] = block
+        return file
+
+    def settle_inner(self, file: LogFile, end_offset: int) -> None:
+        """A file that another follows: everything up to the other's first offset has to be in it."""
+        closing = file.closing
+        if closing is None or closing.state is State.CLEAN:
+            self._settle_by_scan(file, end_offset)
+            return
+        if closing.end_offset != end_offset or closing.state is State.SEALED:
+            raise CorruptionError(
+                f"{file.path} ends at offset {closing.end_offset}, and the next file begins at {end_offset}"
+            )
+        _take_closing(file, closing)
+
+    def _settle_by_scan(self, file: LogFile, end_offset: int) -> None:
+        """The process died before the footer was there, or a failed sync ended the file. Close it now."""
+        handle = self._disk.open(file.path)
+        try:
+            before = Dedup(self._name.hash_range, self._bucket_ends)
+            before.load(read_snapshot(handle, file.opening))
+            scan = self._scan(file, handle, end_offset)
+            if scan.next_offset != end_offset:
+                self._raise(file, scan)
+            before.restore(scan.lanes_list())
+            _take_scan(file, scan)
+            file.closing = None
+            snapshot = before.snapshot()
+            file.closing = file.close(handle, State.ROLLED, end_offset, scan.position, snapshot)
+            file.index = None
+        finally:
+            handle.close()
+
+    def settle_last(self, file: LogFile) -> None:
+        """The last file: closed in order, or read to its end and cut there."""
+        handle = self._disk.open(file.path)
+        try:
+            if file.closing is not None and file.closing.state is State.ROLLED:
+                raise CorruptionError(
+                    f"{file.path} was followed by a file from offset {file.closing.end_offset}, which is missing"
+                )
+            if file.closing is None:
+                self._settle_open(file, handle)
+            else:
+                footer = file.read_footer(handle)
+                _take_closing(file, file.closing)
+                self._take_footer(file, handle, footer)
+        finally:
+            handle.close()
+
+    def _take_footer(self, file: LogFile, handle: File, footer: Footer) -> None:
+        self._dedup.load(footer.snapshot)
+        if file.closing is not None and file.closing.state is State.CLEAN:
+            file.index = footer.index
+            self.term = max(self.term, _last_term(file, handle, footer.index))
+        else:
+            file.index = None
+
+    def _settle_open(self, file: LogFile, handle: File) -> None:
+        self._dedup.load(read_snapshot(handle, file.opening))
+        scan = self._scan(file, handle, None)
+        size = handle.size()
+        footer = self._footer_at(file, handle, scan.position, size)
+        if self._closing_blocks[file] != _NO_CLOSING and footer is None:
+            raise CorruptionError(f"{file.path}, position 64: the closing block fails its checksum")
+        self._dedup.restore(scan.lanes_list())
+        self.term = max(self.term, scan.term)
+        _take_scan(file, scan)
+        if footer is not None and self._closing_blocks[file] != _NO_CLOSING:
+            self._restore_closing(file, handle, footer)
+        else:
+            if footer is None and scan.position < size:
+                self._check_torn(file, handle, scan, size)
+            if scan.position < size:
+                handle.truncate(scan.position)
+            sync(handle)
+        file.allocated = scan.position
+
+    def _footer_at(self, file: LogFile, handle: File, position: int, size: int) -> Footer | None:
+        head = bytearray(FOOTER_HEAD_SIZE)
+        if handle.read_into(head, position) < FOOTER_HEAD_SIZE:
+            return None
+        image = bytearray(min(footer_size(head), size - position))
+        handle.read_into(image, position)
+        return Footer.unpack(image, file.salt)
+
+    def _restore_closing(self, file: LogFile, handle: File, footer: Footer) -> None:
+        """The closing block was torn or damaged, and all it says can be had from the footer."""
+        state = footer.state
+        file.closing = file.close(handle, state, footer.end_offset, file.end_position, footer.snapshot)
+
+    def _check_torn(self, file: LogFile, handle: File, scan: log.Scan, size: int) -> None:
+        """Raise CorruptionError when what follows the good entries was durable once."""
+        if scan.fault in log.FAULTS_DELIBERATE or scan.durable_upto > scan.next_offset:
+            self._raise(file, scan)
+        position, overlap = scan.position, ENTRY_HEADER_SIZE - 8
+        chunk = bytearray(min(SCAN_CHUNK, size - position))
+        while position < size:
+            n = handle.read_into(chunk, position)
+            with memoryview(chunk)[:n] as view:
+                if log.find_durable(view, file.salt, file.opening.segment_id, scan.next_offset) >= 0:
+                    self._raise(file, scan)
+            if position + n >= size or n <= overlap:
+                return
+            position += n - overlap
+
+    def _scan(self, file: LogFile, handle: File, end_offset: int | None) -> log.Scan:
+        opening = file.opening
+        scan = log.Scan(
+            opening.salt,
+            opening.segment_id,
+            opening.first_offset,
+            opening.data_position,
+            self._bucket_ends,
+            end_offset,
+        )
+        feed_file(scan, handle)
+        return scan
+
+    def _raise(self, file: LogFile, scan: log.Scan) -> None:
+        try:
+            log.raise_fault(scan.fault or log.FAULT_SHORT, scan.segment_id, scan.next_offset)
+        except CorruptionError as e:
+            raise CorruptionError(f"{file.path}, position {scan.position}: {e}; it was durable once") from None
+
+
+def feed_file(scan: log.Scan, handle: File) -> None:
+    """Scan a file from where the scan stands, to its end, to the scan's end offset, or to the first fault."""
+    chunk = bytearray(SCAN_START)
+    while scan.fault == 0 and not scan.finished:
+        n = handle.read_into(chunk, scan.position)
+        with memoryview(chunk)[:n] as view:
+            taken = scan.feed(view)
+        if n < len(chunk) or (taken == 0 and n > ENTRY_SIZE_MAX):
+            return
+        if len(chunk) < SCAN_CHUNK or taken < n // 2:
+            chunk = bytearray(2 * len(chunk))
+
+
+def _take_closing(file: LogFile, closing: Closing) -> None:
+    file.end_offset, file.end_position = closing.end_offset, closing.end_position
+    file.last_time_ms = closing.last_time_ms
+    file.index = None
+
+
+def _take_scan(file: LogFile, scan: log.Scan) -> None:
+    file.end_offset, file.end_position = scan.next_offset, scan.position
+    file.last_time_ms = scan.time_ms
+    file.index = Index(scan.marks_list())
+
+
+def _last_term(file: LogFile, handle: File, index: Index) -> int:
+    scan = _scan_end(file, handle, index)
+    return scan.term
+
+
+def _scan_end(file: LogFile, handle: File, index: Index) -> log.Scan:
+    """Read the last step of a file again. Raises CorruptionError when it is not what it was."""
+    offset, position = index.last(file.first_offset, file.opening.data_position)
+    scan = log.Scan(file.salt, file.opening.segment_id, offset, position, (0xFFFF,), file.end_offset)
+    feed_file(scan, handle)
+    if scan.next_offset != file.end_offset or scan.position != file.end_position:
+        try:
+            log.raise_fault(scan.fault or log.FAULT_SHORT, scan.segment_id, scan.next_offset)
+        except CorruptionError as e:
+            raise CorruptionError(f"{file.path}, position {scan.position}: {e}; it was durable once") from None
+    return scan
+
+
+def verify_tail(disk: Disk, file: LogFile) -> None:
+    """After a failed sync: read what was durable at the end of the file, from the medium. Raises CorruptionError."""
+    handle = disk.open(file.path)
+    try:
+        handle.drop_cache()
+        assert file.index is not None
+        _scan_end(file, handle, file.index)
+    finally:
+        handle.close()
+
+
+def load_inherited(disk: Disk, directory: str, dedup: Dedup) -> None:
+    """Take over what parent segments knew, if it was handed over."""
+    path = f"{directory}/{INHERITED}"
+    if not disk.exists(path):
+        return
+    file = disk.open(path)
+    try:
+        image = bytearray(file.size())
+        file.read_into(image, 0)
+    finally:
+        file.close()
+    if len(image) < 4 or crc32c(image[4:]) != int.from_bytes(image[:4], "little"):
+        raise CorruptionError(f"{path}, position 0: the file fails its checksum")
+    dedup.load(bytes(image[4:]), from_parent=True)
+
+
+def save_inherited(disk: Disk, directory: str, snapshot: bytes) -> None:
+    """Hand over what parent segments knew; durable when it returns. Raises OSError, SyncFailed."""
+    path = f"{directory}/{INHERITED}"
+    file = disk.create(path + UNFINISHED)
+    try:
+        file.write([crc32c(snapshot).to_bytes(4, "little") + snapshot], 0)
+        sync(file)
+    finally:
+        file.close()
+    disk.rename(path + UNFINISHED, path)
+    disk.sync_directory(directory)

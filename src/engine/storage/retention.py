@@ -1,0 +1,32 @@
+"""Which files of a segment may go: a decision, nothing is done here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.storage.logfile import LogFile
+
+
+def files_to_delete(
+    files: Sequence[LogFile],
+    *,
+    min_offset: int,
+    now_ms: int,
+    retention_ms: int | None,
+    retention_bytes: int | None,
+) -> list[LogFile]:
+    """The oldest files that hold only messages below `min_offset` and are past a limit; never the last file.
+
+    Past the time: its newest entry is older than `retention_ms`. Past the size: without it the rest still has
+    `retention_bytes`. None: no such limit.
+    """
+    size = sum(f.size_bytes for f in files)
+    doomed: list[LogFile] = []
+    for file in files[:-1]:
+        size -= file.size_bytes
+        old = retention_ms is not None and file.last_time_ms < now_ms - retention_ms
+        surplus = retention_bytes is not None and size >= retention_bytes
+        if file.end_offset > min_offset or not (old or surplus):
+            break
+        doomed.append(file)
+    return doomed

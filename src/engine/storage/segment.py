@@ -1,0 +1,499 @@
+"""`Segment`: one append-only log, open on one loop: append, read, wait, seal."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+
+from typing_extensions import Buffer
+
+from engine._native import log
+from engine._native.hashing import xxh64
+from engine.clock import Clock
+from engine.errors import (
+    AlreadyClosedError,
+    EngineError,
+    FencedError,
+    InvalidArgumentError,
+    SegmentSealedError,
+)
+from engine.limits import READ_BLOCK_SIZE
+from engine.model.names import SegmentName
+from engine.storage.commit import Committer
+from engine.storage.config import StorageConfig, storage_error
+from engine.storage.dedup import Claim
+from engine.storage.disk import Disk
+from engine.storage.format import State
+from engine.storage.group import Appended, Group
+from engine.storage.handles import Handles
+from engine.storage.logfile import Block, LogFile, SyncFailed, new_opening
+from engine.storage.recovery import Recovered, name_crc, save_inherited
+from engine.storage.retention import files_to_delete
+from engine.storage.tail import Piece, Tail, TailCache
+from engine.storage.workers import Workers, run
+
+_log = logging.getLogger("engine.storage")
+_KEYED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What all segments of a store share."""
+
+    disk: Disk
+    workers: Workers
+    clock: Clock
+    config: StorageConfig
+    handles: Handles
+    cache: TailCache
+    rng: random.Random
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentStatistics:
+    """Counted since the segment was opened, except where it says otherwise."""
+
+    appended_messages: int
+    appended_entries: int
+    appended_bytes: int
+    duplicate_entries: int
+    read_blocks: int
+    read_bytes: int
+    read_from_memory: int
+    commits: int
+    commit_bytes: int
+    syncs: int
+    rolls: int
+    write_failures: int
+    sync_failures: int
+    files: int  # now
+    size_bytes: int  # now
+    first_offset: int  # now
+    durable_offset: int  # now
+    last_publish_ms: int  # of the newest entry; 0 for none
+
+
+class Segment:
+    """One segment's log. Loop thread only.
+
+    `durable_offset` is as far as readers see and acknowledgements go: with durability "fsync" it is on the medium, with
+    "interval" and "os" it has been handed to the operating system.
+    """
+
+    def __init__(self, name: SegmentName, context: Context, recovered: Recovered, durability: str, term: int) -> None:
+        # Fixed after open.
+        self.name = name
+        self.durability = durability
+        self.directory = recovered.files[-1].directory
+        self._context = context
+        self._name_crc = name_crc(name)
+        # How it stands.
+        self.sealed = recovered.sealed
+        self.failed: EngineError | None = None
+        self.term = max(term, recovered.term)
+        self._sealing = False
+        self._closed = False
+        # What is in it.
+        self._files = recovered.files
+        self._dedup = recovered.dedup
+        self._tail = Tail(name.segment_id)
+        self._time_ms = max(f.last_time_ms for f in self._files)
+        self._commit = Committer(self, context.handles, context.workers, context.config, durability, self._files[-1])
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        # Counted.
+        self._appended = [0, 0, 0]
+        self._duplicates = 0
+        self._reads = [0, 0, 0]
+
+    # Where it stands
+
+    @property
+    def first_offset(self) -> int:
+        """The oldest offset that is still there."""
+        return self._files[0].first_offset
+
+    @property
+    def next_offset(self) -> int:
+        """The offset the next message gets."""
+        return self._commit.next_offset
+
+    @property
+    def durable_offset(self) -> int:
+        """Readers see everything below it."""
+        return self._commit.durable_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files, without what is on its way."""
+        return sum(f.size_bytes for f in self._files)
+
+    @property
+    def interval_ms(self) -> int:
+        """With durability "interval": the time between syncs."""
+        return self._commit.interval_ms
+
+    @interval_ms.setter
+    def interval_ms(self, value: int) -> None:
+        self._commit.interval_ms = value
+
+    def statistics(self) -> SegmentStatistics:
+        """What was done here."""
+        c = self._commit.counters
+        messages, entries, size = self._appended
+        blocks, read_bytes, from_memory = self._reads
+        return SegmentStatistics(
+            messages, entries, size, self._duplicates, blocks, read_bytes, from_memory,
+            c.commits, c.commit_bytes, c.syncs, c.rolls, c.write_failures, c.sync_failures,
+            len(self._files), self.size_bytes, self.first_offset, self.durable_offset, self._time_ms,
+        )  # fmt: skip
+
+    # Append
+
+    def append(self, entries: Buffer, producer: str = "", *, term: int | None = None) -> asyncio.Future[list[Appended]]:
+        """Append whole entries, back to back; the future holds the place of each once they are durable.
+
+        All of them get a place or none. The buffer belongs to the segment from now on: when it is writable the stamps
+        are written into it. The future may fail with CorruptionError or InvalidArgumentError (nothing was done),
+        SegmentSealedError, FencedError (a newer term is known), StorageError or DiskFullError (nothing of it is in the
+        log), UnknownOutcomeError (a sync failed), AlreadyClosedError.
+        """
+        future: asyncio.Future[list[Appended]] = asyncio.get_running_loop().create_future()
+        try:
+            self._check_open(term)
+            self._append(memoryview(entries).cast("B"), future)
+        except EngineError as e:
+            future.set_exception(e)
+        return future
+
+    def _check_open(self, term: int | None) -> None:
+        if self.sealed or self._sealing:
+            raise SegmentSealedError(f"{self.name} is sealed")
+        if self._closed:
+            raise AlreadyClosedError(f"{self.name} is closed")
+        if self.failed is not None:
+            raise self.failed
+        if term is not None and term != self.term:
+            self.fence(term)
+
+    def fence(self, term: int) -> None:
+        """Take a newer term over. Raises FencedError for an older one."""
+        if term < self.term:
+            raise FencedError(f"{self.name} is owned under term {self.term}; term {term} is over")
+        self.term = term
+
+    def _append(self, data: memoryview, future: asyncio.Future[list[Appended]]) -> None:
+        claims = [Claim._make(e) for e in log.entries(data)]
+        places, fresh = self._place(claims)
+        if not fresh:
+            self._acknowledge_duplicates(future, places)
+            return
+        if len(fresh) < len(claims):
+            data, fresh = _join(data, fresh)
+        time_ms = self._time_ms = max(self._time_ms, self._context.clock.time_ms())
+        positions, counts = [c.position for c in fresh], [c.count for c in fresh]
+        group, _ = self._commit.add(data, positions, counts, self.term, time_ms)
+        group.waiters.append((future, places))
+        appended = self._appended
+        appended[0] += sum(counts)
+        appended[1] += len(fresh)
+        appended[2] += len(data)
+
+    def _place(self, claims: list[Claim]) -> tuple[list[Appended], list[Claim]]:
+        """Where each entry goes or is, and which of them are new; the new ones are recorded as appended."""
+        dedup, durable = self._dedup, self._commit.durable_offset
+        start = offset = self._commit.next_offset
+        places, fresh = [], []
+        try:
+            for claim in claims:
+                self._check_hashes(claim)
+                known = dedup.find(claim)
+                first, last, count = claim.first_sequence, claim.last_sequence, claim.count
+                if known is not None:
+                    self._duplicates += 1
+                    places.append(Appended(first, last, known, count, True))
+                    continue
+                dedup.record(claim, offset, durable)
+                places.append(Appended(first, last, offset, count, False))
+                fresh.append(claim)
+                offset += count
+        except EngineError:
+            dedup.undo(start)
+            raise
+        return places, fresh
+
+    def _check_hashes(self, claim: Claim) -> None:
+        inside = self.name.hash_range
+        if claim.kind & _KEYED and not inside.start <= claim.segment_hash_min <= claim.segment_hash_max <= inside.end:
+            raise InvalidArgumentError(
+                f"an entry holds segment hashes {claim.segment_hash_min:04x}-{claim.segment_hash_max:04x}; "
+                f"{self.name} holds {inside.start:04x}-{inside.end:04x}"
+            )
+
+    def _acknowledge_duplicates(self, future: asyncio.Future[list[Appended]], places: list[Appended]) -> None:
+        """The originals may still be on their way: wait for everything that is."""
+        newest = self._commit.newest()
+        if newest is None:
+            future.set_result(places)
+        else:
+            newest.waiters.append((future, places))
+
+    # Read
+
+    def read(self, offset: int, max_bytes: int = READ_BLOCK_SIZE) -> Awaitable[Block] | Block | None:
+        """A block of whole entries for a reader at `offset`; None at the durable end.
+
+        Its first entry holds `offset` (or is the first one left after retention). It has at least one entry and
+        otherwise at most `max_bytes`. What is in memory comes at once; the rest as an awaitable, which may raise
+        CorruptionError or StorageError.
+        """
+        if self._closed:
+            raise AlreadyClosedError(f"{self.name} is closed")
+        offset = max(offset, self.first_offset)
+        if offset >= self.durable_offset:
+            return None
+        block = self._tail.read(offset, max_bytes)
+        if block is None:
+            return self._read_file(offset, max_bytes)
+        self._count_read(block)
+        self._reads[2] += 1
+        return block
+
+    def _count_read(self, block: Block) -> None:
+        self._reads[0] += 1
+        self._reads[1] += len(block.data)
+
+    async def _read_file(self, offset: int, max_bytes: int) -> Block:
+        context, file = self._context, self._file_of(offset)
+        end_offset, end_position = file.end_offset, file.end_position
+        try:
+            handle = context.handles.pin(file)
+            try:
+                block = await run(
+                    context.workers, lambda: file.read(handle, offset, max_bytes, end_offset, end_position)
+                )
+            finally:
+                context.handles.unpin(file)
+        except OSError as e:
+            raise storage_error(e, file.path) from e
+        self._count_read(block)
+        return block
+
+    def _file_of(self, offset: int) -> LogFile:
+        for file in reversed(self._files):
+            if file.first_offset <= offset:
+                return file
+        return self._files[0]
+
+    async def offset_at(self, time_ms: int) -> int:
+        """The first offset whose publish time is at or after a time; the durable end when there is none."""
+        file = next((f for f in self._files if f.last_time_ms >= time_ms and f.end_offset > f.first_offset), None)
+        if file is None:
+            return self.durable_offset
+        offset = await self._index_offset(file, time_ms)
+        while offset < self.durable_offset:
+            block = self.read(offset)
+            if block is not None and not isinstance(block, Block):
+                block = await block
+            if block is None:
+                break
+            found = log.offset_at_time(block.data, time_ms)
+            if found >= 0:
+                return found
+            offset = block.next_offset
+        return self.durable_offset
+
+    async def _index_offset(self, file: LogFile, time_ms: int) -> int:
+        handles = self._context.handles
+        handle = handles.pin(file)
+        try:
+            index = await run(self._context.workers, lambda: file.load_index(handle))
+        finally:
+            handles.unpin(file)
+        return index.offset_before_time(time_ms, file.first_offset)
+
+    def when_durable(self, offset: int) -> asyncio.Future[None]:
+        """Done when `offset` may be read, or when it never will: the segment is sealed, failed or closed."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if offset < self.durable_offset or self.sealed or self._closed or self.failed is not None:
+            future.set_result(None)
+        else:
+            self._waiters.append((offset, future))
+        return future
+
+    def _wake(self, below: int | None = None) -> None:
+        if not self._waiters:
+            return
+        waiters, self._waiters = self._waiters, []
+        for offset, future in waiters:
+            if future.done():
+                continue
+            if below is None or offset < below:
+                future.set_result(None)
+            else:
+                self._waiters.append((offset, future))
+
+    # Producers
+
+    def last_sequence(self, producer: str) -> int:
+        """The highest sequence id known of a producer, also if it is not durable yet; -1 for none."""
+        return self._dedup.last_sequence(self._producer_id(producer))
+
+    def producer_attached(self, producer: str) -> None:
+        """A new session of a producer: what failed in an earlier one does not have to be sent again first."""
+        self._dedup.forget_refused(self._producer_id(producer))
+
+    def _producer_id(self, producer: str) -> int:
+        return xxh64(producer.encode())
+
+    def dedup_snapshot(self) -> bytes:
+        """What is known of producers, for the segments that follow this one in the layout."""
+        return self._dedup.snapshot(self.durable_offset)
+
+    async def inherit(self, snapshots: Sequence[bytes]) -> None:
+        """Take over what parents know of producers, durably; before the first append. Idempotent."""
+        for snapshot in snapshots:
+            self._dedup.load(snapshot, from_parent=True)
+        image = self._dedup.inherited_snapshot()
+        try:
+            await run(self._context.workers, lambda: save_inherited(self._context.disk, self.directory, image))
+        except SyncFailed as e:
+            raise storage_error(e.error, self.directory) from e
+        except OSError as e:
+            raise storage_error(e, self.directory) from e
+
+    # The end
+
+    async def seal(self, term: int | None = None) -> int:
+        """Take no more appends, for ever; the end offset. Idempotent. Durable when it returns.
+
+        Raises FencedError, StorageError (call it again).
+        """
+        if term is not None and term != self.term:
+            self.fence(term)
+        if self.sealed:
+            return self.durable_offset
+        if self._closed:
+            raise AlreadyClosedError(f"{self.name} is closed")
+        self._sealing = True
+        await self._commit.finish(State.SEALED)
+        self.sealed = True
+        self._wake()
+        return self.durable_offset
+
+    async def close(self) -> None:
+        """Finish what was appended, close the files in order. Idempotent. Never raises: what is durable stays so."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            await self._close_file()
+        except EngineError as e:
+            _log.warning("%s: not closed in order (%s); the next open reads its last file", self.name, e)
+        except OSError as e:
+            _log.warning("%s: not closed in order (%s); the next open reads its last file", self.name, e)
+        self.release()
+
+    async def _close_file(self) -> None:
+        file = self._commit.file
+        if self.sealed or self.failed is not None:
+            return
+        if file is not None and file.closing is not None and self._commit.newest() is None:
+            return
+        await self._commit.finish(State.CLEAN)
+
+    def release(self) -> None:
+        """Let go of files and memory without another word to the disk."""
+        self._closed = True
+        for file in self._files:
+            self._context.handles.close(file)
+        self._context.cache.clear(self._tail)
+        self._wake()
+
+    async def retain(
+        self,
+        min_offset: int,
+        now_ms: int | None = None,
+        *,
+        retention_ms: int | None = -1,
+        retention_bytes: int | None = -1,
+    ) -> int:
+        """Delete files that are acknowledged (all below `min_offset`) and past the retention time or size; how many.
+
+        `retention_ms`, `retention_bytes`: None keeps for ever, -1 takes the configuration's. The last file stays.
+        """
+        config = self._context.config
+        doomed = files_to_delete(
+            self._files,
+            min_offset=min_offset,
+            now_ms=self._context.clock.time_ms() if now_ms is None else now_ms,
+            retention_ms=config.retention_ms if retention_ms == -1 else retention_ms,
+            retention_bytes=config.retention_bytes if retention_bytes == -1 else retention_bytes,
+        )
+        for file in doomed:
+            self._files.remove(file)
+            self._context.handles.retire(file)
+            try:
+                await run(self._context.workers, lambda f=file: _unlink(self._context.disk, f))  # type: ignore[misc]
+            except OSError as e:
+                raise storage_error(e, file.path) from e
+        return len(doomed)
+
+    # What group commit asks and tells (commit.Owner)
+
+    def plan_file(self, first_offset: int) -> LogFile:
+        """A file to be created."""
+        snapshot = self._dedup.snapshot(first_offset)
+        salt = self._context.rng.getrandbits(32)
+        now_ms = self._context.clock.time_ms()
+        opening = new_opening(self.name.segment_id, self._name_crc, first_offset, salt, now_ms, snapshot)
+        return LogFile(self.directory, opening, snapshot)
+
+    def snapshot(self, below: int) -> bytes:
+        """What duplicate detection knows below an offset."""
+        return self._dedup.snapshot(below)
+
+    def file_created(self, file: LogFile) -> None:
+        """It is the active one now."""
+        if self._files[-1].first_offset == file.first_offset:
+            self._context.handles.close(self._files.pop())
+        self._files.append(file)
+
+    def group_durable(self, group: Group) -> None:
+        """Keep its bytes for tailing readers, and wake who waits for them."""
+        cache, tail = self._context.cache, self._tail
+        for chunk in group.chunks:
+            cache.push(tail, Piece(group.file, chunk.first_offset, chunk.next_offset, chunk.data))
+        self._wake(group.next_offset)
+
+    def rolled_back(self, offset: int) -> None:
+        """Appends failed."""
+        self._dedup.rollback(offset)
+        if offset < self.durable_offset:
+            self._context.cache.clear(self._tail)
+
+    def file_failed(self, error: EngineError) -> None:
+        """What was durable is damaged."""
+        self.failed = error
+        _log.critical("%s: %s", self.name, error)
+        self._wake()
+
+
+def _join(data: memoryview, claims: list[Claim]) -> tuple[memoryview, list[Claim]]:
+    """Only the entries that are new, in a buffer of their own."""
+    out, moved = bytearray(), []
+    for claim in claims:
+        moved.append(claim._replace(position=len(out)))
+        out += data[claim.position : claim.position + claim.size]
+    return memoryview(out), moved
+
+
+def _unlink(disk: Disk, file: LogFile) -> None:
+    """One at a time, so that a crash leaves no hole."""
+    disk.unlink(file.path)
+    disk.sync_directory(file.directory)
+
+
+__all__ = ["Appended", "Block", "Context", "Segment", "SegmentStatistics"]

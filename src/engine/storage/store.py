@@ -1,0 +1,244 @@
+"""`SegmentStore`: the segments of one data directory, by name."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+from urllib.parse import quote
+
+from engine._native.hashing import xxh64
+from engine.clock import Clock
+from engine.errors import AlreadyClosedError, InvalidArgumentError, NotFoundError
+from engine.limits import BUCKETS_PER_SEGMENT_MAX, HASH_RING_SIZE
+from engine.metadata.store import MetadataStore
+from engine.model.names import SEGMENT_SCHEME, SegmentName, TopicName
+from engine.storage.config import FSYNC, StorageConfig, check_mode, storage_error
+from engine.storage.cursor import CursorStore
+from engine.storage.disk import Disk
+from engine.storage.handles import Handles
+from engine.storage.logfile import SUFFIX, LogFile, SyncFailed, new_opening
+from engine.storage.recovery import Recovered, name_crc, recover
+from engine.storage.segment import Context, Segment
+from engine.storage.tail import TailCache
+from engine.storage.workers import Submits, Workers, as_workers, run
+
+SEGMENTS = "segments"
+DELETED = ".deleted"
+DIRECTORY_NAME_MAX = 255
+CLOSE_AT_ONCE = 64
+WHOLE_RING = (HASH_RING_SIZE - 1,)
+
+T = TypeVar("T")
+
+
+class SegmentStore:
+    """Creates, opens and deletes segments below `{root}/segments`. Loop thread only.
+
+    `executor` does the blocking work: `ThreadWorkers()`, `InlineWorkers()` under simulation, or any
+    concurrent.futures executor (slower by the cost of its hand-over). It belongs to the caller. `rng` makes the salts.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        root: str,
+        *,
+        clock: Clock,
+        metadata: MetadataStore,
+        executor: Workers | Submits,
+        config: StorageConfig | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        config = config or StorageConfig()
+        self._root = f"{root}/{SEGMENTS}"
+        self._disk = disk
+        self._context = Context(
+            disk,
+            as_workers(executor),
+            clock,
+            config,
+            Handles(disk, config.open_files_max),
+            TailCache(config.cache_bytes),
+            rng or random.SystemRandom(),
+        )
+        self.cursors = CursorStore(metadata)
+        self._segments: dict[SegmentName, Segment] = {}
+        self._busy: dict[SegmentName, asyncio.Lock] = {}
+        self._closed = False
+
+    def get(self, name: SegmentName) -> Segment | None:
+        """The open segment of that name."""
+        return self._segments.get(name)
+
+    async def create(
+        self,
+        name: SegmentName,
+        *,
+        durability: str = FSYNC,
+        interval_ms: int | None = None,
+        bucket_ends: Sequence[int] = WHOLE_RING,
+        term: int = 0,
+    ) -> Segment:
+        """The segment, made when there is none. It survives a crash when this returns.
+
+        `bucket_ends`: the inclusive ends of its entry buckets, rising, the last 65535. Raises StorageError.
+        """
+        return await self._enter(name, durability, interval_ms, bucket_ends, term, create=True)
+
+    async def open(
+        self,
+        name: SegmentName,
+        *,
+        durability: str = FSYNC,
+        interval_ms: int | None = None,
+        bucket_ends: Sequence[int] = WHOLE_RING,
+        term: int = 0,
+    ) -> Segment:
+        """The segment, recovered from its files. Raises NotFoundError, CorruptionError, StorageError."""
+        return await self._enter(name, durability, interval_ms, bucket_ends, term, create=False)
+
+    async def _enter(
+        self,
+        name: SegmentName,
+        durability: str,
+        interval_ms: int | None,
+        bucket_ends: Sequence[int],
+        term: int,
+        *,
+        create: bool,
+    ) -> Segment:
+        check_mode(durability)
+        _check_bucket_ends(bucket_ends)
+        async with self._busy.setdefault(name, asyncio.Lock()):
+            self._check_open()
+            segment = self._segments.get(name)
+            if segment is None:
+                recovered = await self._recover(name, tuple(bucket_ends), create)
+                self._check_open()
+                segment = Segment(name, self._context, recovered, durability, term)
+                self._segments[name] = segment
+        if term > segment.term:
+            segment.fence(term)
+        if interval_ms is not None:
+            segment.interval_ms = interval_ms
+        return segment
+
+    async def _recover(self, name: SegmentName, bucket_ends: tuple[int, ...], create: bool) -> Recovered:
+        directory = self.directory(name)
+
+        def work() -> Recovered:
+            found = recover(self._disk, directory, name, bucket_ends)
+            if found is None and create:
+                self._make(directory, name)
+                found = recover(self._disk, directory, name, bucket_ends)
+            if found is None:
+                raise NotFoundError(f"{name} has no files in {directory}")
+            return found
+
+        return await self._run(work, directory)
+
+    def _make(self, directory: str, name: SegmentName) -> None:
+        self._disk.make_directories(directory)
+        salt, now_ms = self._context.rng.getrandbits(32), self._context.clock.time_ms()
+        opening = new_opening(name.segment_id, name_crc(name), 0, salt, now_ms, b"")
+        LogFile(directory, opening).create(self._disk).close()
+
+    async def _run(self, work: Callable[[], T], what: str) -> T:
+        try:
+            return await run(self._context.workers, work)
+        except SyncFailed as e:
+            raise storage_error(e.error, what) from e
+        except OSError as e:
+            raise storage_error(e, what) from e
+
+    async def delete(self, name: SegmentName) -> None:
+        """Remove the segment's files. Fine when there are none. Durable when it returns. Raises StorageError."""
+        async with self._busy.setdefault(name, asyncio.Lock()):
+            self._check_open()
+            segment = self._segments.pop(name, None)
+            if segment is not None:
+                await segment.close()
+            directory = self.directory(name)
+            await self._run(lambda: _delete(self._disk, directory), directory)
+        self._busy.pop(name, None)
+
+    async def release(self, name: SegmentName) -> None:
+        """Close the segment if it is open; its files stay."""
+        async with self._busy.setdefault(name, asyncio.Lock()):
+            segment = self._segments.pop(name, None)
+            if segment is not None:
+                await segment.close()
+        self._busy.pop(name, None)
+
+    async def list(self, topic: TopicName) -> list[SegmentName]:
+        """The segments of a topic that have files, by id."""
+        directory = self._topic_directory(topic)
+
+        def work() -> list[str]:
+            found = self._disk.list(directory)
+            for leftover in (n for n in found if n.endswith(DELETED)):
+                _remove(self._disk, f"{directory}/{leftover}")
+            found = [n for n in found if not n.endswith(DELETED)]
+            return [n for n in found if any(f.endswith(SUFFIX) for f in self._disk.list(f"{directory}/{n}"))]
+
+        names = await self._run(work, directory)
+        return sorted((SegmentName.parse(_spell(topic, n)) for n in names), key=lambda n: n.segment_id)
+
+    async def close(self) -> None:
+        """Close all segments. Idempotent."""
+        self._closed = True
+        segments, self._segments = list(self._segments.values()), {}
+        for start in range(0, len(segments), CLOSE_AT_ONCE):
+            await asyncio.gather(*(s.close() for s in segments[start : start + CLOSE_AT_ONCE]))
+
+    def directory(self, name: SegmentName) -> str:
+        """Where a segment's files are."""
+        return f"{self._topic_directory(name.topic)}/{name.descriptor}"
+
+    def _topic_directory(self, topic: TopicName) -> str:
+        return "/".join((self._root, *(_encode(part) for part in (topic.tenant, topic.namespace, topic.local))))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise AlreadyClosedError("the segment store is closed")
+
+
+def _encode(part: str) -> str:
+    """A name as a directory's: what may trouble a file system is percent-encoded; long names keep a checksum."""
+    text = quote(part, safe=" !#$&'()+,;=@[]{}~^").replace("~", "%7E") if part.isascii() else quote(part, safe="")
+    if len(text) <= DIRECTORY_NAME_MAX:
+        return text
+    return f"{text[: DIRECTORY_NAME_MAX - 17]}~{xxh64(part.encode()):016x}"
+
+
+def _spell(topic: TopicName, descriptor: str) -> str:
+    return f"{SEGMENT_SCHEME}{topic.tenant}/{topic.namespace}/{topic.local}/{descriptor}"
+
+
+def _delete(disk: Disk, directory: str) -> None:
+    """Rename first, so that a crash leaves no half of a segment behind under its name."""
+    parent = directory.rpartition("/")[0]
+    doomed = directory + DELETED
+    _remove(disk, doomed)
+    if disk.exists(directory):
+        disk.rename(directory, doomed)
+        disk.sync_directory(parent)
+        _remove(disk, doomed)
+
+
+def _remove(disk: Disk, directory: str) -> None:
+    for name in disk.list(directory):
+        disk.unlink(f"{directory}/{name}")
+    disk.remove_directory(directory)
+
+
+def _check_bucket_ends(ends: Sequence[int]) -> None:
+    rising = all(a < b for a, b in itertools.pairwise(ends))
+    if not (1 <= len(ends) <= BUCKETS_PER_SEGMENT_MAX and rising and ends[0] >= 0 and ends[-1] == HASH_RING_SIZE - 1):
+        raise InvalidArgumentError(
+            f"bucket ends {list(ends)!r}: 1 to {BUCKETS_PER_SEGMENT_MAX} rising numbers are right, "
+            f"the last {HASH_RING_SIZE - 1}"
+        )

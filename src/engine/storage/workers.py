@@ -1,0 +1,140 @@
+"""Who does blocking file work: a few threads, somebody's executor, or the loop itself under simulation.
+
+A worker takes a job from a `SimpleQueue` and answers with `call_soon_threadsafe`: about 50 µs there and back on
+uvloop, where `loop.run_in_executor` costs up to twice that, which is as much as the sync it waits for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+Work = Callable[[], Any]
+Done = Callable[[Any, "BaseException | None"], None]
+
+
+class Workers(Protocol):
+    """Runs blocking work off the loop. Jobs may run at once and end in any order."""
+
+    def post(self, work: Work, done: Done) -> None:
+        """Call work() somewhere, then done(its result or None, its exception or None) on the calling loop."""
+
+    def close(self) -> None:
+        """Finish what was posted and stop. Idempotent."""
+
+
+class ThreadWorkers:
+    """Daemon threads, started when there is work for one more, at most `threads`."""
+
+    def __init__(self, threads: int = 8) -> None:
+        self._threads_max = threads
+        self._threads: list[threading.Thread] = []
+        self._jobs: queue.SimpleQueue[tuple[asyncio.AbstractEventLoop, Work, Done] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._outstanding = 0
+
+    def post(self, work: Work, done: Done) -> None:
+        """Hand a job to a thread."""
+        with self._lock:
+            self._outstanding += 1
+            if self._outstanding > len(self._threads) < self._threads_max:
+                self._start_one()
+        self._jobs.put((asyncio.get_running_loop(), work, done))
+
+    def _start_one(self) -> None:
+        thread = threading.Thread(target=self._run, name=f"engine-storage-{len(self._threads)}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            loop, work, done = job
+            result, error = call(work)
+            with self._lock:
+                self._outstanding -= 1
+            with contextlib.suppress(RuntimeError):  # the loop was closed; nobody waits any more
+                loop.call_soon_threadsafe(done, result, error)
+            del loop, job, work, done, result, error  # an idle thread keeps nothing alive
+
+    def close(self) -> None:
+        """Finish what was posted and stop the threads."""
+        threads, self._threads = self._threads, []
+        for _ in threads:
+            self._jobs.put(None)
+        for thread in threads:
+            thread.join()
+
+
+class InlineWorkers:
+    """Does the work at once, on the loop, and answers in its next turn: deterministic under virtual time."""
+
+    def post(self, work: Work, done: Done) -> None:
+        """Run now, answer soon."""
+        result, error = call(work)
+        asyncio.get_running_loop().call_soon(done, result, error)
+
+    def close(self) -> None:
+        """Nothing to stop."""
+
+
+class Submits(Protocol):
+    """What is needed of a concurrent.futures.Executor."""
+
+    def submit(self, fn: Callable[..., Any], /) -> Future[Any]:
+        """Run fn() somewhere."""
+
+
+class ExecutorWorkers:
+    """Uses an executor that belongs to somebody else."""
+
+    def __init__(self, executor: Submits) -> None:
+        self._executor = executor
+
+    def post(self, work: Work, done: Done) -> None:
+        """Submit, answer on the calling loop."""
+        loop = asyncio.get_running_loop()
+
+        def finished(future: Future[Any]) -> None:
+            error = future.exception()
+            with contextlib.suppress(RuntimeError):  # the loop was closed; nobody waits any more
+                loop.call_soon_threadsafe(done, None if error else future.result(), error)
+
+        self._executor.submit(work).add_done_callback(finished)
+
+    def close(self) -> None:
+        """The executor belongs to its owner."""
+
+
+def call(work: Work) -> tuple[Any, BaseException | None]:
+    """(result, None) or (None, exception)."""
+    try:
+        return work(), None
+    except BaseException as e:
+        return None, e
+
+
+def as_workers(executor: Workers | Submits) -> Workers:
+    """`executor` itself when it has `post`, otherwise wrapped."""
+    return executor if hasattr(executor, "post") else ExecutorWorkers(executor)  # type: ignore[return-value]
+
+
+def run(workers: Workers, work: Callable[[], T]) -> asyncio.Future[T]:
+    """Do blocking work; a future for its result."""
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    def done(result: T, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    workers.post(work, done)
+    return future
