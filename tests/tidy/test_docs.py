@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from source_tree import ROOT, files, relative
 
@@ -46,3 +50,36 @@ def test_examples_run(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """Each example of the README is a whole program; it runs in an empty directory."""
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "README.md", "exec"), {"__name__": "__main__"})
+
+
+def test_every_setting_is_documented():
+    """Each field of BrokerConfig has its line, with its default."""
+    from engine.broker.config import BrokerConfig
+
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]*) \|", page, re.MULTILINE))
+    for field in dataclasses.fields(BrokerConfig):
+        assert field.name in rows, f"docs/configuration.md does not know {field.name}"
+        if field.default is not None:
+            said = rows.pop(field.name).strip("`")
+            assert json.loads(said) == field.default, f"{field.name}: the page says {said}, the code {field.default!r}"
+    invented = [name for name in rows if name not in {f.name for f in dataclasses.fields(BrokerConfig)}]
+    assert not invented, f"docs/configuration.md has settings that do not exist: {invented}"
+
+
+def commands(group: click.Group, path: str) -> Iterator[str]:
+    """The full names of a group's commands."""
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{path} {name}")
+        else:
+            yield f"{path} {name}"
+
+
+def test_every_command_is_documented():
+    from engine.cli.main import cli
+
+    page = (ROOT / "docs" / "operations.md").read_text()
+    missing = [name for name in commands(cli, "engine") if f"`{name}" not in page]
+    assert not missing, f"docs/operations.md does not know {missing}"
