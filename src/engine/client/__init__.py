@@ -1,0 +1,32 @@
+"""Sends and receives, on the user's side. `AsyncClient` is the door."""
+
+from __future__ import annotations
+
+from engine._native.batch import MessageBatch
+from engine._native.message import Message
+from engine.client.admin import AsyncAdmin
+from engine.client.checkpoint_consumer import AsyncCheckpointConsumer
+from engine.client.client import AsyncClient
+from engine.client.ledger import ProducerStatistics
+from engine.client.options import Batching
+from engine.client.producer import AsyncProducer
+from engine.client.queue_consumer import AsyncQueueConsumer
+from engine.client.receiver import ConsumerStatistics
+from engine.client.stream_consumer import AsyncStreamConsumer
+from engine.model.positions import Checkpoint, MessageId
+
+__all__ = [
+    "AsyncAdmin",
+    "AsyncCheckpointConsumer",
+    "AsyncClient",
+    "AsyncProducer",
+    "AsyncQueueConsumer",
+    "AsyncStreamConsumer",
+    "Batching",
+    "Checkpoint",
+    "ConsumerStatistics",
+    "Message",
+    "MessageBatch",
+    "MessageId",
+    "ProducerStatistics",
+]

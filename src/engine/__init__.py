@@ -1,0 +1,141 @@
+"""Engine: an elastic, durable message broker.
+
+Embed it (`engine.open`), serve it (`engine serve`), or connect to one (`engine.Client`).
+
+This is the public API, and nothing else is. Names are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from engine.client import (
+        AsyncAdmin,
+        AsyncCheckpointConsumer,
+        AsyncClient,
+        AsyncProducer,
+        AsyncQueueConsumer,
+        AsyncStreamConsumer,
+        Batching,
+        Checkpoint,
+        ConsumerStatistics,
+        Message,
+        MessageBatch,
+        MessageId,
+        ProducerStatistics,
+    )
+    from engine.embedded import AsyncEngine, Engine, open, open_async
+    from engine.errors import (
+        AlreadyClosedError,
+        AlreadyExistsError,
+        AuthenticationError,
+        AuthorizationError,
+        ConnectError,
+        ConsumerBusyError,
+        CorruptionError,
+        DataDirectoryBusyError,
+        DiskFullError,
+        EngineError,
+        FencedError,
+        InvalidArgumentError,
+        InvalidConfigurationError,
+        MemoryLimitError,
+        MessageTooLargeError,
+        NotFoundError,
+        ProducerBusyError,
+        ProtocolError,
+        QueueFullError,
+        StorageError,
+        TimeoutError,
+        TransactionConflictError,
+        TransactionNotFoundError,
+        UnknownOutcomeError,
+        UnsupportedError,
+    )
+    from engine.sync import Admin, CheckpointConsumer, Client, Producer, QueueConsumer, StreamConsumer
+
+    __version__: str
+
+_HOMES = {
+    "engine.client": """AsyncAdmin AsyncCheckpointConsumer AsyncClient AsyncProducer AsyncQueueConsumer AsyncStreamConsumer
+        Batching Checkpoint ConsumerStatistics Message MessageBatch MessageId ProducerStatistics""",
+    "engine.embedded": "AsyncEngine Engine open open_async",
+    "engine.errors": """AlreadyClosedError AlreadyExistsError AuthenticationError AuthorizationError ConnectError
+        ConsumerBusyError CorruptionError DataDirectoryBusyError DiskFullError EngineError FencedError InvalidArgumentError
+        InvalidConfigurationError MemoryLimitError MessageTooLargeError NotFoundError ProducerBusyError ProtocolError
+        QueueFullError StorageError TimeoutError TransactionConflictError TransactionNotFoundError UnknownOutcomeError
+        UnsupportedError""",
+    "engine.sync": "Admin CheckpointConsumer Client Producer QueueConsumer StreamConsumer",
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+__all__ = [
+    "Admin",
+    "AlreadyClosedError",
+    "AlreadyExistsError",
+    "AsyncAdmin",
+    "AsyncCheckpointConsumer",
+    "AsyncClient",
+    "AsyncEngine",
+    "AsyncProducer",
+    "AsyncQueueConsumer",
+    "AsyncStreamConsumer",
+    "AuthenticationError",
+    "AuthorizationError",
+    "Batching",
+    "Checkpoint",
+    "CheckpointConsumer",
+    "Client",
+    "ConnectError",
+    "ConsumerBusyError",
+    "ConsumerStatistics",
+    "CorruptionError",
+    "DataDirectoryBusyError",
+    "DiskFullError",
+    "Engine",
+    "EngineError",
+    "FencedError",
+    "InvalidArgumentError",
+    "InvalidConfigurationError",
+    "MemoryLimitError",
+    "Message",
+    "MessageBatch",
+    "MessageId",
+    "MessageTooLargeError",
+    "NotFoundError",
+    "Producer",
+    "ProducerBusyError",
+    "ProducerStatistics",
+    "ProtocolError",
+    "QueueConsumer",
+    "QueueFullError",
+    "StorageError",
+    "StreamConsumer",
+    "TimeoutError",
+    "TransactionConflictError",
+    "TransactionNotFoundError",
+    "UnknownOutcomeError",
+    "UnsupportedError",
+    "open",
+    "open_async",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name where it is first used (PEP 562)."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("engine")
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'engine' has no attribute {name!r}")
+    found = getattr(importlib.import_module(home), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -1,0 +1,207 @@
+"""`AsyncAdmin`: what operators do with topics, subscriptions and segments.
+
+The same methods over HTTP (a served broker) and in process (an embedded one). Which of the two it is, is the
+`AdminBackend`'s business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+from typing import Any, Protocol
+
+from engine.client.options import INITIAL_POSITIONS, check_choice, check_number
+from engine.errors import InvalidArgumentError, UnsupportedError
+from engine.limits import BUCKETS_PER_SEGMENT_MAX, SEGMENTS_PER_TOPIC_MAX
+from engine.model.names import TopicName, check_name, parse_namespace
+
+KEY_HASHES = ("xxh64", "murmur3")
+DURABILITIES = ("fsync", "interval", "os")
+
+
+class AdminBackend(Protocol):
+    """Carries out checked requests. Topics are full names (`topic://…`), instants wall-clock milliseconds."""
+
+    async def create_topic(
+        self,
+        topic: str,
+        *,
+        segments: int,
+        properties: Mapping[str, str] | None,
+        key_hash: str,
+        durability: str,
+        entry_buckets: int,
+    ) -> None:
+        """Raises AlreadyExistsError."""
+
+    async def delete_topic(self, topic: str) -> None:
+        """Raises NotFoundError."""
+
+    async def list_topics(self, namespace: str, properties: Mapping[str, str] | None) -> list[str]:
+        """Full names, sorted."""
+
+    async def get_metadata(self, topic: str) -> dict[str, Any]:
+        """The specification's ScalableTopicMetadata."""
+
+    async def get_stats(self, topic: str) -> dict[str, Any]:
+        """The specification's stats."""
+
+    async def create_subscription(self, topic: str, subscription: str, *, initial_position: str) -> None:
+        """Raises AlreadyExistsError, NotFoundError."""
+
+    async def delete_subscription(self, topic: str, subscription: str) -> None:
+        """Raises NotFoundError."""
+
+    async def seek_subscription(self, topic: str, subscription: str, when: str | int) -> None:
+        """`when`: "earliest", "latest" or milliseconds."""
+
+    async def clear_backlog(self, topic: str, subscription: str) -> None:
+        """Raises NotFoundError."""
+
+    async def close(self) -> None:
+        """Release what it holds. Idempotent."""
+
+
+class AsyncAdmin:
+    """Made by a client (`client.admin`) or an engine.
+
+    Raises the typed errors of the broker, ConnectError, TimeoutError.
+    """
+
+    def __init__(self, connect: Callable[[], Awaitable[AdminBackend]]) -> None:
+        self._connect = connect
+        self._backend: AdminBackend | None = None
+
+    async def _get(self) -> AdminBackend:
+        if self._backend is None:
+            self._backend = await self._connect()
+        return self._backend
+
+    # -- topics ----------------------------------------------------------------------------------------------
+
+    async def create_topic(
+        self,
+        topic: str,
+        *,
+        segments: int = 1,
+        properties: Mapping[str, str] | None = None,
+        key_hash: str = "xxh64",
+        durability: str = "fsync",
+        entry_buckets: int = 4,
+    ) -> None:
+        """Create a topic of `segments` equal hash ranges.
+
+        `properties`: text to text. `key_hash`: "xxh64" or "murmur3", fixed for good. `durability`: what an
+        acknowledgement means: "fsync", "interval" or "os". `entry_buckets`: over the whole topic. Raises
+        AlreadyExistsError, InvalidArgumentError.
+        """
+        name = str(TopicName.parse(topic))
+        check_number("segments", segments, 1, SEGMENTS_PER_TOPIC_MAX, whole=True)
+        check_number("entry_buckets", entry_buckets, 1, BUCKETS_PER_SEGMENT_MAX, whole=True)
+        check_choice("key_hash", key_hash, KEY_HASHES)
+        check_choice("durability", durability, DURABILITIES)
+        check_properties(properties)
+        backend = await self._get()
+        await backend.create_topic(
+            name,
+            segments=segments,
+            properties=properties,
+            key_hash=key_hash,
+            durability=durability,
+            entry_buckets=entry_buckets,
+        )
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete a topic with its messages and subscriptions. Raises NotFoundError."""
+        await (await self._get()).delete_topic(str(TopicName.parse(topic)))
+
+    async def list_topics(
+        self, namespace: str = "public/default", properties: Mapping[str, str] | None = None
+    ) -> list[str]:
+        """The full names of a namespace's topics, sorted; only those that have all these properties, if any are
+        given.
+        """
+        parse_namespace(namespace)
+        check_properties(properties)
+        return await (await self._get()).list_topics(namespace, properties)
+
+    async def get_metadata(self, topic: str) -> dict[str, Any]:
+        """The topic's layout and properties: the specification's JSON as a dict. Raises NotFoundError."""
+        return await (await self._get()).get_metadata(str(TopicName.parse(topic)))
+
+    async def get_stats(self, topic: str) -> dict[str, Any]:
+        """Segments, rates, subscriptions and consumers: the specification's JSON as a dict. Raises NotFoundError."""
+        return await (await self._get()).get_stats(str(TopicName.parse(topic)))
+
+    # -- subscriptions ---------------------------------------------------------------------------------------
+
+    async def create_subscription(self, topic: str, subscription: str, *, initial_position: str = "latest") -> None:
+        """Create it, at "earliest" or "latest". Raises AlreadyExistsError, NotFoundError."""
+        check_choice("initial_position", initial_position, INITIAL_POSITIONS)
+        name = str(TopicName.parse(topic))
+        check_name(subscription, "subscription name")
+        await (await self._get()).create_subscription(name, subscription, initial_position=initial_position)
+
+    async def delete_subscription(self, topic: str, subscription: str) -> None:
+        """Delete it in every segment, sealed ones too. Its consumers get NotFoundError. Raises NotFoundError."""
+        name = str(TopicName.parse(topic))
+        check_name(subscription, "subscription name")
+        await (await self._get()).delete_subscription(name, subscription)
+
+    async def seek_subscription(self, topic: str, subscription: str, when: str | datetime) -> None:
+        """Move it to "earliest", "latest" or the first message published at or after an aware datetime (SEMANTICS
+        38).
+        """
+        name = str(TopicName.parse(topic))
+        check_name(subscription, "subscription name")
+        await (await self._get()).seek_subscription(name, subscription, when_ms(when))
+
+    async def clear_backlog(self, topic: str, subscription: str) -> None:
+        """Acknowledge everything it has not. Raises NotFoundError."""
+        name = str(TopicName.parse(topic))
+        check_name(subscription, "subscription name")
+        await (await self._get()).clear_backlog(name, subscription)
+
+    # -- not in this version ---------------------------------------------------------------------------------
+
+    async def split_segment(self, topic: str, segment_id: int) -> None:
+        """Raises UnsupportedError: segments do not change in this version."""
+        raise _fixed_segments("split_segment")
+
+    async def merge_segments(self, topic: str, segment_id: int, other_id: int) -> None:
+        """Raises UnsupportedError: segments do not change in this version."""
+        raise _fixed_segments("merge_segments")
+
+    async def rebucket_segment(self, topic: str, segment_id: int, buckets: int) -> None:
+        """Raises UnsupportedError: segments do not change in this version."""
+        raise _fixed_segments("rebucket_segment")
+
+    async def close(self) -> None:
+        """Release what it holds. Idempotent."""
+        backend, self._backend = self._backend, None
+        if backend is not None:
+            await backend.close()
+
+
+def check_properties(properties: Mapping[str, str] | None) -> None:
+    """Raise InvalidArgumentError unless it is None or maps text to text."""
+    if properties is None:
+        return
+    if not isinstance(properties, Mapping):
+        raise InvalidArgumentError(f"properties are {type(properties).__name__}; a mapping of text to text is right")
+    for name, value in properties.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise InvalidArgumentError(f"property {name!r}: {value!r} is not text to text")
+
+
+def when_ms(when: str | datetime) -> str | int:
+    """ "earliest", "latest", or the milliseconds of an aware datetime. Raises InvalidArgumentError."""
+    if isinstance(when, datetime):
+        if when.tzinfo is None:
+            raise InvalidArgumentError(f"{when!r} has no time zone; an aware datetime is right, as datetime.now(UTC)")
+        return int(when.timestamp() * 1000)
+    return check_choice("when", when, INITIAL_POSITIONS)
+
+
+def _fixed_segments(method: str) -> UnsupportedError:
+    return UnsupportedError(f"{method}: the segments of a topic are fixed at its creation in this version")

@@ -1,0 +1,140 @@
+"""The admin API over HTTP: the specification's REST paths, errors rebuilt from their JSON."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+from yarl import URL
+
+from engine.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    ConnectError,
+    EngineError,
+    NotFoundError,
+    TimeoutError,
+)
+from engine.model.names import TopicName
+
+PREFIX = "/admin/v2/scalable"
+
+# For answers that carry no code of ours, as from a proxy in between.
+_BY_STATUS: dict[int, type[EngineError]] = {401: AuthenticationError, 403: AuthorizationError, 404: NotFoundError}
+
+
+class HttpAdmin:
+    """An AdminBackend for one broker's admin URL. Made on the loop."""
+
+    def __init__(self, url: str, *, token: str | None, timeout: float) -> None:
+        self._url = URL(url.rstrip("/"))
+        self._timeout = timeout
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout), headers=headers)
+
+    async def _call(
+        self, method: str, *parts: str, query: list[tuple[str, str]] | None = None, body: Any = None
+    ) -> Any:
+        """One request; each of `parts` is one part of the path, whatever characters it holds."""
+        url = self._url.with_path("/".join((PREFIX, *(_quote(p) for p in parts))), encoded=True)
+        if query:
+            url = url.with_query(query)
+        try:
+            async with self._session.request(method, url, json=body) as response:
+                answer = await _json(response)
+                if response.status >= 400:
+                    raise _error(response.status, answer)
+                return answer
+        except builtins.TimeoutError as e:
+            if isinstance(e, EngineError):
+                raise
+            raise TimeoutError(f"the admin API at {self._url} did not answer within {self._timeout:g} s") from e
+        except aiohttp.ClientError as e:
+            raise ConnectError(f"the admin API at {self._url} cannot be reached: {e}") from e
+
+    async def create_topic(
+        self,
+        topic: str,
+        *,
+        segments: int,
+        properties: Mapping[str, str] | None,
+        key_hash: str,
+        durability: str,
+        entry_buckets: int,
+    ) -> None:
+        """PUT /{tenant}/{namespace}/{topic}"""
+        body = {
+            "segments": segments,
+            "properties": dict(properties or {}),
+            "keyHash": key_hash,
+            "durability": durability,
+            "entryBuckets": entry_buckets,
+        }
+        await self._call("PUT", *_parts(topic), body=body)
+
+    async def delete_topic(self, topic: str) -> None:
+        """DELETE /{tenant}/{namespace}/{topic}"""
+        await self._call("DELETE", *_parts(topic))
+
+    async def list_topics(self, namespace: str, properties: Mapping[str, str] | None) -> list[str]:
+        """GET /{tenant}/{namespace}"""
+        query = [("property", f"{name}={value}") for name, value in (properties or {}).items()]
+        return list(await self._call("GET", *namespace.split("/"), query=query))
+
+    async def get_metadata(self, topic: str) -> dict[str, Any]:
+        """GET /{tenant}/{namespace}/{topic}"""
+        return dict(await self._call("GET", *_parts(topic)))
+
+    async def get_stats(self, topic: str) -> dict[str, Any]:
+        """GET /{tenant}/{namespace}/{topic}/stats"""
+        return dict(await self._call("GET", *_parts(topic), "stats"))
+
+    async def create_subscription(self, topic: str, subscription: str, *, initial_position: str) -> None:
+        """PUT /{tenant}/{namespace}/{topic}/subscriptions/{subscription}"""
+        body = {"initialPosition": initial_position}
+        await self._call("PUT", *_parts(topic), "subscriptions", subscription, body=body)
+
+    async def delete_subscription(self, topic: str, subscription: str) -> None:
+        """DELETE /{tenant}/{namespace}/{topic}/subscriptions/{subscription}"""
+        await self._call("DELETE", *_parts(topic), "subscriptions", subscription)
+
+    async def seek_subscription(self, topic: str, subscription: str, when: str | int) -> None:
+        """POST …/subscriptions/{subscription}/seek"""
+        await self._call("POST", *_parts(topic), "subscriptions", subscription, "seek", body={"when": when})
+
+    async def clear_backlog(self, topic: str, subscription: str) -> None:
+        """POST …/subscriptions/{subscription}/clear-backlog"""
+        await self._call("POST", *_parts(topic), "subscriptions", subscription, "clear-backlog")
+
+    async def close(self) -> None:
+        """Close the HTTP session."""
+        await self._session.close()
+
+
+def _parts(topic: str) -> tuple[str, str, str]:
+    name = TopicName.parse(topic)
+    return name.tenant, name.namespace, name.local
+
+
+def _quote(part: str) -> str:
+    return quote(part, safe="")
+
+
+async def _json(response: aiohttp.ClientResponse) -> Any:
+    """The answer's JSON, None for an empty one or one that is no JSON."""
+    try:
+        return await response.json(content_type=None) if await response.read() else None
+    except ValueError:
+        return None
+
+
+def _error(status: int, answer: Any) -> EngineError:
+    if isinstance(answer, dict) and isinstance(answer.get("reason"), str):
+        code = answer.get("code")
+        if isinstance(code, int):
+            return EngineError.from_code(code, answer["reason"])
+        return _BY_STATUS.get(status, EngineError)(answer["reason"])
+    return _BY_STATUS.get(status, EngineError)(f"the admin API answered {status}")

@@ -1,0 +1,305 @@
+"""A consumer's attachment to one segment: subscribe at its owner, grant credit, acknowledge, attach again after a loss.
+
+What arrives goes to the consumer's one queue. When an attachment ends, what it has queued and not delivered is
+dropped: the broker delivers it again, from the cursor (or, for a reader, from where this reader stands).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import logging
+from typing import Any, Protocol
+
+from engine.client.connection import Connection
+from engine.client.lane import ignore_outcome
+from engine.client.options import ConsumerOptions
+from engine.client.pool import Pool
+from engine.client.topic import TopicSession
+from engine.errors import (
+    AlreadyClosedError,
+    ConnectError,
+    ConsumerBusyError,
+    EngineError,
+    NotFoundError,
+    NotOwnerError,
+    TimeoutError,
+)
+from engine.wire.commands import Command
+
+log = logging.getLogger(__name__)
+
+EXCLUSIVE = "exclusive"
+SHARED = "shared"
+QUEUE = "queue"
+READER = "reader"
+
+_PASSING = (ConnectError, TimeoutError, ConsumerBusyError, AlreadyClosedError)
+
+
+class AttachmentOwner(Protocol):
+    """What an attachment wants from its consumer."""
+
+    pool: Pool
+    session: TopicSession
+    options: ConsumerOptions
+
+    def blocks_came(self, attachment: Attachment, header: dict[str, Any], payload: memoryview) -> None:
+        """A MESSAGE frame."""
+
+    def attached(self, attachment: Attachment) -> None:
+        """It begins, or begins again, at `attachment.position`: grant it credit."""
+
+    def detached(self, attachment: Attachment) -> None:
+        """What is queued of it will be delivered again."""
+
+    def end_reached(self, attachment: Attachment) -> None:
+        """`attachment.end` is known now."""
+
+    def segment_missing(self, attachment: Attachment, error: EngineError) -> bool:
+        """The broker does not know the segment or the subscription. Whether to try again."""
+
+    def fail(self, error: EngineError) -> None:
+        """The consumer cannot go on."""
+
+
+class Attachment:
+    """Loop thread only.
+
+    `position`: where delivery began, the first unacknowledged offset. `expected`: the next offset to arrive.
+    `confirmed`: the broker's durable cursor, as far as it has told (SEMANTICS 12: never more than that). `end`: where
+    a sealed segment ends, None before.
+    """
+
+    def __init__(self, owner: AttachmentOwner, segment_id: int, name: str, mode: str, start: int | None = None) -> None:
+        self.segment_id = segment_id
+        self.name = name
+        self.mode = mode
+        self.position = start or 0
+        self.expected = start or 0
+        self.confirmed = -1
+        self.end: int | None = None
+        self.draining = False  # delivers no more; acknowledgements still go through
+        self.closed = False
+        self.tried = asyncio.Event()  # the first attempt has ended, either way
+        self._owner = owner
+        self._connection: Connection | None = None
+        self._consumer_id = 0
+        self._ended_id = 0
+        self._attaching = False
+        self._attached_again: asyncio.Event = asyncio.Event()
+
+    @property
+    def connected(self) -> bool:
+        """Whether the broker serves it now."""
+        return self._connection is not None
+
+    # -- Attached --------------------------------------------------------------------------------------------
+
+    def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
+        """Messages, and how the attachment ends."""
+        if command is Command.MESSAGE:
+            if not self.draining:
+                self._owner.blocks_came(self, header, payload)
+        elif command is Command.REACHED_END:
+            self.end = header["end"]
+            self._owner.end_reached(self)
+        elif command is Command.CLOSE_CONSUMER and header.get("request_id") is None:
+            self._ended_id = header["consumer_id"]
+            error = EngineError.from_code(header.get("code") or ConnectError.code, header.get("message") or "closed")
+            self._detach()
+            self._lost(error)
+
+    def resume_writing(self) -> None:
+        """Acknowledgements and credit are never held back."""
+
+    def connection_lost(self, error: EngineError) -> None:
+        """Attach again over the next connection."""
+        self._connection = None
+        self._lost(error)
+
+    def _lost(self, error: EngineError) -> None:
+        self._attached_again.clear()
+        self._owner.detached(self)
+        if not self.closed and not self.draining and self._survives(error):
+            self.begin()
+
+    # -- attaching -------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Attach in the background, as often as it takes."""
+        if not self._attaching and not self.closed:
+            self._attaching = True
+            self._owner.pool.tasks.spawn(self._attach_in_background(), name=f"subscribe {self.name}")
+
+    async def _attach_in_background(self) -> None:
+        backoff = self._owner.pool.retry_delays()
+        session = self._owner.session
+        try:
+            while not self.closed and not self.draining:
+                epoch = session.layout.epoch
+                try:
+                    await self._attach()
+                    return
+                except EngineError as e:
+                    if self.closed or not self._survives(e):
+                        return
+                    stale = e.layout_stale
+                self.tried.set()
+                if stale:
+                    await session.wait_newer(epoch, backoff.next())
+                else:
+                    await asyncio.sleep(backoff.next())
+        except EngineError as e:  # the topic is gone
+            self._owner.fail(e)
+        finally:
+            self._attaching = False
+            self.tried.set()
+
+    def _survives(self, error: EngineError) -> bool:
+        """Whether to attach again after this; if not, its consequences."""
+        if self._owner.pool.closed:
+            return False
+        if error.layout_stale or isinstance(error, _PASSING):
+            return True
+        if isinstance(error, NotFoundError):
+            return self._owner.segment_missing(self, error)
+        self._owner.fail(error)
+        return False
+
+    async def _attach(self) -> None:
+        owner = self._owner
+        view = owner.session.layout.segments.get(self.segment_id)
+        connection = await owner.pool.get(view.url if view is not None else None)
+        consumer_id = connection.next_id()
+        header: dict[str, Any] = {
+            "consumer_id": consumer_id,
+            "topic": self.name,
+            "subscription": owner.options.subscription,
+            "consumer_name": owner.options.name,
+            "mode": self.mode,
+            "start": self.expected if self.mode == READER else None,
+            "initial_position": owner.options.initial_position if owner.options.subscription is not None else None,
+        }
+        connection.attach(consumer_id, self)
+        try:
+            answer = await connection.request(Command.SUBSCRIBE, header, owner.pool.options.operation_timeout)
+        except BaseException as e:
+            connection.detach(consumer_id)
+            if not isinstance(e, EngineError) or isinstance(e, TimeoutError):
+                self._say_close(connection, consumer_id)
+            raise
+        if self.closed or self.draining or connection.lost is not None:
+            self._say_close(connection, consumer_id)
+            return
+        if self._ended_id == consumer_id:
+            raise NotOwnerError(f"{self.name}: the attachment ended as it began")
+        self._connection, self._consumer_id = connection, consumer_id
+        self.position = self.expected = self.confirmed = answer["position"]
+        self._attached_again.set()
+        owner.attached(self)
+
+    # -- credit and acknowledgements -------------------------------------------------------------------------
+
+    def grant(self, messages: int, size: int) -> None:
+        """The consumer has room for so many messages and bytes more."""
+        if self._connection is not None and (messages > 0 or size > 0):
+            flow = {"consumer_id": self._consumer_id, "messages": messages, "bytes": size}
+            self._connection.stream.send(Command.FLOW, flow)
+
+    def send(self, command: Command, header: dict[str, Any]) -> None:
+        """A command without an answer; nothing while the connection is lost."""
+        if self._connection is not None:
+            self._connection.stream.send(command, {"consumer_id": self._consumer_id, **header})
+
+    def start_ack(
+        self, ack_type: str, *, position: int | None = None, ranges: Any = None
+    ) -> asyncio.Future[Any] | None:
+        """Send an ACK; its future ends when the acknowledgement is durable. None while the connection is lost."""
+        if self._connection is None:
+            return None
+        header = {"consumer_id": self._consumer_id, "ack_type": ack_type, "position": position, "ranges": ranges}
+        return self._connection.start_request(Command.ACK, header)
+
+    async def acknowledged(
+        self, sent: asyncio.Future[Any] | None, ack_type: str, *, position: int | None = None, ranges: Any = None
+    ) -> None:
+        """Wait for an ACK that start_ack() has sent; send it again after a loss.
+
+        Raises what the broker answers, TimeoutError.
+
+        An attachment that was given up takes the acknowledgement with it: its messages are someone else's by now.
+        """
+        timeout = self._owner.pool.options.operation_timeout
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    if sent is None:
+                        if self.closed or self.draining:
+                            return
+                        await self._attached_again.wait()
+                        sent = self.start_ack(ack_type, position=position, ranges=ranges)
+                    elif await self._confirmed(sent):
+                        break
+                    else:
+                        sent = None
+        except builtins.TimeoutError as e:
+            if isinstance(e, EngineError):
+                raise
+            raise TimeoutError(f"{self.name}: an acknowledgement was not confirmed within {timeout:g} s") from e
+        if position is not None and position > self.confirmed:
+            self.confirmed = position
+
+    async def _confirmed(self, sent: asyncio.Future[Any]) -> bool:
+        """Whether it was confirmed; False when it was lost with its attachment."""
+        connection = self._connection
+        try:
+            await sent
+            return True
+        except EngineError as e:
+            if (
+                isinstance(e, ConnectError)
+                or e.layout_stale
+                or connection is None
+                or self._connection is not connection
+            ):
+                self._owner.pool.check_open()
+                return False
+            raise
+
+    # -- ending ----------------------------------------------------------------------------------------------
+
+    def _detach(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.detach(self._consumer_id)
+
+    @staticmethod
+    def _say_close(connection: Connection, consumer_id: int) -> None:
+        if connection.lost is None:
+            future = connection.start_request(Command.CLOSE_CONSUMER, {"consumer_id": consumer_id})
+            future.add_done_callback(ignore_outcome)
+
+    def give_up(self) -> None:
+        """End it without waiting for the broker's word. Idempotent."""
+        self.closed = True
+        connection = self._connection
+        self._detach()
+        if connection is not None:
+            self._say_close(connection, self._consumer_id)
+        self._attached_again.set()
+        self.tried.set()
+
+    async def close(self) -> None:
+        """End it and wait for the broker to confirm. Acknowledges nothing. Idempotent."""
+        self.closed = True
+        connection = self._connection
+        self._detach()
+        self._attached_again.set()
+        self.tried.set()
+        if connection is not None and connection.lost is None:
+            try:
+                header = {"consumer_id": self._consumer_id}
+                await connection.request(Command.CLOSE_CONSUMER, header, self._owner.pool.options.operation_timeout)
+            except EngineError as e:
+                log.debug("%s: closing the consumer: %s", self.name, e)

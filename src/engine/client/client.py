@@ -1,0 +1,272 @@
+"""`AsyncClient`: makes producers and consumers that share connections to a broker."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol, TypeVar
+
+from engine.client.admin import AdminBackend, AsyncAdmin, check_properties
+from engine.client.admin_http import HttpAdmin
+from engine.client.checkpoint_consumer import AsyncCheckpointConsumer
+from engine.client.options import Batching, ClientOptions, ConsumerOptions, ProducerOptions
+from engine.client.pool import Pool
+from engine.client.producer import AsyncProducer
+from engine.client.queue_consumer import AsyncQueueConsumer
+from engine.client.stream_consumer import AsyncStreamConsumer
+from engine.clock import Clock, SystemClock
+from engine.errors import InvalidArgumentError, UnsupportedError
+from engine.limits import (
+    CLIENT_MEMORY_MAX,
+    OPERATION_TIMEOUT_S,
+    PENDING_BYTES_MAX,
+    RECEIVE_QUEUE_MESSAGES,
+    SEND_TIMEOUT_S,
+)
+from engine.model.names import TopicName
+from engine.model.positions import Checkpoint
+from engine.wire.stream import Connector
+from engine.wire.tcp import TcpConnector
+from engine.wire.url import parse_url
+
+
+class _Closable(Protocol):
+    async def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=_Closable)
+
+
+class AsyncClient:
+    """A client of one service, `engine://host:port`. Use it from one event loop, preferably as `async with`.
+
+    `token`: sent in the handshake. `tls`: an ssl.SSLContext. `memory_limit`: bytes that any one producer or consumer
+    may hold. `operation_timeout`: seconds for whatever has no time limit of its own. `connector`, `clock`, `rng`,
+    `admin` are for embedding and for tests.
+
+    Nothing is connected before it is needed (`async with` needs it at once, and raises ConnectError when nobody
+    answers). A lost connection is made again in the background. Raises InvalidArgumentError for a malformed URL.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        tls: ssl.SSLContext | None = None,
+        memory_limit: int = CLIENT_MEMORY_MAX,
+        operation_timeout: float = OPERATION_TIMEOUT_S,
+        connector: Connector | None = None,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+        admin: AdminBackend | None = None,
+        threadsafe: bool = False,
+    ) -> None:
+        if connector is None:
+            parse_url(url)
+        self.service_url = url
+        self._options = ClientOptions(
+            connector=connector or TcpConnector(tls=tls),
+            clock=clock or SystemClock(),
+            rng=rng or random.SystemRandom(),
+            token=token,
+            memory_limit=memory_limit,
+            operation_timeout=operation_timeout,
+            threadsafe=threadsafe,
+        )
+        self._pool = Pool(url, self._options)
+        self._open: set[_Closable] = set()
+        self._backend = admin
+        self.admin = AsyncAdmin(self._admin_backend)
+
+    # -- producers and consumers -----------------------------------------------------------------------------
+
+    async def producer(
+        self,
+        topic: str,
+        *,
+        name: str | None = None,
+        access_mode: str = "shared",
+        batching: Batching | None = None,
+        compression: str = "none",
+        send_timeout: float = SEND_TIMEOUT_S,
+        max_pending_bytes: int = PENDING_BYTES_MAX,
+        initial_sequence_id: int | None = None,
+        properties: Mapping[str, str] | None = None,
+        on_error: Callable[[Exception], object] | None = None,
+        _on_full: Callable[[], None] | None = None,
+    ) -> AsyncProducer:
+        """A producer for one topic, which is created where the broker allows it.
+
+        `name`: a name of your own makes retries exact across restarts: the broker stores each (name, sequence id)
+        once; only one producer may use it at a time. `access_mode`: "shared", "exclusive", "exclusive_with_fencing"
+        or "wait_for_exclusive". `compression`: "none", "lz4" or "zstd". `initial_sequence_id`: the first message gets
+        the next one. `on_error`: called with what befell messages of send_nowait and send_batch. Raises
+        NotFoundError, ProducerBusyError, ConnectError, TimeoutError, InvalidArgumentError.
+        """
+        check_properties(properties)
+        options = ProducerOptions(
+            name=name,
+            access_mode=access_mode,
+            batching=batching or Batching(),
+            compression=compression,
+            send_timeout=send_timeout,
+            max_pending_bytes=max_pending_bytes,
+            initial_sequence_id=initial_sequence_id,
+            properties=properties,
+            on_error=on_error,
+        )
+        producer = AsyncProducer(self._pool, TopicName.parse(topic), name or self._make_name("producer"), options)
+        return await self._started(producer, producer.start(_on_full))
+
+    async def stream_consumer(
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        namespace: str | None = None,
+        name: str | None = None,
+        initial_position: str = "latest",
+        properties: Mapping[str, str] | None = None,
+        receive_queue_size: int = RECEIVE_QUEUE_MESSAGES,
+    ) -> AsyncStreamConsumer:
+        """An ordered consumer; the consumers of one subscription share the topic's segments.
+
+        `name`: the session's name; one that comes back under its name keeps its share. `initial_position`: "earliest"
+        or "latest", where a new subscription starts. `receive_queue_size`: messages fetched ahead. Raises
+        NotFoundError, ConsumerBusyError, ConnectError, TimeoutError, InvalidArgumentError, UnsupportedError
+        (`namespace`).
+        """
+        options = self._consumer_options(name, subscription, initial_position, receive_queue_size)
+        refuse(namespace=namespace)
+        check_properties(properties)
+        consumer = AsyncStreamConsumer(self._pool, TopicName.parse(topic), options)
+        return await self._started(consumer, consumer.start())
+
+    async def queue_consumer(
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        namespace: str | None = None,
+        name: str | None = None,
+        initial_position: str = "latest",
+        properties: Mapping[str, str] | None = None,
+        receive_queue_size: int = RECEIVE_QUEUE_MESSAGES,
+        ack_timeout: float | None = None,
+        nack_backoff: object = None,
+        dead_letter: object = None,
+        priority: int | None = None,
+    ) -> AsyncQueueConsumer:
+        """A consumer of single messages; each goes to one of the subscription's consumers and comes back unless
+        acknowledged.
+
+        Raises as stream_consumer; UnsupportedError for `namespace`, `ack_timeout`, `nack_backoff`, `dead_letter` and
+        `priority`, which this version does not have.
+        """
+        options = self._consumer_options(name, subscription, initial_position, receive_queue_size)
+        refuse(
+            namespace=namespace,
+            ack_timeout=ack_timeout,
+            nack_backoff=nack_backoff,
+            dead_letter=dead_letter,
+            priority=priority,
+        )
+        check_properties(properties)
+        consumer = AsyncQueueConsumer(self._pool, TopicName.parse(topic), options)
+        return await self._started(consumer, consumer.start())
+
+    async def checkpoint_consumer(
+        self,
+        topic: str,
+        *,
+        start: Checkpoint | None = None,
+        group: str | None = None,
+        name: str | None = None,
+        receive_queue_size: int = RECEIVE_QUEUE_MESSAGES,
+    ) -> AsyncCheckpointConsumer:
+        """A reader that keeps its own position; the broker remembers nothing of it.
+
+        `start`: a Checkpoint, default `Checkpoint.latest()`. Raises NotFoundError, ConnectError, TimeoutError,
+        InvalidArgumentError, UnsupportedError (`group`).
+        """
+        refuse(group=group)
+        if start is not None and not isinstance(start, Checkpoint):
+            raise InvalidArgumentError(f"start is {type(start).__name__}; an engine.Checkpoint is right")
+        options = self._consumer_options(name, None, "latest", receive_queue_size)
+        consumer = AsyncCheckpointConsumer(self._pool, TopicName.parse(topic), options)
+        return await self._started(consumer, consumer.start(start or Checkpoint.latest()))
+
+    def transaction(self, timeout: float = 60.0) -> Any:
+        """Raises UnsupportedError: transactions are not part of this version."""
+        raise UnsupportedError("transactions are not part of this version")
+
+    def _consumer_options(
+        self, name: str | None, subscription: str | None, initial_position: str, queue_size: int
+    ) -> ConsumerOptions:
+        return ConsumerOptions(
+            name=name if name is not None else self._make_name("consumer"),
+            instance=self._make_name("instance"),
+            subscription=subscription,
+            initial_position=initial_position,
+            receive_queue_size=queue_size,
+        )
+
+    def _make_name(self, kind: str) -> str:
+        return f"{kind}-{self._options.rng.getrandbits(64):016x}"
+
+    async def _started(self, made: C, start: Awaitable[None]) -> C:
+        self._pool.check_open()
+        await start
+        self._open.add(made)
+        made.on_closed = self._open.discard  # type: ignore[attr-defined]
+        return made
+
+    # -- admin -----------------------------------------------------------------------------------------------
+
+    async def _admin_backend(self) -> AdminBackend:
+        """The one given, or HTTP to the address the broker named in its handshake."""
+        if self._backend is None:
+            self._pool.check_open()
+            url = (await self._pool.get()).admin_url
+            if url is None:
+                raise UnsupportedError(f"the broker at {self.service_url} serves no admin API")
+            self._backend = HttpAdmin(url, token=self._options.token, timeout=self._options.operation_timeout)
+        return self._backend
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    async def connect(self) -> None:
+        """Connect now. Raises ConnectError, AuthenticationError, UnsupportedError."""
+        await self._pool.get()
+
+    async def close(self) -> None:
+        """Close every producer (flushing it) and consumer, then the connections.
+
+        Idempotent. Raises the first producer's failure.
+        """
+        if self._pool.closed:
+            return
+        ended = await asyncio.gather(*(one.close() for one in list(self._open)), return_exceptions=True)
+        self._open.clear()
+        await self.admin.close()
+        await self._pool.close()
+        for outcome in ended:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def __aenter__(self) -> AsyncClient:
+        await self.connect()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+
+def refuse(**options: object) -> None:
+    """Raise UnsupportedError for the first option that was given."""
+    for name, value in options.items():
+        if value is not None:
+            raise UnsupportedError(f"the option {name} is not part of this version")

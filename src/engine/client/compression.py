@@ -1,0 +1,67 @@
+"""How an entry's body is compressed: lz4 (block format) and zstd (level 3), through their packages.
+
+The entry's header says the codec and the size before compression, so neither format carries a size of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import lz4.block
+import zstandard
+
+from engine.errors import CorruptionError, InvalidArgumentError
+
+# In every entry's header: do not change.
+NONE = 0
+LZ4 = 1
+ZSTD = 2
+
+CODECS = {"none": NONE, "lz4": LZ4, "zstd": ZSTD}
+ZSTD_LEVEL = 3
+
+Compressor = Callable[[Any], bytes]
+
+
+def compressor(name: str) -> tuple[int, Compressor | None]:
+    """(codec, function of a buffer) for "none", "lz4" or "zstd"; no function for "none".
+
+    Raises InvalidArgumentError.
+    """
+    codec = CODECS.get(name)
+    if codec is None:
+        raise InvalidArgumentError(f"compression is {name!r}; one of {', '.join(CODECS)} is right")
+    if codec == LZ4:
+        return codec, _compress_lz4
+    if codec == ZSTD:
+        return codec, zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress
+    return codec, None
+
+
+def _compress_lz4(body: Any) -> bytes:
+    return bytes(lz4.block.compress(body, store_size=False))
+
+
+def decompressor() -> Callable[[int, Any, int], bytes]:
+    """A function (codec, body, raw size) -> body, for one thread at a time.
+
+    It raises CorruptionError for a damaged body.
+    """
+    zstd = zstandard.ZstdDecompressor()
+
+    def decompress(codec: int, body: Any, raw_size: int) -> bytes:
+        try:
+            if codec == LZ4:
+                raw = bytes(lz4.block.decompress(body, uncompressed_size=raw_size))
+            elif codec == ZSTD:
+                raw = zstd.decompress(body, max_output_size=raw_size)
+            else:
+                raise CorruptionError(f"an entry names the unknown compression {codec}")
+        except (lz4.block.LZ4BlockError, zstandard.ZstdError) as e:
+            raise CorruptionError(f"an entry's body does not decompress: {e}") from e
+        if len(raw) != raw_size:
+            raise CorruptionError(f"an entry's body has {len(raw)} bytes when decompressed; its header says {raw_size}")
+        return raw
+
+    return decompress

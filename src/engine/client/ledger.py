@@ -1,0 +1,213 @@
+"""What one producer has sent and not seen answered: who waits for it, until when, and how much room it takes.
+
+An entry enters when it is sealed and leaves exactly once: acknowledged, failed, or out of time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from engine._native.batcher import Batcher, SealedEntry
+from engine.errors import TimeoutError
+from engine.model.positions import MessageId
+
+# Waiters for room are woken when this share of the limit is left in use, so that they can fill in one go.
+ROOM_SHARE = 0.75
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerStatistics:
+    """Totals since the producer was made; `pending…` are of this moment.
+
+    Bytes are of keys and values, before compression.
+    """
+
+    messages_sent: int
+    messages_acknowledged: int
+    messages_failed: int
+    entries_sent: int
+    entries_resent: int
+    bytes_sent: int
+    pending_messages: int
+    pending_bytes: int
+
+
+class Ledger:
+    """Loop thread only. Waiters are futures of either kind (asyncio's or concurrent.futures')."""
+
+    def __init__(
+        self,
+        batcher: Batcher,
+        topic: str,
+        *,
+        send_timeout: float,
+        pending_bytes_max: int,
+        on_error: Callable[[Exception], object] | None,
+    ) -> None:
+        self._batcher = batcher
+        self._make_id = partial(MessageId, topic=topic)
+        self._send_timeout = send_timeout
+        self._pending_bytes_max = pending_bytes_max
+        self._on_error = on_error
+        self._loop = asyncio.get_running_loop()
+        # Entry -> (ordinal, deadline). In order of both, since neither ever falls.
+        self._outstanding: dict[SealedEntry, tuple[int, float]] = {}
+        self._ordinal = 0
+        self._flushes: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._room: deque[asyncio.Future[None]] = deque()
+        self._sweep: asyncio.TimerHandle | None = None
+        self._error: Exception | None = None  # of a message nobody waits for; flush() raises it
+        # Totals.
+        self.entries_sent = 0
+        self.entries_resent = 0
+        self.messages_sent = 0
+        self.bytes_sent = 0
+        self.messages_acknowledged = 0
+        self.messages_failed = 0
+
+    def __len__(self) -> int:
+        return len(self._outstanding)
+
+    def __contains__(self, entry: SealedEntry) -> bool:
+        return entry in self._outstanding
+
+    def enter(self, entries: Iterable[SealedEntry]) -> None:
+        """From now on these are on their way."""
+        deadline = self._loop.time() + self._send_timeout
+        for entry in entries:
+            self._ordinal += 1
+            self._outstanding[entry] = (self._ordinal, deadline)
+            self.entries_sent += 1
+            self.messages_sent += entry.count
+            self.bytes_sent += entry.pending
+        if self._sweep is None and self._outstanding:
+            self._sweep = self._loop.call_at(deadline, self._expire)
+
+    # -- leaving ---------------------------------------------------------------------------------------------
+
+    def acknowledge(self, entries: Sequence[SealedEntry], offsets: Sequence[int]) -> None:
+        """The broker has these durable at these first offsets (-1: a duplicate whose offset it no longer knows)."""
+        freed = messages = 0
+        for entry, first_offset in zip(entries, offsets, strict=True):
+            if self._outstanding.pop(entry, None) is None:
+                continue  # out of time before; its waiters know
+            freed += entry.pending
+            messages += entry.count
+            if entry.waiters:
+                self._resolve(entry, first_offset)
+        self.messages_acknowledged += messages
+        self._left(freed, messages)
+
+    def _resolve(self, entry: SealedEntry, first_offset: int) -> None:
+        segment_id, make_id = entry.segment_id, self._make_id
+        for future, index in entry.waiters or ():
+            if not future.done():
+                future.set_result(make_id(segment_id, first_offset + index if first_offset >= 0 else -1))
+
+    def fail(self, entries: Iterable[SealedEntry], error: Exception) -> None:
+        """These will not be acknowledged: tell those who wait, and on_error and flush() about the others."""
+        freed = messages = 0
+        unheard = False
+        for entry in entries:
+            if self._outstanding.pop(entry, None) is None:
+                continue
+            freed += entry.pending
+            messages += entry.count
+            waiters = entry.waiters or ()
+            unheard = unheard or len(waiters) < entry.count
+            for future, _ in waiters:
+                if not future.done():
+                    future.set_exception(error)
+        self.messages_failed += messages
+        if unheard:
+            self._error = self._error or error
+            if self._on_error is not None:
+                self._on_error(error)
+        self._left(freed, messages)
+
+    def fail_all(self, error: Exception) -> None:
+        """Everything on its way fails."""
+        self.fail(list(self._outstanding), error)
+
+    def _left(self, freed: int, messages: int) -> None:
+        if messages:
+            self._batcher.release(freed, messages)
+        if self._room and self._batcher.pending_bytes <= self._pending_bytes_max * ROOM_SHARE:
+            self._wake_room()
+        if self._flushes:
+            self._wake_flushes()
+
+    def _expire(self) -> None:
+        """One timer per producer: fail what is past its deadline, come back for the next."""
+        now = self._loop.time()
+        self._sweep = None
+        late = []
+        for entry, (_, deadline) in self._outstanding.items():
+            if deadline > now:
+                self._sweep = self._loop.call_at(deadline, self._expire)
+                break
+            late.append(entry)
+        if late:
+            self.fail(late, TimeoutError(f"not acknowledged within {self._send_timeout:g} s; the outcome is unknown"))
+
+    def stop(self) -> None:
+        """No timer after this."""
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+
+    # -- waiting ---------------------------------------------------------------------------------------------
+
+    async def flushed(self) -> None:
+        """Wait until everything that is on its way now has left (not what comes after).
+
+        Raises the first unreported error.
+        """
+        if self._outstanding:
+            future: asyncio.Future[None] = self._loop.create_future()
+            self._flushes.append((self._ordinal, future))
+            await future
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _wake_flushes(self) -> None:
+        oldest = next(iter(self._outstanding.values()))[0] if self._outstanding else self._ordinal + 1
+        while self._flushes and self._flushes[0][0] < oldest:
+            _, future = self._flushes.popleft()
+            if not future.done():
+                future.set_result(None)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the producer takes another message."""
+        return self._batcher.pending_bytes < self._pending_bytes_max
+
+    async def wait_room(self) -> None:
+        """Wait until there is room again; first come, first served."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._room.append(future)
+        await future
+
+    def _wake_room(self) -> None:
+        waiting, self._room = self._room, deque()
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    def statistics(self) -> ProducerStatistics:
+        """A frozen record of the totals."""
+        return ProducerStatistics(
+            messages_sent=self.messages_sent,
+            messages_acknowledged=self.messages_acknowledged,
+            messages_failed=self.messages_failed,
+            entries_sent=self.entries_sent,
+            entries_resent=self.entries_resent,
+            bytes_sent=self.bytes_sent,
+            pending_messages=self._batcher.pending_messages,
+            pending_bytes=self._batcher.pending_bytes,
+        )

@@ -1,0 +1,139 @@
+"""The options that clients, producers and consumers are made with: frozen records, checked when they are made."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.clock import Clock
+from engine.errors import InvalidArgumentError
+from engine.limits import (
+    BATCH_BYTES_MAX,
+    BATCH_DELAY_S_MAX,
+    BATCH_MESSAGES_MAX,
+    CLIENT_MEMORY_MAX,
+    ENTRY_MESSAGES_MAX,
+    ENTRY_SIZE_MAX,
+    KIB,
+    MESSAGE_SIZE_MAX,
+    OPERATION_TIMEOUT_S,
+    PENDING_BYTES_MAX,
+    RECEIVE_QUEUE_MESSAGES,
+    SEND_TIMEOUT_S,
+)
+from engine.model.names import check_name
+from engine.wire.stream import Connector
+
+ACCESS_MODES = ("shared", "exclusive", "exclusive_with_fencing", "wait_for_exclusive")
+INITIAL_POSITIONS = ("earliest", "latest")
+
+
+def check_number(name: str, value: Any, low: float, high: float | None = None, *, whole: bool = False) -> None:
+    """Raise InvalidArgumentError unless `value` is a number of [low, high] (an int where `whole`)."""
+    kinds = (int,) if whole else (int, float)
+    right = f"{'an int' if whole else 'a number'} of at least {low}" + (
+        f" and at most {high}" if high is not None else ""
+    )
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        raise InvalidArgumentError(f"{name} is {value!r}; {right} is right")
+    if not value >= low or (high is not None and value > high):
+        raise InvalidArgumentError(f"{name} is {value}; {right} is right")
+
+
+def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
+    """`value` itself when it is one of `choices`; else InvalidArgumentError."""
+    if value not in choices:
+        raise InvalidArgumentError(f"{name} is {value!r}; one of {', '.join(choices)} is right")
+    return str(value)
+
+
+def check_timeout(timeout: float | None) -> None:
+    """Raise InvalidArgumentError unless it is None (no limit) or a number of seconds, 0 or more."""
+    if timeout is not None:
+        check_number("timeout", timeout, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """When a producer closes a batch: at the first of these limits.
+
+    `max_bytes` of keys and values and `max_messages` are per entry bucket; `max_delay` is how many seconds a message
+    waits at most while others are on their way. A producer with nothing on its way sends at once, whatever the delay.
+    """
+
+    max_bytes: int = BATCH_BYTES_MAX
+    max_messages: int = BATCH_MESSAGES_MAX
+    max_delay: float = BATCH_DELAY_S_MAX
+
+    def __post_init__(self) -> None:
+        check_number("batching.max_bytes", self.max_bytes, 1 * KIB, ENTRY_SIZE_MAX, whole=True)
+        check_number("batching.max_messages", self.max_messages, 1, ENTRY_MESSAGES_MAX, whole=True)
+        check_number("batching.max_delay", self.max_delay, 0, 60)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """What a client hands to everything it makes. Times are seconds, sizes bytes.
+
+    `threadsafe`: producers' `send_nowait` may be called from threads other than the loop's (the blocking client).
+    """
+
+    connector: Connector
+    clock: Clock
+    rng: random.Random
+    token: str | None = None
+    memory_limit: int = CLIENT_MEMORY_MAX
+    operation_timeout: float = OPERATION_TIMEOUT_S
+    threadsafe: bool = False
+
+    def __post_init__(self) -> None:
+        check_number("memory_limit", self.memory_limit, ENTRY_SIZE_MAX, whole=True)
+        check_number("operation_timeout", self.operation_timeout, 0.001)
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerOptions:
+    """The keyword arguments of `producer()`."""
+
+    name: str | None = None
+    access_mode: str = "shared"
+    batching: Batching = field(default_factory=Batching)
+    compression: str = "none"
+    send_timeout: float = SEND_TIMEOUT_S
+    max_pending_bytes: int = PENDING_BYTES_MAX
+    initial_sequence_id: int | None = None
+    properties: Mapping[str, str] | None = None
+    on_error: Callable[[Exception], object] | None = None
+
+    def __post_init__(self) -> None:
+        if self.name is not None:
+            check_name(self.name, "producer name")
+        check_choice("access_mode", self.access_mode, ACCESS_MODES)
+        check_number("send_timeout", self.send_timeout, 0.001)
+        check_number("max_pending_bytes", self.max_pending_bytes, MESSAGE_SIZE_MAX, whole=True)
+        if self.initial_sequence_id is not None:
+            check_number("initial_sequence_id", self.initial_sequence_id, -1, 2**63 - 1, whole=True)
+        if not isinstance(self.batching, Batching):
+            raise InvalidArgumentError(f"batching is {type(self.batching).__name__}; engine.Batching(…) is right")
+        if self.on_error is not None and not callable(self.on_error):
+            raise InvalidArgumentError("on_error is not callable; a function of one exception is right")
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerOptions:
+    """What the three kinds of consumers share. `subscription` is None for a checkpoint consumer."""
+
+    name: str
+    instance: str
+    subscription: str | None = None
+    initial_position: str = "latest"
+    receive_queue_size: int = RECEIVE_QUEUE_MESSAGES
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "consumer name")
+        if self.subscription is not None:
+            check_name(self.subscription, "subscription name")
+        check_choice("initial_position", self.initial_position, INITIAL_POSITIONS)
+        check_number("receive_queue_size", self.receive_queue_size, 1, whole=True)

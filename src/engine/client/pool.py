@@ -1,0 +1,113 @@
+"""One connection per broker URL, made when first needed, made again after a loss with jittered back-off."""
+
+from __future__ import annotations
+
+import asyncio
+
+from engine.aio.backoff import Backoff
+from engine.aio.tasks import Supervisor
+from engine.client.connection import Connection
+from engine.client.options import ClientOptions
+from engine.errors import AlreadyClosedError, ConnectError, EngineError
+from engine.wire.stream import FrameStream
+
+BACKOFF_S_FIRST = 0.02
+BACKOFF_S_MAX = 5.0
+
+
+class Pool:
+    """The connections of one client. Loop thread only.
+
+    Everybody who waits for a URL shares one attempt and its outcome. The attempt after a failed one starts with a
+    delay, so callers may simply ask again.
+    """
+
+    def __init__(self, url: str, options: ClientOptions) -> None:
+        self.url = url
+        self.options = options
+        self.closed = False
+        self.ever_connected = False
+        self.tasks = Supervisor(f"client of {url}")
+        self._connections: dict[str, Connection] = {}
+        self._attempts: dict[str, asyncio.Future[Connection]] = {}
+        self._backoffs: dict[str, Backoff] = {}
+
+    async def get(self, url: str | None = None) -> Connection:
+        """A live connection to `url` (default: the client's). Raises ConnectError and what a handshake raises."""
+        key = url or self.url
+        connection = self._connections.get(key)
+        if connection is not None and connection.lost is None:
+            return connection
+        self.check_open()
+        attempt = self._attempts.get(key)
+        if attempt is None:
+            task = self.tasks.spawn(self._attempt(key), name=f"connect {key}")
+            assert task is not None  # closed was checked above
+            attempt = self._attempts[key] = asyncio.get_running_loop().create_future()
+        return await asyncio.shield(attempt)
+
+    def check_open(self) -> None:
+        """Raise AlreadyClosedError after close()."""
+        if self.closed:
+            raise AlreadyClosedError("the client was closed")
+
+    async def _attempt(self, url: str) -> None:
+        """Connect once, after the delay that earlier failures ask for; the outcome goes to all who wait."""
+        backoff = self._backoffs.get(url)
+        try:
+            if backoff is not None:
+                await asyncio.sleep(backoff.next())
+            connection = await self._connect(url)
+        except BaseException as e:
+            self._failed(url, e)
+            if not isinstance(e, Exception):
+                raise
+            return
+        self._backoffs.pop(url, None)
+        self.ever_connected = True
+        # The broker may call itself by another name than the one it was reached by: one connection for both.
+        self._connections[url] = self._connections[connection.broker_url] = connection
+        attempt = self._attempts.pop(url)
+        if not attempt.done():
+            attempt.set_result(connection)
+
+    def _failed(self, url: str, error: BaseException) -> None:
+        if url not in self._backoffs:
+            self._backoffs[url] = Backoff(self.options.rng, initial=BACKOFF_S_FIRST, maximum=BACKOFF_S_MAX)
+        attempt = self._attempts.pop(url)
+        if attempt.done():
+            return
+        if isinstance(error, asyncio.CancelledError):
+            error = AlreadyClosedError("the client was closed")
+        elif not isinstance(error, EngineError):
+            error = ConnectError(f"no connection to {url}: {error!r}")
+        attempt.set_exception(error)
+        attempt.exception()  # retrieved: those who waited may have given up
+
+    async def _connect(self, url: str) -> Connection:
+        made: list[Connection] = []
+
+        def handler(stream: FrameStream) -> Connection:
+            made.append(Connection(url, stream))
+            return made[0]
+
+        await self.options.connector.connect(url, handler)
+        try:
+            await made[0].handshake(self.options.token)
+        except BaseException:
+            made[0].close()
+            raise
+        return made[0]
+
+    def retry_delays(self) -> Backoff:
+        """Delays for something that lives on a connection and was refused in a way that may pass."""
+        return Backoff(self.options.rng, initial=BACKOFF_S_FIRST, maximum=1.0)
+
+    async def close(self) -> None:
+        """Close every connection. Idempotent."""
+        self.closed = True
+        await self.tasks.close()
+        connections, self._connections = set(self._connections.values()), {}
+        for connection in connections:
+            connection.close()
+        await asyncio.sleep(0)  # in-memory streams say goodbye in the next turn

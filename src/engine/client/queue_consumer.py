@@ -1,0 +1,131 @@
+"""`AsyncQueueConsumer`: single messages from every segment, acknowledged one by one, delivered again when they are
+not.
+"""
+
+from __future__ import annotations
+
+from engine._native.batch import MessageBatch
+from engine._native.message import Message
+from engine.client.attachment import QUEUE, Attachment
+from engine.client.options import ConsumerOptions
+from engine.client.pool import Pool
+from engine.client.producer import refuse_transaction
+from engine.client.receiver import Receiver
+from engine.client.topic import TopicLayout
+from engine.errors import EngineError, InvalidArgumentError, NotFoundError
+from engine.model.names import TopicName
+from engine.model.positions import MessageId
+from engine.wire.commands import Command
+
+NACK_DELAY_S = 1.0
+
+Ranges = dict[int, list[list[int]]]  # segment: inclusive [first, last]
+
+
+class AsyncQueueConsumer(Receiver):
+    """Receives messages that no other consumer of the subscription has.
+
+    Made by `client.queue_consumer()`; usable with `async with`.
+
+    A message comes back (to any consumer of the subscription) when it was negatively acknowledged, or when this
+    consumer closes or is lost with it unacknowledged; its `redelivery_count` has then grown by one.
+    """
+
+    def __init__(self, pool: Pool, topic: TopicName, options: ConsumerOptions) -> None:
+        super().__init__(pool, topic, options)
+        self._finished: set[int] = set()  # sealed segments that the broker no longer has
+
+    async def start(self) -> None:
+        """Attach to every segment, active and sealed (SEMANTICS 10)."""
+        try:
+            self.layout_changed(await self.session.open())
+            self.session.follow(self.layout_changed, self.fail)
+            await self._tried_all()
+        except BaseException:
+            await self.close()
+            raise
+
+    def layout_changed(self, layout: TopicLayout) -> None:
+        """Attach to what is new, forget what is gone."""
+        for segment in layout.segments.values():
+            if segment.segment_id not in self.attachments and segment.segment_id not in self._finished:
+                attachment = Attachment(self, segment.segment_id, segment.name, QUEUE)
+                self.attachments[segment.segment_id] = attachment
+                attachment.begin()
+        for segment_id in self.attachments.keys() - layout.segments.keys():
+            self.attachments.pop(segment_id).give_up()
+
+    def segment_missing(self, attachment: Attachment, error: EngineError) -> bool:
+        """A sealed segment may have been deleted by retention (SEMANTICS 28); anything else ends the consumer."""
+        view = self.session.layout.segments.get(attachment.segment_id)
+        if view is not None and view.active:
+            self.fail(error)
+        else:
+            self._finished.add(attachment.segment_id)
+            self.attachments.pop(attachment.segment_id, None)
+        return False
+
+    # -- acknowledging ---------------------------------------------------------------------------------------
+
+    async def acknowledge(self, x: Message | MessageId | MessageBatch, *, transaction: None = None) -> None:
+        """Acknowledge a Message, an id, or every message of a MessageBatch; durable when this returns.
+
+        Raises AlreadyClosedError, TimeoutError, StorageError, InvalidArgumentError; NotFoundError for a segment that
+        is gone.
+        """
+        refuse_transaction(transaction)
+        found = ranges_of(x, self._topic)
+        self._check_open()
+        under_way = []
+        for segment_id, ranges in found.items():
+            attachment = self._attachment(segment_id)
+            under_way.append((attachment, ranges, attachment.start_ack("individual", ranges=ranges)))
+        for attachment, ranges, sent in under_way:
+            await attachment.acknowledged(sent, "individual", ranges=ranges)
+
+    async def negative_acknowledge(self, x: Message | MessageId | MessageBatch, *, delay: float = NACK_DELAY_S) -> None:
+        """Hand back: it is delivered again `delay` seconds later (at the latest when this consumer closes).
+
+        Does not wait.
+
+        Raises AlreadyClosedError, InvalidArgumentError.
+        """
+        self._check_open()
+        for segment_id, ranges in ranges_of(x, self._topic).items():
+            attachment = self._attachment(segment_id)
+            self._loop.call_later(delay, attachment.send, Command.REDELIVER, {"ranges": ranges})
+
+    def _attachment(self, segment_id: int) -> Attachment:
+        attachment = self.attachments.get(segment_id)
+        if attachment is None:
+            raise NotFoundError(f"segment {segment_id} of {self._topic} is not (or no longer) there")
+        return attachment
+
+
+def ranges_of(x: object, topic: str) -> Ranges:
+    """The offsets that `x` names, by segment. Raises InvalidArgumentError."""
+    if isinstance(x, MessageBatch):
+        return _ranges_of_batch(x)
+    ident = x.id if isinstance(x, Message) else x
+    if not isinstance(ident, MessageId):
+        raise InvalidArgumentError(
+            f"cannot acknowledge {type(x).__name__}; a Message, MessageId or MessageBatch is right"
+        )
+    if ident.topic is not None and ident.topic != topic:
+        raise InvalidArgumentError(f"{ident!r} cannot be acknowledged on {topic}")
+    if ident.segment_id < 0 or ident == MessageId.latest:
+        raise InvalidArgumentError(f"{ident!r} names no message")
+    return {ident.segment_id: [[ident.offset, ident.offset]]}
+
+
+def _ranges_of_batch(batch: MessageBatch) -> Ranges:
+    found: Ranges = {}
+    for part in batch.slices:
+        first = part.entry.first_offset + part.start
+        last = part.entry.first_offset + part.stop - 1
+        ranges = found.setdefault(part.entry.segment_id, [])
+        if ranges and ranges[-1][1] == first - 1:
+            ranges[-1][1] = last
+        else:
+            ranges.append([first, last])
+    return found

@@ -1,0 +1,328 @@
+"""What the three kinds of consumers share: one queue, receivers served in the order they came, credit, and the end.
+
+Blocks are verified once, when they arrive, and read lazily. A receive takes messages only in the very step in which
+it returns them, so a cancelled one has taken nothing (SEMANTICS 41).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from engine._native.batch import MessageBatch, decode_block
+from engine._native.entry_queue import EntryQueue
+from engine._native.message import Message
+from engine.client.attachment import QUEUE, SHARED, Attachment
+from engine.client.compression import decompressor
+from engine.client.options import ConsumerOptions, check_number, check_timeout
+from engine.client.pool import Pool
+from engine.client.topic import TopicLayout, TopicSession
+from engine.errors import AlreadyClosedError, CorruptionError, EngineError
+from engine.limits import READ_BLOCK_SIZE, RECEIVE_QUEUE_BYTES
+from engine.model.names import TopicName
+from engine.model.positions import MessageId
+
+BATCH_MESSAGES = 10_000
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerStatistics:
+    """Totals since the consumer was made; `queued…` and `segments` are of this moment. Bytes are of entries."""
+
+    messages_received: int
+    bytes_received: int
+    messages_queued: int
+    bytes_queued: int
+    segments: int
+
+
+class _Turn:
+    """A receive that waits. `future` ends with True when it may look, False when its time is over."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, future: asyncio.Future[bool]) -> None:
+        self.future = future
+
+    def wake(self, outcome: bool) -> None:
+        """End the future, once."""
+        if not self.future.done():
+            self.future.set_result(outcome)
+
+
+class Receiver(ABC):
+    """Base of the consumers. Loop thread only, but for take_now()."""
+
+    def __init__(self, pool: Pool, topic: TopicName, options: ConsumerOptions) -> None:
+        self.pool = pool
+        self.options = options
+        self.session = TopicSession(pool, topic)
+        self.attachments: dict[int, Attachment] = {}
+        self.on_closed: Callable[[Any], object] | None = None
+        self._topic = str(topic)
+        self._make_id = partial(MessageId, topic=self._topic)
+        self._queue = EntryQueue(self._topic, self._make_id)
+        self._decompress = decompressor()
+        self._loop = asyncio.get_running_loop()
+        self._turns: deque[_Turn] = deque()
+        self._failure: EngineError | None = None
+        self._closed = False
+        # What arrived and what was credited again, in total; what is between the two is queued or due.
+        self._pushed_messages = self._pushed_bytes = 0
+        self._credited_messages = self._credited_bytes = 0
+        # The smallest windows that were granted; a quarter of it is worth a FLOW.
+        self._window_messages = options.receive_queue_size
+        self._window_bytes = self._bytes_max = min(RECEIVE_QUEUE_BYTES, pool.options.memory_limit)
+        self._returning = False
+
+    # -- receiving -------------------------------------------------------------------------------------------
+
+    async def receive(self, timeout: float | None = None) -> Message | None:
+        """The next message; None when none came within `timeout` seconds (None: wait for ever).
+
+        Raises AlreadyClosedError when the consumer is closed, also meanwhile; CorruptionError for damaged data.
+        """
+        if not self._turns and self._failure is None and (message := self._queue.pop_message()) is not None:
+            self._popped()
+            return message
+        check_timeout(timeout)
+        return await self._in_turn(self._pop_message, timeout)
+
+    async def receive_batch(
+        self, max_messages: int = BATCH_MESSAGES, max_bytes: int | None = None, timeout: float | None = None
+    ) -> MessageBatch:
+        """The messages that wait, at least one, at most `max_messages` and `max_bytes` of keys and values (but one
+        message always).
+
+        Empty when none came within `timeout` seconds. Raises as receive().
+        """
+        if type(max_messages) is not int or max_messages < 1:
+            check_number("max_messages", max_messages, 1, whole=True)
+        if max_bytes is not None:
+            check_number("max_bytes", max_bytes, 1, whole=True)
+        limit = -1 if max_bytes is None else max_bytes
+        if not self._turns and self._failure is None and self._queue.messages:
+            batch = self._queue.pop_batch(max_messages, limit)
+            self._popped()
+            return batch
+        check_timeout(timeout)
+        found = await self._in_turn(partial(self._pop_batch, max_messages, limit), timeout)
+        return MessageBatch(self._topic, [], {}, self._make_id) if found is None else found
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        """Messages as they come, until the consumer is closed."""
+        return self._iterate()
+
+    async def _iterate(self) -> AsyncIterator[Message]:
+        while True:
+            try:
+                message = await self.receive()
+            except AlreadyClosedError:
+                return
+            if message is not None:
+                yield message
+
+    def take_now(self, max_messages: int | None = None, max_bytes: int = -1) -> Any:
+        """From any thread: the next Message (or MessageBatch), None when nothing waits or others wait for it before."""
+        if self._turns or self._failure is not None:
+            return None
+        found = self._pop_message() if max_messages is None else self._pop_batch(max_messages, max_bytes)
+        if found is not None and not self._returning and self._must_look():
+            self._returning = True
+            self._loop.call_soon_threadsafe(self._return_credit)
+        return found
+
+    def _pop_message(self) -> Message | None:
+        message: Message | None = self._queue.pop_message()
+        return message
+
+    def _pop_batch(self, max_messages: int, max_bytes: int) -> MessageBatch | None:
+        return self._queue.pop_batch(max_messages, max_bytes) if self._queue.messages else None
+
+    async def _in_turn(self, pop: Callable[[], T | None], timeout: float | None) -> T | None:
+        """pop() as soon as there is something and all who came before have had theirs."""
+        self._check_open()
+        turn = _Turn(self._loop.create_future())
+        self._turns.append(turn)
+        timer = None if timeout is None else self._loop.call_later(timeout, turn.wake, False)
+        if timeout is None or self._queue.messages:
+            self._wake()
+        try:
+            while await turn.future:
+                found = pop()
+                if found is not None:
+                    self._popped()
+                    return found
+                turn.future = self._loop.create_future()  # a take_now() was faster
+            return None
+        finally:
+            if timer is not None:
+                timer.cancel()
+            self._turns.remove(turn)
+            self._wake()
+
+    def _wake(self) -> None:
+        """Let the one who waits longest look, if there is something to see."""
+        if self._turns and self._queue.messages:
+            self._turns[0].wake(True)
+
+    def _check_open(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    # -- arriving --------------------------------------------------------------------------------------------
+
+    def blocks_came(self, attachment: Attachment, header: dict[str, Any], payload: memoryview) -> None:
+        """Verify a block and queue it."""
+        segment_id = attachment.segment_id
+        ordered = attachment.mode not in (QUEUE, SHARED)
+        start = attachment.expected if ordered else 0
+        try:
+            entries = decode_block(payload, header["salt"], segment_id, start if ordered else -1, self._decompress)
+        except CorruptionError as e:
+            self.fail(e)
+            return
+        self._pushed_messages += header["messages"]
+        self._pushed_bytes += len(payload)
+        self._queue.push(entries, header.get("skip"), header.get("redelivered"), start)
+        if ordered and entries:
+            attachment.expected = entries[-1].first_offset + entries[-1].count
+        self._wake()
+
+    # -- credit ----------------------------------------------------------------------------------------------
+
+    def attached(self, attachment: Attachment) -> None:
+        """Grant the whole window: its part of what the consumer may hold."""
+        share = max(len(self.attachments), 1)
+        messages = max(self.options.receive_queue_size // share, 1)
+        size = max(self._bytes_max // share, READ_BLOCK_SIZE // 4)
+        self._window_messages = min(self._window_messages, messages)
+        self._window_bytes = min(self._window_bytes, size)
+        attachment.grant(messages, size)
+
+    def detached(self, attachment: Attachment) -> None:
+        """What waits of it comes again; what is queued is dropped."""
+        self._drop(attachment.segment_id)
+
+    def _drop(self, segment_id: int) -> None:
+        """Forget what is queued of one segment; it needs no credit."""
+        self._return_credit()
+        size = self._queue.bytes
+        self._credited_messages += self._queue.drop(segment_id)
+        self._credited_bytes += size - self._queue.bytes
+
+    def _restart_queue(self) -> None:
+        """Begin with an empty queue, all credit accounted for."""
+        self._queue = EntryQueue(self._topic, self._make_id)
+        self._credited_messages, self._credited_bytes = self._pushed_messages, self._pushed_bytes
+
+    def _popped(self) -> None:
+        """After every pop, on the loop."""
+        if self._must_look():
+            self._return_credit()
+
+    def _must_look(self) -> bool:
+        """Whether enough was consumed to tell the brokers."""
+        messages = self._pushed_messages - self._queue.messages - self._credited_messages
+        size = self._pushed_bytes - self._queue.bytes - self._credited_bytes
+        return 4 * messages >= self._window_messages or 4 * size >= self._window_bytes
+
+    def _return_credit(self) -> None:
+        self._returning = False
+        self._grant(self._queue.take_credit())
+
+    def _grant(self, due: dict[int, tuple[int, int]]) -> None:
+        for segment_id, (messages, size) in due.items():
+            self._credited_messages += messages
+            self._credited_bytes += size
+            attachment = self.attachments.get(segment_id)
+            if attachment is not None:
+                attachment.grant(messages, size)
+
+    # -- what the kinds differ in ----------------------------------------------------------------------------
+
+    def end_reached(self, attachment: Attachment) -> None:  # noqa: B027 - most kinds need not know
+        """A sealed segment was sent to its end."""
+
+    def segment_missing(self, attachment: Attachment, error: EngineError) -> bool:
+        """Gone with its subscription or its topic: the consumer fails."""
+        self.fail(error)
+        return False
+
+    @abstractmethod
+    def layout_changed(self, layout: TopicLayout) -> None:
+        """A newer layout."""
+
+    async def _leave(self) -> None:  # noqa: B027 - most kinds know nobody else
+        """Say goodbye to whoever else knows this consumer."""
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    async def _tried_all(self) -> None:
+        """Wait until each attachment has been tried once; raise what made the consumer fail."""
+        waits = [asyncio.ensure_future(a.tried.wait()) for a in list(self.attachments.values())]
+        try:
+            if waits:
+                await asyncio.wait(waits, timeout=self.pool.options.operation_timeout)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        self._check_open()
+
+    def fail(self, error: EngineError) -> None:
+        """Nothing more is delivered; receives raise this."""
+        if self._failure is not None:
+            return
+        self._failure = error
+        for turn in self._turns:
+            if not turn.future.done():
+                turn.future.set_exception(error)
+
+    @property
+    def topic(self) -> str:
+        """The topic's full name."""
+        return self._topic
+
+    @property
+    def name(self) -> str:
+        """The consumer's name."""
+        return self.options.name
+
+    def statistics(self) -> ConsumerStatistics:
+        """A frozen record of totals."""
+        return ConsumerStatistics(
+            messages_received=self._pushed_messages,
+            bytes_received=self._pushed_bytes,
+            messages_queued=self._queue.messages,
+            bytes_queued=self._queue.bytes,
+            segments=len(self.attachments),
+        )
+
+    async def close(self) -> None:
+        """Leave. Acknowledges nothing (SEMANTICS 13); receives that wait raise AlreadyClosedError. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        closed = AlreadyClosedError(f"the consumer {self.options.name} of {self._topic} was closed")
+        self.fail(closed)
+        self._failure = closed
+        self._restart_queue()
+        try:
+            await asyncio.gather(*(a.close() for a in list(self.attachments.values())))
+            await self._leave()
+        finally:
+            self.session.close()
+            if self.on_closed is not None:
+                self.on_closed(self)
+
+    async def __aenter__(self) -> Any:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()

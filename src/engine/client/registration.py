@@ -1,0 +1,153 @@
+"""A stream consumer's session with its topic's controller: register, follow assignments, leave."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from engine.client.connection import Connection
+from engine.client.options import ConsumerOptions
+from engine.client.topic import TopicSession, persist
+from engine.errors import (
+    AlreadyClosedError,
+    ConnectError,
+    ConsumerBusyError,
+    EngineError,
+    NotOwnerError,
+    ProtocolError,
+    TimeoutError,
+)
+from engine.wire.commands import Command
+
+log = logging.getLogger(__name__)
+
+_PASSING = (ConnectError, TimeoutError, AlreadyClosedError)
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """One segment of this consumer's share."""
+
+    segment_id: int
+    name: str
+    mode: str
+
+
+class Registration:
+    """Loop thread only. The session is known by the consumer's name, this object of it by `options.instance`."""
+
+    def __init__(
+        self,
+        session: TopicSession,
+        options: ConsumerOptions,
+        kind: str,
+        on_assignment: Callable[[list[Assigned]], object],
+        on_failed: Callable[[EngineError], object],
+    ) -> None:
+        self._session = session
+        self._pool = session.pool
+        self._options = options
+        self._kind = kind
+        self._on_assignment = on_assignment
+        self._on_failed = on_failed
+        self._connection: Connection | None = None
+        self._consumer_id = 0
+        self._ended_id = 0
+        self._registered = False
+        self._closed = False
+
+    async def start(self) -> None:
+        """Register; `on_assignment` was called when this returns.
+
+        Raises ConsumerBusyError, NotFoundError, ConnectError, TimeoutError.
+        """
+        timeout = self._pool.options.operation_timeout
+        await persist(self._pool, self._register, timeout, f"registering with the controller of {self._session.topic}")
+        self._registered = True
+
+    async def _register(self) -> None:
+        connection = await self._pool.get(self._session.layout.controller_url)
+        consumer_id = connection.next_id()
+        connection.attach(consumer_id, self)
+        self._connection, self._consumer_id = connection, consumer_id
+        header = {
+            "consumer_id": consumer_id,
+            "topic": str(self._session.topic),
+            "subscription": self._options.subscription,
+            "consumer_name": self._options.name,
+            "instance": self._options.instance,
+            "kind": self._kind,
+            "initial_position": self._options.initial_position,
+        }
+        try:
+            await connection.request(Command.SCALABLE_TOPIC_SUBSCRIBE, header, self._pool.options.operation_timeout)
+        except BaseException:
+            connection.detach(consumer_id)
+            self._connection = None
+            raise
+        if self._ended_id == consumer_id:
+            raise NotOwnerError("the registration ended as it began")
+
+    # -- Attached --------------------------------------------------------------------------------------------
+
+    def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
+        """An assignment, or the end of the registration."""
+        if self._closed:
+            return
+        if command is Command.SCALABLE_TOPIC_ASSIGNMENT:
+            self._on_assignment(_assigned(header["segments"]))
+        elif command is Command.CLOSE_CONSUMER and header.get("request_id") is None:
+            error = EngineError.from_code(header.get("code") or NotOwnerError.code, header.get("message") or "closed")
+            self._ended_id = header["consumer_id"]
+            if self._connection is not None:
+                self._connection.detach(self._consumer_id)
+            self.connection_lost(error)
+
+    def resume_writing(self) -> None:
+        """Nothing is held back."""
+
+    def connection_lost(self, error: EngineError) -> None:
+        """Register again: within the grace period the share is kept."""
+        self._connection = None
+        if self._closed or not self._registered or self._pool.closed:
+            return
+        if error.layout_stale or isinstance(error, _PASSING):
+            self._pool.tasks.spawn(self._again(), name=f"register {self._options.name}")
+        else:
+            self._on_failed(error)
+
+    async def _again(self) -> None:
+        backoff = self._pool.retry_delays()
+        while not self._closed and self._connection is None:
+            try:
+                await self._register()
+            except EngineError as e:
+                if self._pool.closed:
+                    return
+                if not (e.layout_stale or isinstance(e, (*_PASSING, ConsumerBusyError))):
+                    self._on_failed(e)
+                    return
+                await asyncio.sleep(backoff.next())
+
+    async def close(self) -> None:
+        """Leave explicitly (SEMANTICS 13). Idempotent."""
+        self._closed = True
+        connection, self._connection = self._connection, None
+        if connection is None or connection.lost is not None:
+            return
+        header = {"consumer_id": self._consumer_id, "instance": self._options.instance}
+        try:
+            await connection.request(Command.SCALABLE_TOPIC_UNSUBSCRIBE, header, self._pool.options.operation_timeout)
+        except EngineError as e:
+            log.debug("leaving %s: %s", self._session.topic, e)
+        connection.detach(self._consumer_id)
+
+
+def _assigned(segments: list[Any]) -> list[Assigned]:
+    try:
+        return [Assigned(int(s["segment_id"]), str(s["topic"]), str(s["mode"])) for s in segments]
+    except (KeyError, TypeError, ValueError) as e:
+        raise ProtocolError(f"SCALABLE_TOPIC_ASSIGNMENT: segments are malformed: {e!r}") from e

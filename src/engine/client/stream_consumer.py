@@ -1,0 +1,144 @@
+"""`AsyncStreamConsumer`: ordered, with its share of the topic's segments and cumulative acknowledgements."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from engine._native.batch import MessageBatch
+from engine._native.message import Message
+from engine.client.attachment import Attachment
+from engine.client.options import ConsumerOptions
+from engine.client.pool import Pool
+from engine.client.producer import refuse_transaction
+from engine.client.receiver import Receiver
+from engine.client.registration import Assigned, Registration
+from engine.client.topic import TopicLayout
+from engine.errors import EngineError, InvalidArgumentError
+from engine.model.names import TopicName
+from engine.model.positions import MessageId
+
+
+class AsyncStreamConsumer(Receiver):
+    """Receives the messages of its segments, per segment in order.
+
+    Made by `client.stream_consumer()`; usable with `async with`.
+
+    The consumers of one subscription share the segments; who comes and goes makes them move. A segment that moves
+    away is let go only when everything delivered from it is acknowledged, so that order holds across the move.
+    """
+
+    def __init__(self, pool: Pool, topic: TopicName, options: ConsumerOptions) -> None:
+        super().__init__(pool, topic, options)
+        self._registration = Registration(self.session, options, "stream", self._assigned, self.fail)
+        self._wanted: dict[int, Assigned] = {}
+
+    async def start(self) -> None:
+        """Register with the topic's controller and attach to the segments it assigns."""
+        try:
+            await self.session.open()
+            await self._registration.start()
+            self.session.follow(self.layout_changed, self.fail)
+            await self._tried_all()
+        except BaseException:
+            await self.close()
+            raise
+
+    def layout_changed(self, layout: TopicLayout) -> None:
+        """The controller says what it means for this consumer."""
+
+    # -- assignment ------------------------------------------------------------------------------------------
+
+    def _assigned(self, segments: list[Assigned]) -> None:
+        """The whole share: begin what is new, let go of what is no longer in it."""
+        self._wanted = {s.segment_id: s for s in segments}
+        for attachment in list(self.attachments.values()):
+            wanted = self._wanted.get(attachment.segment_id)
+            if wanted is None or wanted.mode != attachment.mode:
+                self._let_go(attachment)
+        self._begin_wanted()
+
+    def _begin_wanted(self) -> None:
+        for wanted in self._wanted.values():
+            if wanted.segment_id not in self.attachments and not self._closed:
+                attachment = Attachment(self, wanted.segment_id, wanted.name, wanted.mode)
+                self.attachments[wanted.segment_id] = attachment
+                attachment.begin()
+
+    def _let_go(self, attachment: Attachment) -> None:
+        """Deliver no more of it; end it when all that was delivered is acknowledged (SEMANTICS 18)."""
+        attachment.draining = True
+        self._drop(attachment.segment_id)
+        self._end_drained(attachment)
+
+    def _end_drained(self, attachment: Attachment) -> None:
+        delivered = self._queue.positions.get(attachment.segment_id, 0)
+        if attachment.connected and attachment.confirmed < delivered:
+            return
+        self.attachments.pop(attachment.segment_id, None)
+        self.pool.tasks.spawn(self._ended(attachment), name=f"release {attachment.name}")
+
+    async def _ended(self, attachment: Attachment) -> None:
+        await attachment.close()
+        self._begin_wanted()  # it may have come back, or changed its mode
+
+    def detached(self, attachment: Attachment) -> None:
+        """A segment on its way out is not attached again."""
+        super().detached(attachment)
+        if attachment.draining:
+            self._end_drained(attachment)
+
+    def segment_missing(self, attachment: Attachment, error: EngineError) -> bool:
+        """The controller follows; until then its word counts. A subscription that was deleted ends the consumer."""
+        view = self.session.layout.segments.get(attachment.segment_id)
+        if view is not None:
+            self.fail(error)
+        return False
+
+    # -- acknowledging ---------------------------------------------------------------------------------------
+
+    async def acknowledge_cumulative(self, x: Message | MessageId | MessageBatch, *, transaction: None = None) -> None:
+        """Acknowledge `x` and everything delivered before it, in every segment (SEMANTICS 11); durable when this
+        returns.
+
+        `x`: a Message, its id (also one kept from before a reconnect) or a MessageBatch (its last message). What was
+        acknowledged before, or belongs to a segment that has moved to another consumer, is no error. Raises
+        AlreadyClosedError, TimeoutError, StorageError, InvalidArgumentError.
+        """
+        refuse_transaction(transaction)
+        vector = position_vector(x, self._topic)
+        self._check_open()
+        under_way: list[tuple[Attachment, int, asyncio.Future[object] | None]] = []
+        for segment_id, position in vector.items():
+            attachment = self.attachments.get(segment_id)
+            if attachment is not None and position > attachment.confirmed:
+                sent = attachment.start_ack("cumulative", position=position)
+                under_way.append((attachment, position, sent))
+        for attachment, position, sent in under_way:
+            await attachment.acknowledged(sent, "cumulative", position=position)
+            if attachment.draining and self.attachments.get(attachment.segment_id) is attachment:
+                self._end_drained(attachment)
+
+    async def _leave(self) -> None:
+        await self._registration.close()
+
+
+def position_vector(x: object, topic: str) -> Mapping[int, int]:
+    """{segment: first offset not acknowledged} that acknowledging `x` cumulatively means.
+
+    Raises InvalidArgumentError.
+    """
+    if isinstance(x, MessageBatch):
+        return x.positions if len(x) else {}
+    ident = x.id if isinstance(x, Message) else x
+    if not isinstance(ident, MessageId):
+        raise InvalidArgumentError(
+            f"cannot acknowledge {type(x).__name__}; a Message, MessageId or MessageBatch is right"
+        )
+    if ident.topic is not None and ident.topic != topic:
+        raise InvalidArgumentError(f"{ident!r} cannot be acknowledged on {topic}")
+    if ident.positions:
+        return ident.positions
+    if ident.segment_id < 0 or ident == MessageId.latest:
+        raise InvalidArgumentError(f"{ident!r} names no message")
+    return {ident.segment_id: ident.offset + 1}

@@ -1,0 +1,124 @@
+"""A broker and a client in one process: `open` for code that blocks, `open_async` for code that awaits.
+
+The two speak the same protocol as over TCP, through an in-memory pair of frame streams. With `listen` (and `admin`)
+the broker serves other processes at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from os import PathLike
+from typing import Any
+
+from engine.broker.config import BrokerConfig
+from engine.broker.server import Broker
+from engine.client.local import LocalClient, address
+from engine.errors import InvalidConfigurationError
+from engine.sync import Client
+
+PORT = 6650
+ADMIN_PORT = 8080
+URL = "engine://embedded"
+
+Path = str | PathLike[str]
+Config = BrokerConfig | Mapping[str, Any] | Path | None
+Address = str | tuple[str, int] | None
+
+
+class AsyncEngine(LocalClient):
+    """A client whose broker is in this process. Made by `open_async`; closing it closes the broker."""
+
+    def __init__(self, broker: Broker, *, threadsafe: bool) -> None:
+        super().__init__(broker.accept, URL, broker.admin, threadsafe=threadsafe)
+        self._broker = broker
+        self._broker_closed = False
+
+    @property
+    def broker(self) -> Broker:
+        """The broker itself."""
+        return self._broker
+
+    async def close(self) -> None:
+        """Close every producer (flushing it) and consumer, then the broker.
+
+        Idempotent. Raises the first producer's failure.
+        """
+        try:
+            await super().close()
+        finally:
+            if not self._broker_closed:
+                self._broker_closed = True
+                await self._broker.close()
+
+
+class Engine(Client):
+    """The same, blocking. Made by `open`; usable with `with`."""
+
+    def __init__(self, path: Path, listen: Address, admin: Address, config: Config) -> None:
+        self._begin(lambda: _open(path, listen, admin, config, threadsafe=True))
+
+
+def open(path: Path, *, listen: Address = None, admin: Address = None, config: Config = None) -> Engine:  # noqa: A001
+    """Open (or create) the data directory `path`, in this process, on a thread of its own.
+
+    `listen`: "host:port" to serve clients of other processes as well; `admin`: the same for the REST API; port 0
+    takes a free one. `config`: a BrokerConfig, a mapping of its fields, or the path of a TOML file. Raises
+    DataDirectoryBusyError, CorruptionError, UnsupportedError (made by a newer version), InvalidConfigurationError,
+    ConnectError (the address is taken).
+    """
+    return Engine(path, listen, admin, config)
+
+
+def open_async(path: Path, *, listen: Address = None, admin: Address = None, config: Config = None) -> Opening:
+    """The same on the running loop: `async with open_async(path) as engine`, or `engine = await open_async(path)`."""
+    return Opening(path, listen, admin, config)
+
+
+class Opening:
+    """An engine that is not open yet: await it, or enter it."""
+
+    def __init__(self, path: Path, listen: Address, admin: Address, config: Config) -> None:
+        self._what = (path, listen, admin, config)
+        self._engine: AsyncEngine | None = None
+
+    def __await__(self) -> Generator[Any, None, AsyncEngine]:
+        return _open(*self._what, threadsafe=False).__await__()
+
+    async def __aenter__(self) -> AsyncEngine:
+        self._engine = await self
+        return self._engine
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self._engine is not None:
+            await self._engine.close()
+
+
+async def _open(path: Path, listen: Address, admin: Address, config: Config, *, threadsafe: bool) -> AsyncEngine:
+    served_at = None if listen is None else address(listen, PORT)
+    admin_at = None if admin is None else address(admin, ADMIN_PORT)
+    broker = Broker(path, config=load_config(config))
+    try:
+        await broker.start()
+        if admin_at is not None:
+            await broker.serve_admin(*admin_at)
+        if served_at is not None:
+            await broker.serve(*served_at)
+        engine = AsyncEngine(broker, threadsafe=threadsafe)
+        await engine.connect()
+    except BaseException:
+        await broker.close()
+        raise
+    return engine
+
+
+def load_config(config: Config) -> BrokerConfig:
+    """The configuration in any of its forms. Raises InvalidConfigurationError naming the key or the file."""
+    if isinstance(config, BrokerConfig):
+        return config
+    if config is None:
+        return BrokerConfig()
+    if isinstance(config, Mapping):
+        return BrokerConfig.load(None, **config)
+    if isinstance(config, str | PathLike):
+        return BrokerConfig.load(str(config))
+    raise InvalidConfigurationError(f"config is {type(config).__name__}; a mapping or the path of a TOML file is right")
