@@ -74,9 +74,14 @@ def read_log(path: Path) -> LogReport:
     size = scan.feed(memoryview(data)[start:stop])
     rest = memoryview(data)[start + size : stop]
     entries = walk(data[start : start + size])
-    tail = 0 if log.is_zero(rest) else len(rest)
+    tail = 0 if is_zero(rest) else len(rest)
     damage = _damage(opening, closing, scan, rest)
     return LogReport(str(path), opening, closing, entries, scan.next_offset, tail, damage)
+
+
+def is_zero(data: memoryview) -> bool:
+    """Whether every byte is zero: room that was made and not used yet."""
+    return not data.tobytes().strip(b"\0")
 
 
 def _damage(opening: Opening, closing: Closing | None, scan: log.Scan, rest: memoryview) -> str | None:
@@ -85,7 +90,7 @@ def _damage(opening: Opening, closing: Closing | None, scan: log.Scan, rest: mem
     if closing is not None:
         complete = scan.next_offset == closing.end_offset and not rest
         return None if complete else f"{where}: the closed file should go on to offset {closing.end_offset}"
-    if log.is_zero(rest) or log.find_durable(rest, opening.salt, opening.segment_id, scan.next_offset) < 0:
+    if is_zero(rest) or log.find_durable(rest, opening.salt, opening.segment_id, scan.next_offset) < 0:
         return None
     try:
         log.raise_fault(scan.fault or log.FAULT_SHORT, opening.segment_id, scan.next_offset)

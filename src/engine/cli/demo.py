@@ -101,7 +101,7 @@ def show_delays(flights: Flights, parts: list[Any]) -> bool:
     received = mean_delays(*delay_columns(parts))
     click.echo()
     output.print_table(
-        ["carrier", ">flights that arrived", ">mean minutes late"],
+        ["carrier", "flights that arrived", "mean minutes late"],
         [(flights.names.get(carrier, carrier), count, mean) for carrier, count, mean in received],
     )
     click.echo()

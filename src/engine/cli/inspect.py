@@ -54,8 +54,8 @@ def show_directory(path: Path, as_json: bool) -> int:
     else:
         output.print_facts([("metadata", metadata and metadata.name), ("records", len(records))])
         click.echo()
-        columns = ["segment", "file", ">first", ">end", ">entries", "state", ">bytes", ">tail", "damage"]
-        output.print_table(columns, ([row[c.lstrip(">")] for c in columns] for row in rows))
+        columns = ["segment", "file", "first", "end", "entries", "state", "bytes", "tail", "damage"]
+        output.print_table(columns, ([row[c] for c in columns] for row in rows))
     return complain([row["damage"] for row in rows])
 
 
@@ -90,7 +90,7 @@ def show_metadata(path: Path, prefix: str, limit: int, as_json: bool) -> int:
         return 0
     shown = rows[: limit or None]
     output.print_table(
-        ["key", ">version", "modified", "value"],
+        ["key", "version", "modified", "value"],
         ([r["key"], r["version"], r["modified"], compact(r["value"])] for r in shown),
     )
     say_rest(len(rows), len(shown))

@@ -26,11 +26,13 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:
-    """Rows under their headings. A heading that starts with ">" is of a column of numbers, set to the right."""
+    """Rows under their headings; columns of numbers to the right."""
+    cells = [list(row) for row in rows]
     table = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
-    for column in columns:
-        table.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left", overflow="fold")
-    for row in rows:
+    for index, column in enumerate(columns):
+        numbers = all(isinstance(row[index], int | float | None) for row in cells)
+        table.add_column(column, justify="right" if numbers and cells else "left", overflow="fold")
+    for row in cells:
         table.add_row(*(show(cell) for cell in row))
     console().print(table)
 

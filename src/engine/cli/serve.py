@@ -58,9 +58,9 @@ async def serve(data: str, listen: tuple[str, int], admin: tuple[str, int], conf
     broker = Broker(data, config=config)
     try:
         await broker.start()
-        await broker.serve_admin(*admin)
-        await broker.serve(*listen)
-        click.echo(f"engine: serving {data} on {at(listen)}, admin on http://{at(admin)}", err=True)
+        admin_at = await broker.serve_admin(*admin)
+        listen_at = await broker.serve(*listen)
+        click.echo(f"engine: serving {data} on engine://{at(listen_at)}, admin on http://{at(admin_at)}", err=True)
         await stopped.wait()
         click.echo("engine: closing", err=True)
     finally:

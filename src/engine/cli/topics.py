@@ -79,7 +79,7 @@ def describe(topic: str, url: str, data: str | None, as_json: bool) -> None:
     click.echo()
     segments = sorted(metadata["segments"].values(), key=lambda s: (s["hashRange"]["start"], s["segmentId"]))
     output.print_table(
-        [">segment", "hash range", "state", ">buckets", "parents", "children"], map(segment_row, segments)
+        ["segment", "hash range", "state", "buckets", "parents", "children"], map(segment_row, segments)
     )
 
 
@@ -107,7 +107,7 @@ def stats(topic: str, url: str, data: str | None, as_json: bool) -> None:
     if as_json:
         output.print_json(found)
         return
-    output.print_facts([("topic", topic), *((n, v) for n, v in found.items() if not isinstance(v, (dict, list)))])
+    output.print_facts((n, v) for n, v in found.items() if not isinstance(v, (dict, list)))
     for name, part in found.items():
         rows = records(part)
         if rows:
