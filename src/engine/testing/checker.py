@@ -1,0 +1,351 @@
+"""The independent judge of a history. It knows nothing of the broker, only what clients did and saw.
+
+Each rule is a function of the evidence; the names are those of the invariants in docs/reliability.md.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+Fact = dict[str, Any]
+Place = tuple[str, int, int]  # topic, segment, offset
+
+RING_END = 0xFFFF
+_VIOLATIONS_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A broken rule, and the event that shows it."""
+
+    rule: str
+    text: str
+    event: int
+
+    def __str__(self) -> str:
+        return f"{self.rule} at event {self.event}: {self.text}"
+
+
+@dataclass(slots=True)
+class Send:
+    """One produce: how it ended, and where it said it is."""
+
+    value: str
+    key: str | None
+    client: str
+    invoked: int
+    topic: str
+    outcome: str = "info"  # what was never answered is unknown
+    segment: int = -1
+    offset: int = -1
+    ended: int = -1
+
+
+@dataclass(slots=True)
+class Attachment:
+    """One consumer's life on a subscription."""
+
+    subscription: str
+    kind: str
+    topic: str
+    client: str
+    invoked: int
+
+
+@dataclass(slots=True)
+class Evidence:
+    """A history, sorted by what it says."""
+
+    sends: dict[str, Send] = field(default_factory=dict)
+    attachments: dict[int, Attachment] = field(default_factory=dict)
+    deliveries: list[Fact] = field(default_factory=list)
+    finals: dict[Any, list[Fact]] = field(default_factory=lambda: defaultdict(list))
+    # Per subscription, in order: (event, segment -> position) of cumulative acks.
+    acks_issued: dict[str, list[tuple[int, dict[int, int]]]] = field(default_factory=lambda: defaultdict(list))
+    acks_confirmed: dict[str, list[tuple[int, dict[int, int]]]] = field(default_factory=lambda: defaultdict(list))
+    # (subscription, segment, offset) -> event of the confirmation of an individual ack.
+    ones_confirmed: dict[tuple[str, int, int], int] = field(default_factory=dict)
+    drained: dict[str, int] = field(default_factory=dict)
+    layouts: list[Fact] = field(default_factory=list)
+
+
+Rule = Callable[[Evidence], Iterator[Violation]]
+
+
+def gather(events: list[Fact]) -> Evidence:
+    """Sort a history."""
+    evidence = Evidence()
+    calls: dict[Any, Fact] = {}
+    for event in events:
+        if event["phase"] == "invoke":
+            calls[event["call"]] = event
+        _GATHERERS.get(event["what"], _gather_nothing)(evidence, event, calls.get(event.get("call"), event))
+    return evidence
+
+
+def _gather_nothing(evidence: Evidence, event: Fact, call: Fact) -> None:
+    """Events for people."""
+
+
+def _gather_send(evidence: Evidence, event: Fact, call: Fact) -> None:
+    if event["phase"] == "invoke":
+        topic = event.get("topic", "")
+        evidence.sends[event["value"]] = Send(event["value"], event["key"], event["client"], event["n"], topic)
+        return
+    send = evidence.sends[call["value"]]
+    send.outcome, send.ended = event["phase"], event["n"]
+    send.segment, send.offset = event.get("segment", -1), event.get("offset", -1)
+
+
+def _gather_attach(evidence: Evidence, event: Fact, call: Fact) -> None:
+    if event["phase"] == "invoke":
+        topic = event.get("topic", "")
+        found = Attachment(event["subscription"], event["kind"], topic, event["client"], event["n"])
+        evidence.attachments[event["call"]] = found
+
+
+def _gather_deliver(evidence: Evidence, event: Fact, call: Fact) -> None:
+    evidence.deliveries.append(event)
+
+
+def _gather_final(evidence: Evidence, event: Fact, call: Fact) -> None:
+    evidence.finals[event["reading"]].append(event)
+
+
+def _gather_ack(evidence: Evidence, event: Fact, call: Fact) -> None:
+    positions = {int(segment): position for segment, position in call["positions"].items()}
+    if event["phase"] == "invoke":
+        evidence.acks_issued[call["subscription"]].append((event["n"], positions))
+    elif event["phase"] == "ok":
+        evidence.acks_confirmed[call["subscription"]].append((event["n"], positions))
+
+
+def _gather_ack_one(evidence: Evidence, event: Fact, call: Fact) -> None:
+    if event["phase"] == "ok":
+        place = (call["subscription"], call["segment"], call["offset"])
+        evidence.ones_confirmed.setdefault(place, event["n"])
+
+
+def _gather_drained(evidence: Evidence, event: Fact, call: Fact) -> None:
+    evidence.drained[event["subscription"]] = event["n"]
+
+
+def _gather_layout(evidence: Evidence, event: Fact, call: Fact) -> None:
+    evidence.layouts.append(event)
+
+
+_GATHERERS: dict[str, Callable[[Evidence, Fact, Fact], None]] = {
+    "send": _gather_send,
+    "attach": _gather_attach,
+    "deliver": _gather_deliver,
+    "final": _gather_final,
+    "ack": _gather_ack,
+    "ack_one": _gather_ack_one,
+    "drained": _gather_drained,
+    "layout": _gather_layout,
+}
+
+
+def place_of(event: Fact) -> Place:
+    """Where a delivered or read message is."""
+    return event.get("topic", ""), event["segment"], event["offset"]
+
+
+def lost(evidence: Evidence) -> Iterator[Violation]:
+    """D1: an acknowledged produce is in every final reading, where it was said to be."""
+    for reading, events in evidence.finals.items():
+        at = {event["value"]: place_of(event) for event in events}
+        for send in evidence.sends.values():
+            if send.outcome != "ok":
+                continue
+            if send.value not in at:
+                yield Violation("D1", f"acknowledged {send.value} is not in reading {reading}", send.ended)
+            elif send.offset >= 0 and at[send.value][1:] != (send.segment, send.offset):
+                where = f"{send.segment}:{send.offset}"
+                yield Violation("D1", f"{send.value} was acknowledged at {where}, read at {at[send.value]}", send.ended)
+
+
+def _seen(evidence: Evidence) -> Iterator[Fact]:
+    yield from evidence.deliveries
+    for events in evidence.finals.values():
+        yield from events
+
+
+def phantom(evidence: Evidence) -> Iterator[Violation]:
+    """D2: what is seen was sent, and its produce did not surely fail."""
+    for event in _seen(evidence):
+        send = evidence.sends.get(event["value"])
+        if send is None:
+            yield Violation("D2", f"{event['value']} was never sent", event["n"])
+        elif send.outcome == "fail":
+            yield Violation("D2", f"{event['value']} was reported as not sent", event["n"])
+        elif send.key != event.get("key"):
+            yield Violation("D2", f"{event['value']} was sent under {send.key}, seen under {event['key']}", event["n"])
+
+
+def duplicate(evidence: Evidence) -> Iterator[Violation]:
+    """D3: a value is at one position only."""
+    for reading, events in evidence.finals.items():
+        seen: dict[str, Place] = {}
+        for event in events:
+            if event["value"] in seen:
+                text = f"reading {reading}: {event['value']} is at {seen[event['value']]} and {place_of(event)}"
+                yield Violation("D3", text, event["n"])
+            seen[event["value"]] = place_of(event)
+
+
+def disagreement(evidence: Evidence) -> Iterator[Violation]:
+    """D4: a position holds one value for everybody, and every final reading is the same."""
+    held: dict[Place, str] = {}
+    for event in _seen(evidence):
+        value = held.setdefault(place_of(event), event["value"])
+        if value != event["value"]:
+            yield Violation("D4", f"{place_of(event)} holds {value} and {event['value']}", event["n"])
+    for send in evidence.sends.values():
+        place = (send.topic, send.segment, send.offset)
+        if send.outcome == "ok" and send.offset >= 0 and held.get(place, send.value) != send.value:
+            yield Violation("D4", f"{send.value} was acknowledged at {place}, which holds {held[place]}", send.ended)
+    readings = [(reading, {place_of(e): e["value"] for e in events}) for reading, events in evidence.finals.items()]
+    for (first, one), (second, other) in pairwise(readings):
+        if one != other:
+            differ = sorted(one.items() ^ other.items())[:4]
+            at = max((e["n"] for e in evidence.finals[second]), default=0)
+            yield Violation("D4", f"readings {first} and {second} differ: {differ}", at)
+
+
+def key_order(evidence: Evidence) -> Iterator[Violation]:
+    """O1: what one client sent under one key is read in the order it was sent."""
+    for events in evidence.finals.values():
+        last: dict[tuple[str, str], Send] = {}
+        for event in events:
+            send = evidence.sends.get(event["value"])
+            if send is None or send.key is None:
+                continue
+            before = last.get((send.client, send.key))
+            if before is not None and before.invoked > send.invoked:
+                yield Violation("O1", f"{send.value} is read behind {before.value}", event["n"])
+            last[send.client, send.key] = send
+
+
+def _reached(acks: list[tuple[int, dict[int, int]]], segment: int, until: int) -> int:
+    """The furthest position acknowledged in a segment by events before `until`."""
+    return max((positions.get(segment, 0) for n, positions in acks if n < until), default=0)
+
+
+def delivery_order(evidence: Evidence) -> Iterator[Violation]:
+    """O2: a stream consumer sees a segment without gaps, rising, from earliest.
+
+    Whoever starts on a segment, or starts again, starts at or before the furthest acknowledgement issued.
+    """
+    last: dict[tuple[Any, int], int] = {}
+    for event in evidence.deliveries:
+        attachment = evidence.attachments[event["attachment"]]
+        if attachment.kind != "stream":
+            continue
+        segment, offset = event["segment"], event["offset"]
+        before = last.get((event["attachment"], segment))
+        last[event["attachment"], segment] = offset
+        if before is not None and (offset == before + 1 or (event.get("shared") and offset > before)):
+            continue
+        issued = _reached(evidence.acks_issued[attachment.subscription], segment, event["n"])
+        if offset > issued:
+            came = "starts" if before is None else f"jumps from {before}"
+            text = f"{attachment.client} {came} at {segment}:{offset}; acknowledged is only up to {issued}"
+            yield Violation("O2", text, event["n"])
+
+
+def ack_regression(evidence: Evidence) -> Iterator[Violation]:
+    """C1: who attaches after a cumulative ack was confirmed is not given what it covers."""
+    covered: dict[tuple[Any, int], int] = {}
+    for event in evidence.deliveries:
+        attachment = evidence.attachments[event["attachment"]]
+        segment, offset, name = event["segment"], event["offset"], attachment.subscription
+        key = (event["attachment"], segment)
+        if key not in covered:
+            covered[key] = _reached(evidence.acks_confirmed[name], segment, attachment.invoked)
+        if offset < covered[key] and attachment.kind == "stream":
+            text = f"{segment}:{offset} delivered again; {name} had acknowledged up to {covered[key]}"
+            yield Violation("C1", text, event["n"])
+
+
+def redelivered_after_ack(evidence: Evidence) -> Iterator[Violation]:
+    """C2: who attaches after an individual ack was confirmed is not given that message."""
+    for event in evidence.deliveries:
+        attachment = evidence.attachments[event["attachment"]]
+        place = (attachment.subscription, event["segment"], event["offset"])
+        confirmed = evidence.ones_confirmed.get(place)
+        if attachment.kind == "queue" and confirmed is not None and confirmed < attachment.invoked:
+            yield Violation("C2", f"{place} delivered again after its acknowledgement", event["n"])
+
+
+def never_delivered(evidence: Evidence) -> Iterator[Violation]:
+    """C2: a drained subscription was given everything that the final readings show."""
+    for subscription, drained in evidence.drained.items():
+        ours = {n for n, a in evidence.attachments.items() if a.subscription == subscription}
+        given = {event["value"] for event in evidence.deliveries if event["attachment"] in ours}
+        topics = {evidence.attachments[n].topic for n in ours}
+        for events in list(evidence.finals.values())[:1]:
+            for event in events:
+                if event["value"] not in given and event.get("topic", "") in topics:
+                    yield Violation("C2", f"{subscription} was never given {event['value']}", drained)
+
+
+def tiling(evidence: Evidence) -> Iterator[Violation]:
+    """G1: the active ranges tile the ring; an epoch means one layout, and a sealed segment stays so."""
+    known: dict[tuple[str, int], list[Fact]] = {}
+    for event in sorted(evidence.layouts, key=lambda e: e["epoch"]):
+        active = sorted((s["start"], s["end"]) for s in event["segments"] if s["state"] == "ACTIVE")
+        ends = [-1, *(end for _, end in active)]
+        starts = [*(start for start, _ in active), RING_END + 1]
+        if any(end + 1 != start for end, start in zip(ends, starts, strict=True)):
+            yield Violation("G1", f"epoch {event['epoch']}: active ranges {active} do not tile the ring", event["n"])
+        shape = sorted(event["segments"], key=lambda s: int(s["id"]))
+        if known.setdefault((event.get("topic", ""), event["epoch"]), shape) != shape:
+            yield Violation("G1", f"epoch {event['epoch']} names two layouts", event["n"])
+
+
+def segment_life(evidence: Evidence) -> Iterator[Violation]:
+    """G2: ACTIVE, then SEALED, then gone; a range never changes."""
+    seen: dict[tuple[str, int], tuple[Fact, int]] = {}
+    for event in sorted(evidence.layouts, key=lambda e: e["epoch"]):
+        for segment in event["segments"]:
+            name = (event.get("topic", ""), segment["id"])
+            before, _ = seen.get(name, (segment, 0))
+            if before["state"] == "SEALED" and segment["state"] == "ACTIVE":
+                yield Violation("G2", f"segment {name} became active again", event["n"])
+            if (before["start"], before["end"]) != (segment["start"], segment["end"]):
+                yield Violation("G2", f"segment {name} changed its range", event["n"])
+            seen[name] = (segment, event["epoch"])
+
+
+RULES: tuple[Rule, ...] = (
+    lost,
+    phantom,
+    duplicate,
+    disagreement,
+    key_order,
+    delivery_order,
+    ack_regression,
+    redelivered_after_ack,
+    never_delivered,
+    tiling,
+    segment_life,
+)
+
+
+def check(events: list[Fact]) -> list[Violation]:
+    """Every violation that the history shows, in the order of the events."""
+    evidence = gather(events)
+    found = [violation for rule in RULES for violation in rule(evidence)]
+    return sorted(found, key=lambda violation: violation.event)
+
+
+def describe(violations: list[Violation]) -> str:
+    """The first violations, one a line."""
+    lines = [str(violation) for violation in violations[:_VIOLATIONS_SHOWN]]
+    more = len(violations) - len(lines)
+    return "\n".join([*lines, f"and {more} more"] if more > 0 else lines)

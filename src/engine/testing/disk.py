@@ -1,0 +1,394 @@
+"""A disk in memory that forgets, tears and refuses: `storage.disk.Disk` for simulations.
+
+Files are memfds, so native code has real descriptors. Beside what is visible the disk keeps what is durable: the state
+of each file and directory at its last sync, and the operations since. A power cut keeps a legal part of those: of each
+write any of its sectors, of each directory any prefix of its changes. A killed process loses nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from typing_extensions import Buffer
+
+from engine.errors import DataDirectoryBusyError
+
+SECTOR = 512
+_KEEP_ALL, _KEEP_NONE = 0.3, 0.6  # of a write that was not synced, in a power cut; between 0.6 and 1: any sectors
+
+
+@dataclass(slots=True)
+class _Write:
+    """Bytes put at a position."""
+
+    position: int
+    data: bytes
+
+
+@dataclass(slots=True)
+class _Truncate:
+    """The file was given a size."""
+
+    size: int
+
+
+class _Inode:
+    """One file: what is visible (in the memfd), what is durable, and what lies between."""
+
+    def __init__(self) -> None:
+        self.fd = os.memfd_create("engine-sim")
+        self.durable = bytearray()
+        self.pending: list[_Write | _Truncate] = []
+
+    def __del__(self) -> None:
+        os.close(self.fd)
+
+    def sync(self) -> None:
+        for operation in self.pending:
+            _apply(self.durable, operation)
+        self.pending.clear()
+
+    def lose(self, rng: random.Random) -> None:
+        """A power cut, or a failed sync: some of what was pending is durable, the rest never will be."""
+        for operation in self.pending:
+            for part in _survivors(operation, rng):
+                _apply(self.durable, part)
+        self.pending.clear()
+
+    def show_durable(self) -> None:
+        """What the medium holds becomes what is read."""
+        os.ftruncate(self.fd, 0)
+        os.pwrite(self.fd, self.durable, 0)
+
+
+def _apply(content: bytearray, operation: _Write | _Truncate) -> None:
+    if isinstance(operation, _Write):
+        end = operation.position + len(operation.data)
+        content.extend(bytes(max(0, operation.position - len(content))))
+        content[operation.position : end] = operation.data
+    elif operation.size < len(content):
+        del content[operation.size :]
+    else:
+        content.extend(bytes(operation.size - len(content)))
+
+
+def _survivors(operation: _Write | _Truncate, rng: random.Random) -> list[_Write | _Truncate]:
+    luck = rng.random()
+    if luck < _KEEP_ALL:
+        return [operation]
+    if luck < _KEEP_NONE or isinstance(operation, _Truncate):
+        return []
+    first = operation.position - operation.position % SECTOR
+    end = operation.position + len(operation.data)
+    parts: list[_Write | _Truncate] = []
+    for sector in range(first, end, SECTOR):
+        if rng.random() < 0.5:
+            start = max(sector, operation.position)
+            data = operation.data[start - operation.position : sector + SECTOR - operation.position]
+            parts.append(_Write(start, data))
+    return parts
+
+
+# What happens to names at once, or not at all: each now means an inode, or nothing. All are in one directory.
+_Change = list[tuple[str, _Inode | None]]
+
+
+def _link(names: dict[str, _Inode], path: str, inode: _Inode | None) -> None:
+    if inode is None:
+        names.pop(path, None)
+    else:
+        names[path] = inode
+
+
+@dataclass(slots=True)
+class Fault:
+    """Let an operation fail: the `after`-th and up to `times` following ones of its kind on paths that hold `path`.
+
+    `operation` is a method's name: "write", "sync", "sync_directory", "create", "rename", "truncate", "unlink".
+    A failing write leaves a random prefix; a failing sync leaves a random part of what was written, and all of it then
+    counts as clean, so that a second sync would succeed without making it durable, as on Linux.
+    """
+
+    operation: str
+    error: int = errno.EIO
+    path: str = ""
+    after: int = 0
+    times: int = 1
+
+
+@dataclass(slots=True)
+class DiskStatistics:
+    """How often each operation was called."""
+
+    calls: dict[str, int] = field(default_factory=dict)
+
+
+class SimDisk:
+    """The medium of one machine; it outlives the processes that use it through `mount()`."""
+
+    def __init__(self, rng: random.Random, *, capacity: int | None = None) -> None:
+        """`capacity`: bytes of all files together, above which writes fail with ENOSPC."""
+        self._rng = rng
+        self.capacity = capacity
+        self.faults: list[Fault] = []
+        self.statistics = DiskStatistics()
+        self._files: dict[str, _Inode] = {}
+        self._directories: set[str] = {"", "/"}
+        self._durable_files: dict[str, _Inode] = {}
+        # Directory -> its changes since its last sync, in order.
+        self._pending: dict[str, list[_Change]] = {}
+        self._locks: set[str] = set()
+        self._generation = 0
+
+    def mount(self) -> MountedDisk:
+        """A view for one process. It ends with the next kill() or crash()."""
+        return MountedDisk(self, self._generation)
+
+    def kill(self) -> None:
+        """The process died: its locks and files are closed, everything written stays."""
+        self._generation += 1
+        self._locks.clear()
+
+    def crash(self) -> None:
+        """Power cut: what was not synced is lost but for a random, legal part."""
+        self.kill()
+        for changes in self._pending.values():
+            for change in changes[: self._rng.randint(0, len(changes))]:
+                self._make_durable(change)
+        self._pending.clear()
+        self._files = dict(self._durable_files)
+        for inode in self._files.values():
+            inode.lose(self._rng)
+            inode.show_durable()
+
+    def corrupt(self, path: str, position: int, mask: int = 1) -> None:
+        """Flip bits of a byte, on the medium and in what is read."""
+        inode = self._files[path]
+        (byte,) = os.pread(inode.fd, 1, position)
+        os.pwrite(inode.fd, bytes([byte ^ mask]), position)
+        if position < len(inode.durable):
+            inode.durable[position] ^= mask
+
+    def paths(self) -> list[str]:
+        """Every file, in order."""
+        return sorted(self._files)
+
+    def read(self, path: str) -> bytes:
+        """The visible bytes of a file."""
+        fd = self._files[path].fd
+        return os.pread(fd, os.fstat(fd).st_size, 0)
+
+    def used(self) -> int:
+        """Bytes of all files together."""
+        return sum(os.fstat(inode.fd).st_size for inode in self._files.values())
+
+    def _make_durable(self, change: _Change) -> None:
+        for path, inode in change:
+            _link(self._durable_files, path, inode)
+
+    def _change(self, change: _Change) -> None:
+        for path, inode in change:
+            _link(self._files, path, inode)
+        self._pending.setdefault(os.path.dirname(change[0][0]), []).append(change)
+
+    def _enter(self, operation: str, path: str) -> Fault | None:
+        """Count an operation; the fault that hits it, if one does."""
+        calls = self.statistics.calls
+        calls[operation] = calls.get(operation, 0) + 1
+        for fault in self.faults:
+            if fault.operation == operation and fault.path in path and fault.times > 0:
+                fault.after -= 1
+                if fault.after < 0:
+                    fault.times -= 1
+                    return fault
+        return None
+
+
+class MountedDisk:
+    """The disk as one process sees it; see storage.disk.Disk for what each method promises."""
+
+    def __init__(self, disk: SimDisk, generation: int) -> None:
+        self._disk = disk
+        self._generation = generation
+
+    def _enter(self, operation: str, path: str) -> None:
+        """Raise when the process is dead or a fault is due."""
+        self._check_alive(path)
+        fault = self._disk._enter(operation, path)
+        if fault is not None:
+            raise OSError(fault.error, os.strerror(fault.error), path)
+
+    def _check_alive(self, path: str) -> None:
+        if self._generation != self._disk._generation:
+            raise OSError(errno.EIO, "the process that had this disk is dead", path)
+
+    def create(self, path: str) -> SimFile:
+        """A new, empty file."""
+        self._enter("create", path)
+        if not self.exists(os.path.dirname(path)):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        inode = _Inode()
+        self._disk._change([(path, inode)])
+        return SimFile(self, self._disk, path, inode)
+
+    def open(self, path: str) -> SimFile:
+        """An existing file."""
+        self._enter("open", path)
+        if path not in self._disk._files:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return SimFile(self, self._disk, path, self._disk._files[path])
+
+    def list(self, path: str) -> list[str]:
+        """The names in a directory, sorted."""
+        self._enter("list", path)
+        prefix = path.rstrip("/") + "/"
+        below = [*self._disk._files, *self._disk._directories]
+        return sorted({p[len(prefix) :].split("/")[0] for p in below if p.startswith(prefix)} - {""})
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file or directory."""
+        self._check_alive(path)
+        return path in self._disk._files or path.rstrip("/") in self._disk._directories
+
+    def make_directories(self, path: str) -> None:
+        """The directory with its parents, durable."""
+        self._enter("make_directories", path)
+        path = path.rstrip("/")
+        while path not in self._disk._directories:
+            self._disk._directories.add(path)
+            path = os.path.dirname(path)
+
+    def rename(self, old: str, new: str) -> None:
+        """Atomically replace."""
+        self._enter("rename", old)
+        if old not in self._disk._files:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), old)
+        self._disk._change([(new, self._disk._files[old]), (old, None)])
+
+    def unlink(self, path: str) -> None:
+        """Remove a file."""
+        self._enter("unlink", path)
+        if path in self._disk._files:
+            self._disk._change([(path, None)])
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory. Raises OSError when it is not."""
+        self._enter("remove_directory", path)
+        if self.list(path):
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
+        self._disk._directories.discard(path.rstrip("/"))
+
+    def sync_directory(self, path: str) -> None:
+        """Make the directory's changes durable."""
+        self._enter("sync_directory", path)
+        for change in self._disk._pending.pop(path.rstrip("/"), []):
+            self._disk._make_durable(change)
+
+    def lock(self, path: str) -> SimLock:
+        """Hold the lock file. Raises DataDirectoryBusyError."""
+        self._enter("lock", path)
+        if path in self._disk._locks:
+            raise DataDirectoryBusyError(f"{path} is locked: another process has this data directory open")
+        self._disk._locks.add(path)
+        return SimLock(lambda: self._release(path))
+
+    def _release(self, path: str) -> None:
+        if self._generation == self._disk._generation:
+            self._disk._locks.discard(path)
+
+
+class SimLock:
+    """A held lock file."""
+
+    def __init__(self, release: Callable[[], None]) -> None:
+        self._release: Callable[[], None] | None = release
+
+    def release(self) -> None:
+        """Let go. Idempotent."""
+        release, self._release = self._release, None
+        if release is not None:
+            release()
+
+
+class SimFile:
+    """One open file; see storage.disk.File."""
+
+    def __init__(self, mount: MountedDisk, disk: SimDisk, path: str, inode: _Inode) -> None:
+        self.path = path
+        self._mount = mount
+        self._disk = disk
+        self._inode = inode
+        self._closed = False
+
+    def _fault(self, operation: str) -> Fault | None:
+        if self._closed:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF), self.path)
+        self._mount._check_alive(self.path)
+        return self._disk._enter(operation, self.path)
+
+    def size(self) -> int:
+        """Bytes."""
+        return os.fstat(self._inode.fd).st_size
+
+    def read_into(self, buffer: Buffer, position: int) -> int:
+        """Fill the buffer; how many bytes were read."""
+        fault = self._fault("read")
+        if fault is not None:
+            raise OSError(fault.error, os.strerror(fault.error), self.path)
+        with memoryview(buffer).cast("B") as view:
+            return os.preadv(self._inode.fd, [view], position) if len(view) else 0
+
+    def write(self, buffers: Sequence[Buffer], position: int) -> None:
+        """Write all, or fail with a prefix written."""
+        data = b"".join(bytes(memoryview(buffer).cast("B")) for buffer in buffers)
+        fault = self._fault("write")
+        error = None if fault is None else fault.error
+        if error is None and self._over_capacity(position + len(data)):
+            error = errno.ENOSPC
+        if error is not None:
+            data = data[: self._disk._rng.randint(0, len(data))]
+            if error == errno.ENOSPC and self._disk.capacity is not None:
+                data = b""
+        if data:
+            os.pwrite(self._inode.fd, data, position)
+            self._inode.pending.append(_Write(position, data))
+        if error is not None:
+            raise OSError(error, os.strerror(error), self.path)
+
+    def _over_capacity(self, end: int) -> bool:
+        growth = max(0, end - self.size())
+        return self._disk.capacity is not None and self._disk.used() + growth > self._disk.capacity
+
+    def truncate(self, size: int) -> None:
+        """Cut or lengthen."""
+        fault = self._fault("truncate")
+        if fault is not None:
+            raise OSError(fault.error, os.strerror(fault.error), self.path)
+        os.ftruncate(self._inode.fd, size)
+        self._inode.pending.append(_Truncate(size))
+
+    def sync(self) -> None:
+        """Make the file's bytes durable, or lose some of them for good."""
+        fault = self._fault("sync")
+        if fault is not None:
+            self._inode.lose(self._disk._rng)
+            raise OSError(fault.error, os.strerror(fault.error), self.path)
+        self._inode.sync()
+
+    def drop_cache(self) -> None:
+        """Forget what is clean: after a failed sync, reads show the medium."""
+        self._fault("drop_cache")
+        if not self._inode.pending:
+            self._inode.show_durable()
+
+    def fileno(self) -> int:
+        """A real descriptor of the bytes."""
+        return self._inode.fd
+
+    def close(self) -> None:
+        """Release the file. It syncs nothing. Idempotent."""
+        self._closed = True

@@ -1,0 +1,96 @@
+"""What clients did and saw, written down as it happened: the input of checker.py, in memory or as lines of JSON.
+
+Every event is a flat map with `n` (its place), `time`, `client`, `what` and `phase`. A call writes `invoke` before it
+starts, and afterwards `ok`, `fail` (it surely had no effect) or `info` (nobody knows), with the same `call`. Values are
+unique in a history, and name their client, counter and key.
+
+    what        phase and fields
+    send        invoke: value, key, topic      ok: segment, offset (-1: unknown)
+    attach      invoke: subscription, kind ("stream", "queue", "reader"), topic     ok
+    deliver     ok: attachment (call of the attach), value, key, segment, offset, shared
+    ack         invoke: subscription, positions {segment: first offset not acknowledged}     ok
+    ack_one     invoke: subscription, segment, offset     ok
+    drained     ok: subscription; it was read to the end, nothing is left
+    final       ok: reading, value, key, segment, offset; of one whole reading from earliest, in order
+    layout      ok: epoch, segments [{id, start, end, state}]
+    fault       ok: text
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+Fact = dict[str, Any]
+
+
+def value_of(client: str, counter: int, key: str | None, size: int = 0) -> bytes:
+    """A value that says who sent it, as which, under which key; padded to `size` bytes."""
+    text = json.dumps([client, counter, key]).encode()
+    return text + b" " * (size - len(text))
+
+
+def parse_value(value: bytes) -> tuple[str, int, str | None]:
+    """(client, counter, key) of value_of(). Raises ValueError."""
+    client, counter, key = json.loads(value)
+    return client, counter, key
+
+
+class History:
+    """A growing list of events. `out`, when given, gets each as a line as well."""
+
+    def __init__(self, now: Callable[[], float], out: Callable[[str], object] | None = None) -> None:
+        self.events: list[Fact] = []
+        self._now = now
+        self._out = out
+        self._calls = 0
+
+    def record(self, client: str, what: str, phase: str = "ok", **fields: Any) -> None:
+        """Write one event."""
+        event = {"n": len(self.events), "time": round(self._now(), 6), "client": client, "what": what, "phase": phase}
+        event.update(fields)
+        self.events.append(event)
+        if self._out is not None:
+            self._out(json.dumps(event) + "\n")
+
+    def invoke(self, client: str, what: str, **fields: Any) -> Call:
+        """Write the start of a call."""
+        self._calls += 1
+        self.record(client, what, "invoke", call=self._calls, **fields)
+        return Call(self, client, what, self._calls)
+
+
+class Call:
+    """A started call; it ends once."""
+
+    def __init__(self, history: History, client: str, what: str, number: int) -> None:
+        self.number = number
+        self._history = history
+        self._client = client
+        self._what = what
+
+    def _end(self, phase: str, fields: Fact) -> None:
+        self._history.record(self._client, self._what, phase, call=self.number, **fields)
+
+    def ok(self, **fields: Any) -> None:
+        """It took effect."""
+        self._end("ok", fields)
+
+    def fail(self, error: object) -> None:
+        """It surely had no effect."""
+        self._end("fail", {"error": str(error)})
+
+    def info(self, error: object) -> None:
+        """It may have had an effect."""
+        self._end("info", {"error": str(error)})
+
+
+def load(lines: Iterable[str]) -> list[Fact]:
+    """The events of lines that a History wrote; a torn last line is left out."""
+    events = []
+    for line in lines:
+        if not line.endswith("\n"):
+            break
+        events.append(json.loads(line))
+    return events

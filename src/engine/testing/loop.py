@@ -1,0 +1,138 @@
+"""An asyncio event loop on virtual time: it never waits, time jumps to the next timer when there is nothing to do.
+
+Callbacks run in the order asyncio gives them, so that a program without threads, sockets and other randomness runs the
+same way every time. Iteration over sets of text depends on PYTHONHASHSEED.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Executor, Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_TURNS_WITHOUT_TIME_MAX = 200_000
+
+
+class DeadlockError(RuntimeError):
+    """Nothing is ready, no timer is set, and the program has not ended."""
+
+
+class LivelockError(RuntimeError):
+    """The program runs on and on without time passing, or past its time limit."""
+
+
+class _JumpingSelector(selectors.BaseSelector):
+    """Selects nothing; instead of waiting it moves the loop's time."""
+
+    def __init__(self, wait: Callable[[float | None], None]) -> None:
+        self._wait = wait
+        self._keys: dict[Any, selectors.SelectorKey] = {}
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        """The loop's own wake-up pipe is registered, and never looked at."""
+        key = self._keys[fileobj] = selectors.SelectorKey(fileobj, fileobj, events, data)
+        return key
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        """Forget it."""
+        return self._keys.pop(fileobj)
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Nothing is ever ready; time passes."""
+        self._wait(timeout)
+        return []
+
+    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
+        """What is registered."""
+        return self._keys
+
+
+class InlineExecutor(Executor):
+    """Runs what is submitted at once, on the caller's thread."""
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """A finished future."""
+        future: Future[T] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except BaseException as e:
+            future.set_exception(e)
+        return future
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """The loop. `run_in_executor` runs inline; sockets and subprocesses are not for it."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._deadline = float("inf")
+        self._turns = 0
+        super().__init__(_JumpingSelector(self._pass_time))
+        self._clock_resolution = 1e-9
+        self.executor = InlineExecutor()
+        self.problems: list[dict[str, Any]] = []
+        self.set_exception_handler(lambda _, context: self.problems.append(context))
+
+    def time(self) -> float:
+        """Virtual seconds since the loop was made."""
+        return self._now
+
+    def _pass_time(self, timeout: float | None) -> None:
+        if timeout is None:
+            raise DeadlockError("nothing is left to do, and these wait:\n" + describe_tasks(self))
+        self._turns = 0 if timeout > 0 else self._turns + 1
+        self._now += timeout
+        if self._now > self._deadline:
+            raise LivelockError(f"not done after {self._now:g} virtual seconds:\n" + describe_tasks(self))
+        if self._turns > _TURNS_WITHOUT_TIME_MAX:
+            raise LivelockError(
+                f"{self._turns} turns at {self._now:g} s without time passing:\n" + describe_tasks(self)
+            )
+
+    def _write_to_self(self) -> None:
+        """Nothing waits in a selector, so nothing needs to be woken."""
+
+    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
+        """Run it now; the future is done in the next turn."""
+        return asyncio.wrap_future((executor or self.executor).submit(func, *args), loop=self)
+
+    def run(self, main: Coroutine[Any, Any, T], time_limit: float = float("inf")) -> T:
+        """Run to the end and close the loop. Raises DeadlockError, LivelockError naming the tasks that wait."""
+        asyncio.set_event_loop(None)
+        self._deadline = time_limit
+        try:
+            return self.run_until_complete(main)
+        finally:
+            self._deadline = float("inf")
+            _cancel_all(self)
+            self.close()
+
+
+def run_virtual(main: Coroutine[Any, Any, T], time_limit: float = 3600.0) -> T:
+    """Run a coroutine on a new loop of virtual time."""
+    return VirtualLoop().run(main, time_limit)
+
+
+def describe_tasks(loop: asyncio.AbstractEventLoop) -> str:
+    """One line for each unfinished task: its name, and where it waits."""
+    lines = []
+    for task in asyncio.all_tasks(loop):
+        frames = task.get_stack(limit=8)
+        place = " < ".join(f"{f.f_code.co_name}:{f.f_lineno}" for f in reversed(frames)) or "not started"
+        lines.append(f"  {task.get_name()}: {place}")
+    return "\n".join(sorted(lines)) or "  (no task)"
+
+
+def _cancel_all(loop: VirtualLoop) -> None:
+    for _ in range(100):
+        tasks = asyncio.all_tasks(loop)
+        if not tasks:
+            return
+        for task in tasks:
+            task.cancel()
+        loop._turns = 0
+        loop.run_until_complete(asyncio.wait(tasks, timeout=60))

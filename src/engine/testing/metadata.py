@@ -1,0 +1,168 @@
+"""A metadata store that misbehaves: slow, cut off, and unsure whether a write took place."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import TypeVar
+
+from engine.errors import TimeoutError as EngineTimeoutError
+from engine.metadata.store import (
+    ANY,
+    Event,
+    Expected,
+    IndexedRecords,
+    Keys,
+    MetadataStore,
+    OutcomeUnknownError,
+    Record,
+    Session,
+    Stat,
+    Watch,
+)
+
+T = TypeVar("T")
+
+
+class FaultyMetadataStore:
+    """Wraps any store. The knobs may be turned at any time."""
+
+    def __init__(self, inner: MetadataStore, rng: random.Random, *, timeout: float = 10.0) -> None:
+        """`timeout`: seconds after which a call gives up on a partition."""
+        self._inner = inner
+        self._rng = rng
+        self._timeout = timeout
+        self.delay_s_max = 0.0
+        self.unknown_rate = 0.0  # of the writes; half of them did take place
+        self._connected = asyncio.Event()
+        self._connected.set()
+
+    def partition(self) -> None:
+        """Let nothing through, in either direction, until heal()."""
+        self._connected.clear()
+
+    def heal(self) -> None:
+        """Let everything through."""
+        self._connected.set()
+
+    async def _reach(self, error: type[Exception]) -> None:
+        await asyncio.sleep(self._rng.uniform(0, self.delay_s_max) if self.delay_s_max else 0)
+        if not self._connected.is_set():
+            try:
+                async with asyncio.timeout(self._timeout):
+                    await self._connected.wait()
+            except TimeoutError as e:
+                raise error("the metadata store did not answer") from e
+
+    async def _read(self, call: Callable[[], Awaitable[T]]) -> T:
+        await self._reach(EngineTimeoutError)
+        return await call()
+
+    async def _write(self, call: Callable[[], Awaitable[T]]) -> T:
+        await self._reach(OutcomeUnknownError)
+        luck = self._rng.random()
+        if luck < self.unknown_rate / 2:
+            raise OutcomeUnknownError("the write was lost on its way")
+        result = await call()
+        if luck < self.unknown_rate or not self._connected.is_set():
+            raise OutcomeUnknownError("the answer was lost on its way")
+        return result
+
+    async def get(self, key: str) -> Record | None:
+        """See MetadataStore."""
+        return await self._read(lambda: self._inner.get(key))
+
+    async def put(
+        self,
+        key: str,
+        value: bytes,
+        expected: Expected | int = ANY,
+        *,
+        session: Session | None = None,
+        partition_key: str | None = None,
+        indexes: Mapping[str, str] | None = None,
+    ) -> Stat:
+        """See MetadataStore."""
+        return await self._write(
+            lambda: self._inner.put(key, value, expected, session=session, partition_key=partition_key, indexes=indexes)
+        )
+
+    async def delete(self, key: str, expected: Expected | int = ANY) -> bool:
+        """See MetadataStore."""
+        return await self._write(lambda: self._inner.delete(key, expected))
+
+    async def list(self, start: str, end: str, limit: int | None = None) -> list[Record]:
+        """See MetadataStore."""
+        return await self._read(lambda: self._inner.list(start, end, limit))
+
+    async def list_keys(self, start: str, end: str, limit: int | None = None) -> Keys:
+        """See MetadataStore."""
+        return await self._read(lambda: self._inner.list_keys(start, end, limit))
+
+    async def delete_range(self, start: str, end: str) -> int:
+        """See MetadataStore."""
+        return await self._write(lambda: self._inner.delete_range(start, end))
+
+    async def put_sequence(
+        self,
+        prefix: str,
+        value: bytes,
+        *,
+        partition_key: str | None = None,
+        indexes: Mapping[str, str] | None = None,
+    ) -> Record:
+        """See MetadataStore."""
+        return await self._write(
+            lambda: self._inner.put_sequence(prefix, value, partition_key=partition_key, indexes=indexes)
+        )
+
+    async def list_index(self, index: str, start: str, end: str, limit: int | None = None) -> IndexedRecords:
+        """See MetadataStore."""
+        return await self._read(lambda: self._inner.list_index(index, start, end, limit))
+
+    def watch(self, prefix: str, from_version: int | None = None) -> Watch:
+        """See MetadataStore; events come late."""
+        return _SlowWatch(self, self._inner.watch(prefix, from_version))
+
+    def watch_index(self, index: str, start: str, end: str) -> Watch:
+        """See MetadataStore; events come late."""
+        return _SlowWatch(self, self._inner.watch_index(index, start, end))
+
+    async def session(self, timeout: float = 30.0) -> Session:
+        """See MetadataStore."""
+        return await self._read(lambda: self._inner.session(timeout))
+
+    @property
+    def version(self) -> int:
+        """See MetadataStore."""
+        return self._inner.version
+
+    async def close(self) -> None:
+        """See MetadataStore."""
+        await self._inner.close()
+
+    async def settle(self) -> None:
+        """Wait as long as an event takes to get through; for ever, in a partition."""
+        await self._connected.wait()
+        if self.delay_s_max:
+            await asyncio.sleep(self._rng.uniform(0, self.delay_s_max))
+
+
+class _SlowWatch:
+    """A watch whose events pass the same line as everything else."""
+
+    def __init__(self, store: FaultyMetadataStore, inner: Watch) -> None:
+        self._store = store
+        self._inner = inner
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        """The events, late."""
+        await self._store.settle()
+        async for event in self._inner:
+            yield event
+            await self._store.settle()
+
+    def close(self) -> None:
+        """End the iteration."""
+        self._inner.close()
