@@ -1,0 +1,44 @@
+"""`engine serve` in a process of its own, on free ports."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+READY = re.compile(r"engine: serving .* on (engine://\S+), admin on (http://\S+)")
+
+
+@dataclass
+class Server:
+    """`engine serve` on free ports."""
+
+    process: subprocess.Popen[str]
+    url: str
+    admin_url: str
+    lines: list[str]
+
+
+def start_server(data: Path, *more: str) -> Server:
+    """Start it and wait until it says that it is ready. Raises RuntimeError with what it said instead."""
+    command = [sys.executable, "-m", "engine", "serve", "--data", str(data), "--listen", "127.0.0.1:0"]
+    process = subprocess.Popen([*command, "--admin", "127.0.0.1:0", *more], stderr=subprocess.PIPE, text=True)
+    lines = []
+    assert process.stderr is not None
+    for line in process.stderr:
+        lines.append(line)
+        if match := READY.search(line):
+            return Server(process, match[1], match[2], lines)
+    process.wait()
+    process.stderr.close()
+    raise RuntimeError("".join(lines))
+
+
+def stop_server(server: Server) -> tuple[int, str]:
+    """Tell it to stop; (exit code, the rest of what it said)."""
+    if server.process.poll() is None:
+        server.process.terminate()
+    _, rest = server.process.communicate(timeout=30)
+    return server.process.returncode, rest

@@ -1,0 +1,165 @@
+"""The commands, against a server in another process and against a data directory."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_lines import write_lines
+
+from engine.cli.main import COMMANDS
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture(params=["server", "data"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
+    """How a command reaches an engine: both ways."""
+    if request.param == "data":
+        return ["--data", str(tmp_path / "own")]
+    return ["--url", request.getfixturevalue("server").url]
+
+
+def test_help_names_every_command(engine: Run):
+    result = engine("--help")
+    assert result.code == 0
+    assert all(name in result.out for name in COMMANDS)
+
+
+def test_version(engine: Run):
+    assert engine("--version").out.startswith("engine, version ")
+
+
+def test_python_m_engine_is_the_command():
+    done = subprocess.run([sys.executable, "-m", "engine", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("engine, version ")
+
+
+def test_topics(engine: Run, place: list[str]):
+    assert engine("topics", "create", "t", "--segments", 3, "--property", "team=a", *place).code == 0
+    assert engine("topics", "list", *place).out.split() == ["topic://public/default/t"]
+    assert engine("topics", "list", "--property", "team=b", *place).out == ""
+    described = engine("topics", "describe", "t", *place)
+    assert "0000-5554" in described.out
+    assert described.out.count("ACTIVE") == 3
+    metadata = json.loads(engine("topics", "describe", "t", "--json", *place).out)
+    assert len(metadata["segments"]) == 3
+    assert "segments" in json.loads(engine("topics", "stats", "t", "--json", *place).out)
+    assert engine("topics", "stats", "t", *place).code == 0
+    assert engine("topics", "delete", "t", "--yes", *place).code == 0
+    assert json.loads(engine("topics", "list", "--json", *place).out) == []
+
+
+def test_what_goes_in_comes_out(engine: Run, place: list[str], tmp_path: Path):
+    lines = write_lines(tmp_path / "in", [f"k{n % 3}:value {n}" for n in range(100)])
+    assert "100 messages" in engine("produce", "t", "--file", lines, "--key-separator", ":", *place).err
+    result = engine("consume", "t", "-n", 100, "--key-separator", ":", *place)
+    assert sorted(result.out.splitlines()) == sorted(lines.read_text().splitlines())
+    for key in ("k0", "k1", "k2"):
+        values = [line for line in result.out.splitlines() if line.startswith(key)]
+        assert values == [line for line in lines.read_text().splitlines() if line.startswith(key)]
+
+
+def test_consume_as_json(engine: Run, place: list[str], tmp_path: Path):
+    lines = write_lines(tmp_path / "in", ["a"])
+    engine("produce", "t", "--file", lines, "--key", "k", "--property", "p=q", *place)
+    message = json.loads(engine("consume", "t", "-n", 1, "--json", *place).out)
+    assert (message["key"], message["value"], message["properties"]) == ("k", "a", {"p": "q"})
+    assert message["topic"] == "topic://public/default/t"
+    assert message["redelivery_count"] == 0
+
+
+def test_bytes_that_are_no_text_stand_in_base64(engine: Run, place: list[str], tmp_path: Path):
+    (tmp_path / "in").write_bytes(b"\xff\xfe\n")
+    engine("produce", "t", "--file", tmp_path / "in", *place)
+    assert json.loads(engine("consume", "t", "-n", 1, "--json", *place).out)["value_base64"] == "//4="
+    assert engine("produce", "t", "--file", tmp_path / "in", "--json", *place).out.split()[-2] == "3"
+
+
+@pytest.mark.parametrize("mode", ["stream", "queue"])
+def test_a_subscription_remembers(engine: Run, place: list[str], tmp_path: Path, mode: str):
+    lines = write_lines(tmp_path / "in", [str(n) for n in range(10)])
+    engine("produce", "t", "--file", lines, "--key", "k", *place)
+    options = ["-s", "s", "--mode", mode, "--timeout", "0.3", *place]
+    assert engine("consume", "t", "-n", 4, *options).out.split() == ["0", "1", "2", "3"]
+    assert engine("consume", "t", *options).out.split() == ["4", "5", "6", "7", "8", "9"]
+    assert engine("consume", "t", *options).out == ""
+    assert engine("subscriptions", "seek", "t", "s", "earliest", *place).code == 0
+    assert engine("consume", "t", "-n", 1, *options).out.split() == ["0"]
+
+
+def test_without_a_subscription_nothing_is_remembered(engine: Run, place: list[str], tmp_path: Path):
+    engine("produce", "t", "--file", write_lines(tmp_path / "in", ["a", "b"]), "--key", "k", *place)
+    for _ in range(2):
+        assert engine("consume", "t", "-n", 2, *place).out.split() == ["a", "b"]
+    assert json.loads(engine("subscriptions", "list", "t", "--json", *place).out) == {}
+
+
+def test_consume_from_a_time(engine: Run, place: list[str], tmp_path: Path):
+    engine("produce", "t", "--file", write_lines(tmp_path / "in", ["a"]), *place)
+    assert engine("consume", "t", "--from", "2013-01-01", "-n", 1, *place).out == "a\n"
+    assert engine("consume", "t", "--from", "2100-01-01", "--timeout", "0.2", *place).out == ""
+    assert engine("consume", "t", "-s", "s", "--from", "2013-01-01", *place).code == 2
+
+
+def test_subscriptions(engine: Run, place: list[str]):
+    engine("topics", "create", "t", *place)
+    assert engine("subscriptions", "create", "t", "s", "--from", "earliest", *place).code == 0
+    assert "s" in json.loads(engine("subscriptions", "list", "t", "--json", *place).out)
+    assert "backlog" in engine("subscriptions", "list", "t", *place).out
+    again = engine("subscriptions", "create", "t", "s", *place)
+    assert (again.code, again.err.count("\n")) == (1, 1)
+    assert engine("subscriptions", "delete", "t", "s", "--yes", *place).code == 0
+    assert engine("subscriptions", "delete", "t", "s", "--yes", *place).code == 1
+
+
+@pytest.mark.parametrize("mode", ["one", "bulk", "wait"])
+def test_perf(engine: Run, place: list[str], mode: str):
+    options = ["--mode", mode, "-n", 200, "--size", 10, "--segments", 2, "--json"]
+    sent = json.loads(engine("perf", "produce", *options, *place).out)
+    assert (sent["messages"], sent["bytes"]) == (200, 2000)
+    assert ("p99_ms" in sent) is (mode == "wait")
+    for more in ([], ["--columns"], ["-s", "s"]):
+        read = json.loads(engine("perf", "consume", "-n", 200, "--json", *more, *place).out)
+        assert (read["messages"], read["bytes"]) == (200, 2000)
+
+
+def test_perf_as_a_table(engine: Run, place: list[str]):
+    assert "messages/s" in engine("perf", "produce", "-n", 100, "--keys", 0, *place).out
+    assert "100" in engine("perf", "consume", "-n", 100, *place).out
+
+
+def test_an_error_is_one_line_and_code_1(engine: Run, place: list[str]):
+    result = engine("topics", "describe", "missing", *place)
+    assert (result.code, result.out, result.err.count("\n")) == (1, "", 1)
+    assert result.err.startswith("engine: ")
+    assert "missing" in result.err
+
+
+def test_a_line_without_separator_is_an_error(engine: Run, place: list[str], tmp_path: Path):
+    lines = write_lines(tmp_path / "in", ["k:v", "w"])
+    result = engine("produce", "t", "--file", lines, "--key-separator", ":", *place)
+    assert result.code == 1
+    assert "line 2" in result.err
+    assert engine("consume", "t", "--timeout", "0.2", *place).out == "v\n"
+
+
+def test_misuse_is_code_2(engine: Run):
+    assert engine("produce").code == 2
+    assert engine("perf", "produce", "-n", 0).code == 2
+    assert engine("consume", "t", "-s", "s", "--mode", "checkpoint", "--data", "x").code == 2
+    assert engine("nonsense").code == 2
+
+
+def test_nobody_answers(engine: Run):
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        result = engine("topics", "list", "--url", f"engine://127.0.0.1:{unused.getsockname()[1]}")
+    assert result.code == 1
+    assert result.err.count("\n") == 1

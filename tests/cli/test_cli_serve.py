@@ -1,0 +1,91 @@
+"""`engine serve`: ready when it answers, clean when it stops, one on a directory."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_server import Server, start_server, stop_server
+
+from engine.sync import Client
+
+Run = Callable[..., Any]
+
+
+def test_both_ports_answer(server: Server):
+    with Client(server.url) as client:
+        client.admin.create_topic("t")
+    with urllib.request.urlopen(f"{server.admin_url}/admin/v2/scalable/public/default") as answer:
+        assert "topic://public/default/t" in answer.read().decode()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_closes_cleanly(tmp_path: Path, number: signal.Signals):
+    server = start_server(tmp_path)
+    with Client(server.url) as client, client.producer("t") as producer:
+        producer.send(b"a")
+        server.process.send_signal(number)
+        _, rest = server.process.communicate(timeout=30)
+    assert server.process.returncode == 0
+    assert "closing" in rest
+    assert "Traceback" not in rest
+
+
+def test_what_was_acknowledged_is_there_after_a_kill(tmp_path: Path):
+    server = start_server(tmp_path)
+    with Client(server.url) as client, client.producer("t") as producer:
+        for n in range(10):
+            producer.send(b"%d" % n, key=b"k")
+        server.process.kill()
+        server.process.communicate(timeout=30)
+    server = start_server(tmp_path)
+    try:
+        with Client(server.url) as client, client.stream_consumer("t", "s", initial_position="earliest") as consumer:
+            received = [consumer.receive(timeout=10.0) for _ in range(10)]
+        assert [m.value for m in received if m] == [b"%d" % n for n in range(10)]
+    finally:
+        stop_server(server)
+
+
+def test_a_directory_in_use(server: Server, tmp_path: Path, engine: Run):
+    with pytest.raises(RuntimeError, match=r"engine: .*another"):
+        start_server(tmp_path / "data")
+    result = engine("topics", "list", "--data", tmp_path / "data")
+    assert (result.code, result.err.count("\n")) == (1, 1)
+
+
+def test_a_port_in_use(tmp_path: Path, engine: Run):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        ports = ["--listen", f"127.0.0.1:{port}", "--admin", "127.0.0.1:0"]
+        result = engine("serve", "--data", tmp_path, *ports, "--log-level", "error")
+    assert result.code == 1
+    assert str(port) in result.err
+
+
+def test_a_configuration_file_is_read_and_checked(tmp_path: Path, engine: Run):
+    config = tmp_path / "engine.toml"
+    config.write_text("segments = 3\nallowAutoTopicCreation = true\n")
+    server = start_server(tmp_path / "data", "--config", str(config))
+    try:
+        with Client(server.url) as client:
+            client.producer("t").close()
+            assert len(client.admin.get_metadata("t")["segments"]) == 3
+    finally:
+        stop_server(server)
+    config.write_text("segmnets = 3\n")
+    result = engine("serve", "--data", tmp_path / "data", "--config", config)
+    assert result.code == 1
+    assert "segmnets" in result.err
+
+
+@pytest.mark.parametrize("text", ["localhost", "1:2:x", "127.0.0.1:99999"])
+def test_an_address_is_checked(engine: Run, tmp_path: Path, text: str):
+    assert engine("serve", "--data", tmp_path, "--listen", text).code == 2
