@@ -6,8 +6,7 @@ from typing import Any, overload
 from typing_extensions import Buffer
 
 from engine._native.entry import Entry
-from engine._native.message import Message as Message
-from engine._native.message import Slice as Slice
+from engine._native.message import Message, Slice
 
 def decode_block(
     payload: Buffer,

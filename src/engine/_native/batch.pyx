@@ -12,8 +12,6 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from bisect import bisect_right
 
-from engine._native.message import Message, Slice
-
 from engine.errors import InvalidArgumentError, UnsupportedError
 
 cdef enum:

@@ -59,6 +59,7 @@ cdef class EntryQueue:
                 below = min(<uint64_t> entry.count, start_offset - entry.first_offset)
             self.push_around(entry, below, skip, redelivered)
             if self.messages > waiting:
+                (<Slice> self.items[len(self.items) - 1]).weight = entry.size
                 self.bytes += entry.size
             if below or self.messages == waiting:
                 self.give_credit(entry.segment_id, below, entry.size if self.messages == waiting else 0)
@@ -113,7 +114,7 @@ cdef class EntryQueue:
         return 0
 
     cdef int advance(self, uint32_t index) except -1:
-        cdef Slice slice = self.items[self.head], following
+        cdef Slice slice = self.items[self.head]
         cdef Entry entry = slice.entry
         cdef Py_ssize_t popped = index - self.front, released = 0
         self.front = index
@@ -122,12 +123,10 @@ cdef class EntryQueue:
         if index == slice.stop:
             self.items[self.head] = None
             self.head += 1
-            following = self.items[self.head] if self.head < len(self.items) else None
-            if following is not None:
-                self.front = following.start
-            if following is None or following.entry is not entry:
-                released = entry.size
-                self.bytes -= released
+            if self.head < len(self.items):
+                self.front = (<Slice> self.items[self.head]).start
+            released = slice.weight
+            self.bytes -= released
             if self.head >= COMPACT_ITEMS and 2 * self.head >= len(self.items):
                 del self.items[: self.head]
                 self.head = 0
@@ -182,7 +181,6 @@ cdef class EntryQueue:
         """Forget what waits of one segment, and its credit: its attachment has ended. Returns how many messages."""
         cdef Py_ssize_t before = self.messages
         cdef Slice slice
-        cdef Entry counted = None
         self.settle()
         self.current = None
         waiting = self.items[self.head :]
@@ -192,8 +190,7 @@ cdef class EntryQueue:
             self.front = (<Slice> self.items[0]).start
         for slice in self.items:
             self.messages += slice.stop - (slice.start if self.messages else self.front)
-            self.bytes += 0 if slice.entry is counted else slice.entry.size
-            counted = slice.entry
+            self.bytes += slice.weight
         self.credit.pop(segment_id, None)
         return before - self.messages
 

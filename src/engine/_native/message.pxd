@@ -29,6 +29,8 @@ cdef class Slice:
     cdef readonly uint32_t start
     cdef readonly uint32_t stop
     cdef readonly object redelivered  # None, or a tuple of (first offset, last offset, count), inclusive
+    # In a queue: bytes of entries that are let go with it: its entry's size for the last slice of it, else 0.
+    cdef uint32_t weight
     # The delivery it is part of, and which part; None and 0 before.
     cdef Origin origin
     cdef Py_ssize_t rank

@@ -1,0 +1,148 @@
+"""Batches as Arrow tables."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from entry_reference import PlainMessage, Stamp, encode
+from entry_strategies import messages
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine._native.batch import MessageBatch, decode_block
+from engine._native.entry import Entry
+from engine.errors import UnsupportedError
+
+SALT = 77
+SCHEMA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("segment", pa.int64()),
+        ("offset", pa.int64()),
+        ("publish_time", pa.timestamp("ms", "UTC")),
+        ("event_time", pa.timestamp("ms", "UTC")),
+        ("properties", pa.map_(pa.string(), pa.string())),
+    ]
+)
+
+
+def decoded(sent: list[PlainMessage], offset: int, segment: int = 3) -> Entry:
+    block = encode(sent, stamp=Stamp(segment, offset, 1_000 + offset, 1, 0, SALT))
+    return decode_block(block, SALT, segment)[0]
+
+
+def batch_of(*slices: Any) -> MessageBatch:
+    return MessageBatch("t", slices, {}, lambda *_: None)
+
+
+def rows(batch: MessageBatch) -> list[tuple[Any, ...]]:
+    """What the table should hold, from the messages."""
+    return [
+        (
+            m.key,
+            m.value,
+            m.segment_id,
+            m.offset,
+            1_000 + m.offset - m.offset % 100,
+            m.event_time_ms,
+            list(m.properties.items()),
+        )
+        for m in batch
+    ]
+
+
+def columns(table: pa.Table) -> list[tuple[Any, ...]]:
+    for name in ("publish_time", "event_time"):
+        at = table.column_names.index(name)
+        table = table.set_column(at, name, table[name].cast(pa.int64()))
+    return [tuple(row.values()) for row in table.to_pylist()]
+
+
+@given(st.lists(messages(max_size=20), max_size=3), st.data())
+def test_a_table_holds_what_the_messages_say(sent: list[list[PlainMessage]], data: st.DataObject):
+    slices = []
+    for index, one in enumerate(sent):
+        start = data.draw(st.integers(0, len(one)))
+        stop = data.draw(st.integers(start, len(one)))
+        slices.append((decoded(one, 100 * index), start, stop))
+    batch = batch_of(*slices)
+    table = batch.to_arrow()
+    table.validate(full=True)
+    assert table.schema == SCHEMA
+    assert columns(table) == rows(batch)
+    assert [len(c) for c in table["value"].chunks] == [stop - start for _, start, stop in slices if stop > start]
+
+
+def test_keys_and_values_are_not_copied():
+    block = encode([PlainMessage(b"value", b"key", event_time_ms=1)] * 3, stamp=Stamp(3, 0, 0, 0, 0, SALT))
+    address, end = pa.py_buffer(block).address, pa.py_buffer(block).address + len(block)
+    batch = batch_of((decode_block(block, SALT, 3)[0], 1, 3))
+    table = batch.to_arrow()
+    for name in ("key", "value"):
+        for buffer in table[name].chunk(0).buffers()[1:]:
+            assert address <= buffer.address < end
+    assert address <= table["event_time"].chunk(0).buffers()[1].address < end
+
+
+def test_a_column_outlives_everything_else():
+    entry = decoded([PlainMessage(b"v%d" % i, b"k", {"a": str(i)}, i, i) for i in range(10)], 0)
+    before = sys.getrefcount(entry)
+    batch = batch_of((entry, 0, 10))
+    reader = pa.RecordBatchReader.from_stream(batch)
+    record = reader.read_next_batch()
+    properties = record.column("properties").items
+    del batch, reader, record
+    gc.collect()
+    assert sys.getrefcount(entry) > before
+    assert properties.to_pylist() == [str(i) for i in range(10)]
+    del properties
+    gc.collect()
+    assert sys.getrefcount(entry) == before
+
+
+def test_an_unread_stream_releases_what_it_holds():
+    entry = decoded([PlainMessage(b"v")], 0)
+    before = sys.getrefcount(entry)
+    capsule = batch_of((entry, 0, 1)).__arrow_c_stream__()
+    del capsule
+    reader = pa.RecordBatchReader.from_stream(batch_of((entry, 0, 1)))
+    del reader
+    gc.collect()
+    assert sys.getrefcount(entry) == before
+
+
+def test_a_table_may_die_on_another_thread():
+    entry = decoded([PlainMessage(b"v")], 0)
+    before = sys.getrefcount(entry)
+    held = [batch_of((entry, 0, 1)).to_arrow()]
+    thread = threading.Thread(target=held.clear)
+    thread.start()
+    thread.join()
+    gc.collect()
+    assert sys.getrefcount(entry) == before
+
+
+def test_others_take_a_batch_as_it_is():
+    batch = batch_of((decoded([PlainMessage(b"v", b"k")], 0), 0, 1))
+    assert pa.table(batch) == batch.to_arrow()
+
+
+def test_the_longest_entry():
+    sent = [PlainMessage(b"", sequence_id=i) for i in range(65_535)]
+    table = batch_of((decoded(sent, 0), 0, 65_535)).to_arrow()
+    table.validate(full=True)
+    assert table["key"].null_count == table["event_time"].null_count == 65_535
+    assert table["properties"].null_count == 0
+    assert table["offset"][-1].as_py() == 65_534
+
+
+def test_without_pyarrow_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(UnsupportedError, match="pip install pyarrow"):
+        batch_of().to_arrow()
