@@ -128,6 +128,27 @@ def test_full_may_raise_and_nothing_was_taken() -> None:
     assert subject.next_sequence == 1
 
 
+def test_columns_that_change_while_they_are_read_are_refused() -> None:
+    """The checks before the first message cannot see what a callback or another thread does later."""
+    for change in (lambda: rows.clear(), lambda: rows.__setitem__(slice(None), [bytes(6_000_000)] * len(rows))):
+        rows: list[Any] = [b"x"] * 5000
+        subject = batcher(messages_max=3000, on_sealed=change)
+        with pytest.raises(InvalidArgumentError, match="while"):
+            subject.add_columns(rows)
+        assert subject.next_sequence == 4096
+        assert sum(e.count for e in sealed(subject)) == 4096
+
+
+def test_a_list_of_ones_own_is_a_list() -> None:
+    class Odd(list[bytes]):
+        def __getitem__(self, at: Any) -> Any:
+            return 5
+
+    subject = batcher()
+    subject.add_columns(Odd([b"1", b"2"]))
+    assert [m.value for e in sealed(subject) for m in decode(e.data)] == [b"1", b"2"]
+
+
 def test_a_batcher_in_a_cycle_is_collected() -> None:
     class Holder:
         pass

@@ -1,7 +1,7 @@
 # cython: language_level=3
 """The open batch of one bucket: messages gathered in C memory until they become one entry."""
 from engine._native.entry cimport SEQUENCES
-from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.string cimport memcpy
 
 cdef enum:
@@ -84,6 +84,12 @@ cdef void builder_write(const Builder* b, uint8_t* p, bytes name, uint64_t produ
 cdef void builder_reset(Builder* b) noexcept nogil
 cdef void builder_free(Builder* b) noexcept nogil
 
+cdef extern from *:
+    """
+    #define engine_prefetch(address) __builtin_prefetch((const void *)(address), 1)
+    """
+    void engine_prefetch(uintptr_t address) noexcept nogil
+
 # Take a message that fits. -1: no memory, nothing changed.
 cdef inline int builder_add(Builder* b, const Message* m) noexcept nogil:
     cdef Record* record
@@ -120,4 +126,9 @@ cdef inline int builder_add(Builder* b, const Message* m) noexcept nogil:
     if extra:
         builder_add_extra(b, m)
     b.count += 1
+    # With many buckets the next message for this one comes late: fetch what it will write to by then.
+    engine_prefetch(<uintptr_t> b.values + record.value_end + 64)
+    engine_prefetch(<uintptr_t> b.values + record.value_end + 128)
+    engine_prefetch(<uintptr_t> b.keys + record.key_end + 64)
+    engine_prefetch(<uintptr_t> record + 64)
     return 0

@@ -1,10 +1,11 @@
 # cython: language_level=3
 """A column of byte strings given by Python, NumPy or Arrow, readable without the GIL."""
 from cpython.buffer cimport PyObject_CheckBuffer
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_Check, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_Check, PyBytes_CheckExact, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from cpython.object cimport PyObject
 from cpython.pycapsule cimport PyCapsule_GetPointer
-from cpython.tuple cimport PyTuple_GET_ITEM
+from cpython.sequence cimport PySequence_Fast_GET_SIZE, PySequence_Fast_ITEMS
 from cpython.unicode cimport PyUnicode_Check
 from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uintptr_t
 from libc.string cimport memset, strncmp
@@ -18,6 +19,7 @@ from engine.errors import InvalidArgumentError, MessageTooLargeError
 cdef extern from "Python.h":
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
     bytes PyBytes_FromObject(object o)
+    object PySequence_GetSlice(object o, Py_ssize_t start, Py_ssize_t stop)
 
 # The Arrow C data interface, as its specification gives it.
 cdef extern from "arrow_abi.h" nogil:
@@ -71,7 +73,7 @@ cdef class Column:
     def __cinit__(self, source, *, str name="values", bint text=False, bint nullable=False):
         self.name, self.text, self.nullable = name, text, nullable
         if isinstance(source, (list, tuple)):
-            self.items = tuple(source)
+            self.items = source if type(source) in (list, tuple) else list(source)
         elif isinstance(source, np.ndarray):
             self.take_numpy(source)
         elif hasattr(source, "__arrow_c_array__"):
@@ -82,7 +84,7 @@ cdef class Column:
             raise InvalidArgumentError(
                 f"{name} must be a list, tuple, NumPy array or Arrow array, not {type(source).__name__}")
         if self.items is not None:
-            self.count, self.stop = len(self.items), 0
+            self.count, self.stop = PySequence_Fast_GET_SIZE(self.items), 0
             self.view.kind = POINTERS
             self.view.pointers = <const uint8_t**> PyMem_Malloc(WINDOW * sizeof(void*))
             self.view.sizes = <Py_ssize_t*> PyMem_Malloc(WINDOW * sizeof(Py_ssize_t))
@@ -110,7 +112,7 @@ cdef class Column:
     cdef int take_numpy(self, object array) except -1:
         kind, text_hint = array.dtype.kind, "; encode them as bytes" if array.dtype.kind in "UT" else ""
         if kind == "O" or (self.text and kind in "UT"):
-            self.items = tuple(array.ravel().tolist()) if array.ndim == 1 else None
+            self.items = array.tolist() if array.ndim == 1 else None
         if self.items is not None:
             return 0
         if not (array.ndim == 1 and kind in "SV") and not (array.ndim == 2 and array.dtype == np.uint8):
@@ -166,28 +168,32 @@ cdef class Column:
         raise IndexError(at)
 
     cdef int gather(self, Py_ssize_t at) except -1:
-        cdef Py_ssize_t i, slot = 0, stop = min(at + WINDOW, self.count)
+        cdef Py_ssize_t i, n = min(at + WINDOW, self.count) - at
         cdef Py_ssize_t* sizes = self.view.sizes
         cdef const uint8_t** pointers = self.view.pointers
-        cdef object item
-        self.view.base, self.stop, self.copies = 0, 0, None
-        for i in range(at, stop):
-            item = <object> PyTuple_GET_ITEM(self.items, i)
-            if PyBytes_Check(item):
-                pointers[slot] = <const uint8_t*> PyBytes_AS_STRING(item)
-                sizes[slot] = PyBytes_GET_SIZE(item)
-            elif self.text and PyUnicode_Check(item):
-                try:
-                    pointers[slot] = <const uint8_t*> PyUnicode_AsUTF8AndSize(item, &sizes[slot])
-                except UnicodeEncodeError as error:
-                    raise InvalidArgumentError(f"{self.name}[{i}] is not valid Unicode: {error}") from None
+        cdef PyObject** items
+        self.view.base = self.stop = 0
+        self.held = PySequence_GetSlice(self.items, at, at + n)
+        self.copies = None
+        if PySequence_Fast_GET_SIZE(self.held) != n:
+            raise InvalidArgumentError(f"{self.name} became shorter while they were being read")
+        items = PySequence_Fast_ITEMS(self.held)
+        for i in range(n):
+            if PyBytes_Check(<object> items[i]):
+                pointers[i] = <const uint8_t*> PyBytes_AS_STRING(<object> items[i])
+                sizes[i] = PyBytes_GET_SIZE(<object> items[i])
             else:
-                self.gather_other(i, slot, item)
-            slot += 1
-        self.view.base, self.stop = at, stop
+                self.gather_other(at + i, i, <object> items[i])
+        self.view.base, self.stop = at, at + n
         return 0
 
     cdef int gather_other(self, Py_ssize_t i, Py_ssize_t slot, object item) except -1:
+        if self.text and PyUnicode_Check(item):
+            try:
+                self.view.pointers[slot] = <const uint8_t*> PyUnicode_AsUTF8AndSize(item, &self.view.sizes[slot])
+                return 0
+            except UnicodeEncodeError as error:
+                raise InvalidArgumentError(f"{self.name}[{i}] is not valid Unicode: {error}") from None
         if item is None and self.nullable:
             self.view.pointers[slot], self.view.sizes[slot] = NULL, -1
             return 0
@@ -203,8 +209,19 @@ cdef class Column:
         self.view.sizes[slot] = PyBytes_GET_SIZE(copy)
         return 0
 
+    cdef Py_ssize_t plain(self, Py_ssize_t size_max):
+        cdef Py_ssize_t i, n = self.count if self.items is not None else 0
+        cdef PyObject** items
+        if n == 0 or PySequence_Fast_GET_SIZE(self.items) < n:
+            return 0
+        items = PySequence_Fast_ITEMS(self.items)
+        for i in range(n):
+            if not PyBytes_CheckExact(<object> items[i]) or PyBytes_GET_SIZE(<object> items[i]) > size_max:
+                return i
+        return n
+
     cdef int check(self, Py_ssize_t size_max) except -1:
-        cdef Py_ssize_t at = 0, stop, bad, size
+        cdef Py_ssize_t at = self.plain(size_max), stop, bad, size
         cdef const uint8_t* start = NULL
         while at < self.count:
             stop = self.window(at)
