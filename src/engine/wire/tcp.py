@@ -30,8 +30,20 @@ class TcpStream(asyncio.BufferedProtocol):
     are gathered into one write at its end.
     """
 
-    __slots__ = ("_closing", "_error", "_gathered", "_gathered_bytes", "_handler", "_lost", "_loop", "_make_handler",
-                 "_reader", "_transport", "_uncork_due", "peer")  # fmt: skip
+    __slots__ = (
+        "_closing",
+        "_error",
+        "_gathered",
+        "_gathered_bytes",
+        "_handler",
+        "_loop",
+        "_lost",
+        "_make_handler",
+        "_reader",
+        "_transport",
+        "_uncork_due",
+        "peer",
+    )  # fmt: skip
 
     def __init__(self, make_handler: Accept, pool: ChunkPool, frame_size_max: int = FRAME_SIZE_MAX) -> None:
         self.peer = "not connected"
@@ -131,6 +143,12 @@ class TcpStream(asyncio.BufferedProtocol):
     def bytes_received(self) -> int:
         """Bytes received since the connection was made; grows while the peer is alive."""
         return self._reader.bytes_received
+
+    @property
+    def local_url(self) -> str | None:
+        """This end's own address as a service URL: what the peer of an accepted connection has dialled."""
+        name = None if self._transport is None else self._transport.get_extra_info("sockname")
+        return format_url(name[0], name[1]) if isinstance(name, tuple) else None
 
     def compact(self) -> None:
         """Hold no more memory than half a received frame needs. For connections that went quiet."""

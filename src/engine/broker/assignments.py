@@ -1,0 +1,96 @@
+"""Consumers registered with a topic's controller over a connection, and their assignments."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from engine.errors import EngineError
+from engine.model.subscriptions import ConsumerAssignment
+from engine.wire.commands import Command
+
+if TYPE_CHECKING:
+    from engine.broker.connection import Connection
+
+
+class Registration:
+    """One registered consumer (a ConsumerChannel). Loop thread only.
+
+    Closing the connection is not leaving: the session stays for the grace period (SEMANTICS 13, 14).
+    """
+
+    __slots__ = ("_connection", "_ident", "_instance", "_name", "_registered", "_subscription", "_topic", "closed")
+
+    def __init__(self, connection: Connection, header: dict[str, Any]) -> None:
+        self._connection = connection
+        self._ident: int = header["consumer_id"]
+        self._topic: str = header["topic"]
+        self._subscription: str = header["subscription"]
+        self._name: str = header["consumer_name"]
+        self._instance: str = header["instance"]
+        self._registered = False
+        self.closed = False
+
+    async def open(self, request_id: int, kind: str, initial_position: str) -> None:
+        """Register and answer with the first assignment. Raises NotFoundError, NotOwnerError, InvalidArgumentError."""
+        service = self._connection.broker.service
+        assignment = await service.register_consumer(
+            self._topic,
+            self._subscription,
+            self._name,
+            instance=self._instance,
+            channel=self,
+            kind=kind,
+            initial_position=initial_position,
+        )
+        self._registered = True
+        if self.closed:
+            self._disconnect()
+            return
+        self._send(assignment, request_id)
+
+    async def leave(self, instance: str) -> None:
+        """An explicit leave; one of a stale instance changes nothing."""
+        service = self._connection.broker.service
+        await service.unregister_consumer(self._topic, self._subscription, self._name, instance=instance)
+        self._forget()
+
+    def push_assignment(self, assignment: ConsumerAssignment) -> None:
+        """Its share has changed."""
+        if not self.closed:
+            self._send(assignment, None)
+
+    def close(self, error: EngineError) -> None:
+        """The controller has ended the registration."""
+        if not self.closed:
+            closing = {"consumer_id": self._ident, "code": error.code, "message": str(error)}
+            self._connection.send(Command.CLOSE_CONSUMER, closing)
+        self._forget()
+
+    def connection_lost(self) -> None:
+        """The grace period begins."""
+        if not self.closed:
+            self.closed = True
+            if self._registered:
+                self._disconnect()
+
+    def _disconnect(self) -> None:
+        self._connection.broker.service.disconnect_consumer(
+            self._topic, self._subscription, self._name, channel=self
+        )
+
+    def _forget(self) -> None:
+        self.closed = True
+        if self._connection.registrations.get(self._ident) is self:
+            del self._connection.registrations[self._ident]
+
+    def _send(self, assignment: ConsumerAssignment, request_id: int | None) -> None:
+        header: dict[str, Any] = {
+            "consumer_id": self._ident,
+            "layout_epoch": assignment.layout_epoch,
+            "segments": [
+                {"segment_id": s.segment_id, "topic": str(s.name), "mode": str(s.mode)} for s in assignment.segments
+            ],
+        }
+        if request_id is not None:
+            header["request_id"] = request_id
+        self._connection.send(Command.SCALABLE_TOPIC_ASSIGNMENT, header)

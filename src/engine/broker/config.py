@@ -1,0 +1,200 @@
+"""`BrokerConfig`: what an operator may set, from keywords, a TOML file and the environment."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.errors import InvalidConfigurationError
+from engine.limits import (
+    BUCKETS_PER_SEGMENT_MAX,
+    CONNECTIONS_MAX,
+    CONSUMER_GRACE_S,
+    ENTRY_BUCKETS_DEFAULT,
+    FRAME_SIZE_MAX,
+    HANDSHAKE_S_MAX,
+    KEEP_ALIVE_S,
+    LOG_FILE_SIZE_MAX,
+    MIB,
+    PUBLISH_BYTES_IN_FLIGHT_MAX,
+    SEGMENTS_PER_TOPIC_MAX,
+)
+
+ENVIRONMENT_PREFIX = "ENGINE_"
+_DURABILITIES = ("fsync", "interval", "os")
+_KEY_HASHES = ("xxh64", "murmur3")
+
+# Names of the specification that are not simply the camel case of ours.
+_SPECIFICATION_NAMES = {
+    "allowAutoTopicCreation": "auto_create_topics",
+    "advertisedServiceUrl": "service_url",
+    "defaultRetentionTimeInMinutes": "retention_minutes",
+    "maxConnections": "connections_max",
+    "keepAliveIntervalSeconds": "keep_alive",
+    "maxMessagePublishBufferSizeInMB": "publish_buffer_mb",
+}
+# Values of the specification in another unit: (our field, factor).
+_UNITS = {"retention_minutes": ("retention_time", 60.0), "publish_buffer_mb": ("publish_bytes_max", MIB)}
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """Sizes are bytes, times seconds. Raises InvalidConfigurationError naming the key.
+
+    `retention_time` and `retention_size` keep acknowledged messages: a file goes when it is fully acknowledged and
+    older than the one, or beyond the other (per segment). None: no limit of that kind.
+    """
+
+    service_url: str | None = None  # what clients are told to dial; None: the address they came in on
+    admin_url: str | None = None  # likewise for the admin API; None: the address it is served on
+
+    scalable_topic_enabled: bool = True
+    auto_create_topics: bool = True
+    segments: int = 1
+    entry_buckets: int = ENTRY_BUCKETS_DEFAULT
+    durability: str = "fsync"
+    key_hash: str = "xxh64"
+    sync_interval_ms: int = 100  # durability "interval": messages of at most this long may be lost
+    log_file_size: int = LOG_FILE_SIZE_MAX
+
+    retention_time: float | None = 7 * 24 * 3600.0
+    retention_size: int | None = None
+    retention_interval: float = 60.0  # between two looks at what may go
+
+    consumer_grace_period: float = CONSUMER_GRACE_S
+    keep_alive: float = KEEP_ALIVE_S  # a peer silent for this long is pinged, for twice this long dropped; 0: never
+    handshake_timeout: float = HANDSHAKE_S_MAX
+    connections_max: int = CONNECTIONS_MAX
+    frame_size_max: int = FRAME_SIZE_MAX
+    publish_bytes_max: int = PUBLISH_BYTES_IN_FLIGHT_MAX  # received and not durable yet, over all connections
+
+    def __post_init__(self) -> None:
+        for key, right in self._wrong().items():
+            if right:
+                raise InvalidConfigurationError(f"{key} is {getattr(self, key)!r}; {right} is right")
+
+    def _wrong(self) -> dict[str, str]:
+        """For every key: what would be right, or "" when it is."""
+        return {
+            "service_url": _optional_text(self.service_url, "engine://"),
+            "admin_url": _optional_text(self.admin_url, "http"),
+            "scalable_topic_enabled": _boolean(self.scalable_topic_enabled),
+            "auto_create_topics": _boolean(self.auto_create_topics),
+            "segments": _integer(self.segments, 1, SEGMENTS_PER_TOPIC_MAX),
+            "entry_buckets": _integer(self.entry_buckets, 1, BUCKETS_PER_SEGMENT_MAX),
+            "durability": _choice(self.durability, _DURABILITIES),
+            "key_hash": _choice(self.key_hash, _KEY_HASHES),
+            "sync_interval_ms": _integer(self.sync_interval_ms, 1, 3_600_000),
+            "log_file_size": _integer(self.log_file_size, 64 * MIB, 16 * LOG_FILE_SIZE_MAX),
+            "retention_time": _number(self.retention_time, 0, optional=True),
+            "retention_size": "" if self.retention_size is None else _integer(self.retention_size, 0, 2**62),
+            "retention_interval": _number(self.retention_interval, 0.01),
+            "consumer_grace_period": _number(self.consumer_grace_period, 0),
+            "keep_alive": _number(self.keep_alive, 0),
+            "handshake_timeout": _number(self.handshake_timeout, 0.01),
+            "connections_max": _integer(self.connections_max, 1, 1_000_000),
+            "frame_size_max": _integer(self.frame_size_max, FRAME_SIZE_MAX, 4 * FRAME_SIZE_MAX),
+            "publish_bytes_max": _integer(self.publish_bytes_max, FRAME_SIZE_MAX, 2**40),
+        }
+
+    @classmethod
+    def load(
+        cls, path: str | Path | None = None, *, environment: Mapping[str, str] | None = None, **overrides: Any
+    ) -> BrokerConfig:
+        """Defaults, then the file, then ENGINE_* of `environment`, then `overrides`; later ones win.
+
+        The file is TOML, flat or under [broker], in snake case or the specification's camel case.
+        Raises InvalidConfigurationError naming the key, or the file when it cannot be read.
+        """
+        values: dict[str, Any] = {} if path is None else _from_file(Path(path))
+        values.update(_from_environment(environment or {}))
+        values.update(_named(overrides, "argument"))
+        return cls(**values)
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            content = tomllib.load(file)
+    except OSError as e:
+        raise InvalidConfigurationError(f"configuration file {path} cannot be read: {e.strerror or e}") from e
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+        raise InvalidConfigurationError(f"configuration file {path} is not TOML: {e}") from e
+    section = content.pop("broker", {})
+    if not isinstance(section, dict):
+        raise InvalidConfigurationError(f"broker is {section!r} in {path}; a section [broker] is right")
+    return _named({**content, **section}, f"key in {path}")
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    found = {
+        name[len(ENVIRONMENT_PREFIX) :].lower(): text
+        for name, text in environment.items()
+        if name.startswith(ENVIRONMENT_PREFIX) and name[len(ENVIRONMENT_PREFIX) :].lower() in _FIELDS
+    }
+    return {key: _parse(key, text) for key, text in found.items()}
+
+
+def _named(values: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """The same under our names and in our units."""
+    named: dict[str, Any] = {}
+    for given, value in values.items():
+        key = _SPECIFICATION_NAMES.get(given) or re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", given).lower()
+        if key in _UNITS:
+            key, factor = _UNITS[key]
+            value = _scaled(given, value, factor)
+        if key not in _FIELDS:
+            raise InvalidConfigurationError(f"{given} is no {what}; the known ones are {', '.join(sorted(_FIELDS))}")
+        named[key] = value
+    return named
+
+
+def _scaled(key: str, value: Any, factor: float) -> Any:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InvalidConfigurationError(f"{key} is {value!r}; a number is right")
+    return None if value < 0 else value * factor  # the specification writes "no limit" as -1
+
+
+def _parse(key: str, text: str) -> Any:
+    """An environment variable's text as the field's type."""
+    kind = _FIELDS[key]
+    if "None" in kind and text.lower() in ("", "none"):
+        return None
+    if kind.startswith("bool"):
+        return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}.get(text.lower(), text)
+    try:
+        return int(text) if kind.startswith("int") else float(text) if kind.startswith("float") else text
+    except ValueError:
+        return text  # refused by name when the record is made
+
+
+def _boolean(value: Any) -> str:
+    return "" if isinstance(value, bool) else "true or false"
+
+
+def _integer(value: Any, low: int, high: int) -> str:
+    good = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+    return "" if good else f"an integer from {low} to {high}"
+
+
+def _number(value: Any, low: float, *, optional: bool = False) -> str:
+    if value is None and optional:
+        return ""
+    good = isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value < float("inf")
+    return "" if good else f"a number of seconds from {low:g}"
+
+
+def _choice(value: Any, right: tuple[str, ...]) -> str:
+    return "" if value in right else " or ".join(right)
+
+
+def _optional_text(value: Any, start: str) -> str:
+    return "" if value is None or (isinstance(value, str) and value.startswith(start)) else f"a URL {start}…"
+
+
+_FIELDS = {field.name: str(field.type) for field in dataclasses.fields(BrokerConfig)}

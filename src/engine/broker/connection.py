@@ -1,0 +1,306 @@
+"""One client's connection: handshake, dispatch of commands, answers, and the end of everything that lives on it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from engine.broker import requests
+from engine.broker.keepalive import Pulse
+from engine.errors import EngineError, InvalidArgumentError, ProtocolError, UnsupportedError
+from engine.limits import CONNECTION_WRITE_HIGH
+from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, Command
+from engine.wire.stream import FrameStream, Payload
+
+if TYPE_CHECKING:
+    from engine.broker.assignments import Registration
+    from engine.broker.consumers import Consumer
+    from engine.broker.producers import Producer
+    from engine.broker.server import Broker
+    from engine.broker.watch import DagWatchSession
+
+log = logging.getLogger(__name__)
+
+REQUESTS_MAX = 1_000  # under way at once on one connection; above it, no more frames are read
+PROBE_S = 2.0  # a peer that is asked whether it lives has this long to answer
+_ANSWERS_UNSENT_MAX = 4 * CONNECTION_WRITE_HIGH  # a peer that asks and does not read is not listened to above this
+
+
+class Connection:
+    """The broker's end of a connection (a FrameHandler). Loop thread only.
+
+    Ids of producers, consumers and sessions are the client's and unique within its connection.
+    """
+
+    __slots__ = (
+        "_heard",
+        "_held",
+        "_opening",
+        "_requests",
+        "broker",
+        "closed",
+        "closed_ids",
+        "consumers",
+        "frames",
+        "producers",
+        "pulse",
+        "ready",
+        "registrations",
+        "stream",
+        "watches",
+        "writable",
+    )  # fmt: skip
+
+    def __init__(self, broker: Broker, stream: FrameStream) -> None:
+        self.broker = broker
+        self.stream = stream
+        self.ready = False  # the handshake is done
+        self.closed = False
+        self.writable = True
+        self.frames = 0  # received; grows while the peer is alive
+        self.pulse = Pulse()
+        self._heard: asyncio.Future[None] | None = None  # wakes whoever asks whether the peer is alive
+        # What lives on this connection, by the client's id.
+        self.producers: dict[int, Producer] = {}
+        self.consumers: dict[int, Consumer] = {}
+        self.watches: dict[int, DagWatchSession] = {}
+        self.registrations: dict[int, Registration] = {}
+        self.closed_ids: set[int] = set()  # producers this end has closed; what was on its way to them is dropped
+        self._opening: set[int] = set()
+        # Why frames are not read at the moment, and how many requests are under way.
+        self._held: set[str] = set()
+        self._requests = 0
+
+    # -- FrameHandler ----------------------------------------------------------------------------------------------
+
+    def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
+        """Do what one frame asks for."""
+        self.frames += 1
+        if self._heard is not None and not self._heard.done():
+            self._heard.set_result(None)
+        if not self.ready:
+            self._shake_hands(command, header)
+            return
+        handle = _HANDLERS.get(command)
+        if handle is None:
+            self.fail(ProtocolError(f"{command.name} is not for a broker, or not now"))
+            return
+        try:
+            handle(self, header, payload)
+        except EngineError as e:
+            self.error(header.get("request_id") or 0, e)
+        if not self.writable and self.stream.unsent_bytes > _ANSWERS_UNSENT_MAX:
+            self.hold("answers")
+
+    def pause_writing(self) -> None:
+        """The peer does not read as fast as we write: consumers stop."""
+        self.writable = False
+
+    def resume_writing(self) -> None:
+        """Consumers go on."""
+        self.writable = True
+        self.release("answers")
+        for consumer in list(self.consumers.values()):
+            consumer.pump()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Detach everything. What was published and not yet answered stays in the log, its outcome unknown."""
+        if self.closed:
+            return
+        self.closed = True
+        if self._heard is not None and not self._heard.done():
+            self._heard.set_result(None)
+        if isinstance(error, ProtocolError):
+            log.warning("connection from %s was closed: %s", self.stream.peer, error)
+        self.broker.forget(self)
+        for one in self._attached():
+            one.connection_lost()
+        for owned in (self.producers, self.consumers, self.watches, self.registrations):
+            owned.clear()
+
+    def _attached(self) -> list[Producer | Consumer | DagWatchSession | Registration]:
+        owned = (self.producers, self.consumers, self.watches, self.registrations)
+        return list(itertools.chain.from_iterable(d.values() for d in owned))
+
+    # -- sending ---------------------------------------------------------------------------------------------------
+
+    def send(self, command: Command, header: dict[str, Any], payload: Payload = b"") -> None:
+        """Queue one frame; nothing when the connection is gone."""
+        if not self.closed:
+            self.stream.send(command, header, payload)
+
+    def succeed(self, request_id: int, result: dict[str, Any] | None = None) -> None:
+        """Answer a request with SUCCESS."""
+        self.send(Command.SUCCESS, {"request_id": request_id, "result": result})
+
+    def error(self, request_id: int, error: EngineError, **fields: Any) -> None:
+        """Answer a request with an error."""
+        self.send(Command.ERROR, {"request_id": request_id, "code": error.code, "message": str(error), **fields})
+
+    def fail(self, error: EngineError) -> None:
+        """Say why, and close the connection."""
+        log.warning("connection from %s is closed: %s", self.stream.peer, error)
+        self.error(0, error)
+        self.stream.close()
+
+    # -- holding the peer up ---------------------------------------------------------------------------------------
+
+    def hold(self, reason: str) -> None:
+        """Read nothing from the peer until every reason is released."""
+        if not self._held:
+            self.stream.pause_reading()
+        self._held.add(reason)
+
+    def release(self, reason: str) -> None:
+        """Undo hold()."""
+        if reason in self._held:
+            self._held.remove(reason)
+            if not self._held:
+                self.stream.resume_reading()
+
+    async def prove_alive(self) -> bool:
+        """Ping the peer; without a sign of life within PROBE_S the connection is dropped and False returned.
+
+        For a peer that stands in somebody's way, and may be the dead end of a connection that was made anew since.
+        """
+        if self.closed or self.held:
+            return not self.closed
+        if self._heard is None or self._heard.done():
+            self._heard = asyncio.get_running_loop().create_future()
+        self.send(Command.PING, {})
+        await asyncio.wait([self._heard], timeout=PROBE_S)
+        if not self._heard.done() and not self.held:
+            log.warning("connection from %s is dropped: no answer within %g s", self.stream.peer, PROBE_S)
+            self.stream.abort()
+            self.connection_lost(None)
+        return not self.closed
+
+    @property
+    def held(self) -> bool:
+        """Whether the peer is not read from, so that its silence says nothing."""
+        return bool(self._held)
+
+    def hold_publishing(self) -> None:
+        """The broker's publish memory is used up."""
+        self.hold("publishing")
+
+    def release_publishing(self) -> None:
+        """There is publish memory again."""
+        self.release("publishing")
+
+    # -- requests --------------------------------------------------------------------------------------------------
+
+    def claim(self, ident: int) -> None:
+        """Reserve a client's id for what is being opened. Raises InvalidArgumentError when it is in use."""
+        if ident in self._opening or any(
+            ident in owned for owned in (self.producers, self.consumers, self.watches, self.registrations)
+        ):
+            raise InvalidArgumentError(f"the id {ident} is in use on this connection; take one that was never used")
+        self._opening.add(ident)
+
+    def unclaim(self, ident: int) -> None:
+        """The opening has ended, either way."""
+        self._opening.discard(ident)
+
+    def start(self, request_id: int, work: Coroutine[Any, Any, Any]) -> None:
+        """Do it in the background and answer: nothing (it answers itself), or SUCCESS with the dict it returns."""
+        self._requests += 1
+        if self._requests > REQUESTS_MAX:
+            self.hold("requests")
+        if self.broker.tasks.spawn(self._work(request_id, work)) is None:
+            self._ended()
+
+    async def _work(self, request_id: int, work: Coroutine[Any, Any, Any]) -> None:
+        try:
+            result = await work
+            if result is not None:
+                self.succeed(request_id, result)
+        except EngineError as e:
+            self.error(request_id, e)
+        except Exception as e:
+            log.exception("request %d of %s failed", request_id, self.stream.peer)
+            self.error(request_id, EngineError(f"the broker failed: {type(e).__name__}: {e}"))
+        finally:
+            self._ended()
+
+    def _ended(self) -> None:
+        self._requests -= 1
+        if self._requests <= REQUESTS_MAX // 2:
+            self.release("requests")
+
+    def answer_when(self, request_id: int, done: Awaitable[Any], after: Callable[[], None] | None = None) -> None:
+        """SUCCESS when `done` is, or its error. `after` is called in the first case, just before."""
+        future = asyncio.ensure_future(done)
+
+        def answer(future: asyncio.Future[Any]) -> None:
+            if future.cancelled():
+                self.error(request_id, EngineError("the broker is closing"))
+            elif (error := future.exception()) is None:
+                if after is not None:
+                    after()
+                self.succeed(request_id)
+            else:
+                self.error(request_id, error if isinstance(error, EngineError) else EngineError(str(error)))
+
+        future.add_done_callback(answer)
+
+    # -- handshake -------------------------------------------------------------------------------------------------
+
+    def _shake_hands(self, command: Command, header: dict[str, Any]) -> None:
+        if command is not Command.CONNECT or header["magic"] != MAGIC:
+            self.fail(ProtocolError(f"the first frame is {command.name}; CONNECT with the magic {MAGIC!r} is right"))
+            return
+        refusal = self.broker.refusal(self) or _refusal(header)
+        if refusal is not None:
+            self.fail(refusal)
+            return
+        self.ready = True
+        config = self.broker.config
+        answer = {
+            "protocol": min(PROTOCOL_VERSION, header["protocol"]),
+            "features": [f for f in FEATURES if f in header["features"]],
+            "broker": self.broker.url_for(self.stream),
+            "admin": self.broker.admin_url_for(self.stream),
+            "keep_alive": config.keep_alive,
+            "frame_size_max": config.frame_size_max,
+        }
+        self.send(Command.CONNECTED, answer)
+
+
+def _refusal(header: dict[str, Any]) -> EngineError | None:
+    """Why the peer's side of the handshake cannot be worked with."""
+    if header["protocol"] < 1:
+        return UnsupportedError(f"protocol version {header['protocol']}; this broker speaks 1 to {PROTOCOL_VERSION}")
+    if "scalable-topics" not in header["features"]:
+        return UnsupportedError("the client lacks the feature scalable-topics, without which nothing here can be used")
+    return None
+
+
+def _ping(connection: Connection, header: dict[str, Any], payload: memoryview) -> None:
+    connection.send(Command.PONG, {})
+
+
+def _pong(connection: Connection, header: dict[str, Any], payload: memoryview) -> None:
+    """Being heard was all."""
+
+
+_HANDLERS: dict[Command, Callable[[Connection, dict[str, Any], memoryview], None]] = {
+    Command.PING: _ping,
+    Command.PONG: _pong,
+    Command.SCALABLE_TOPIC_LOOKUP: requests.lookup,
+    Command.SCALABLE_TOPIC_CLOSE: requests.close_lookup,
+    Command.SCALABLE_TOPIC_SUBSCRIBE: requests.register,
+    Command.SCALABLE_TOPIC_UNSUBSCRIBE: requests.unregister,
+    Command.PRODUCER: requests.open_producer,
+    Command.SEND: requests.send,
+    Command.CLOSE_PRODUCER: requests.close_producer,
+    Command.SUBSCRIBE: requests.subscribe,
+    Command.FLOW: requests.flow,
+    Command.ACK: requests.acknowledge,
+    Command.REDELIVER: requests.redeliver,
+    Command.CLOSE_CONSUMER: requests.close_consumer,
+    Command.SEGMENT_OFFSET: requests.segment_offset,
+}

@@ -1,0 +1,268 @@
+"""Consumers attached to a segment: credit, blocks of messages, and the two kinds that read alone."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from engine.broker.rates import Rate
+from engine.errors import EngineError, InvalidArgumentError, UnsupportedError
+from engine.limits import READ_BLOCK_SIZE
+from engine.storage.logfile import Block
+from engine.wire.commands import Command
+
+if TYPE_CHECKING:
+    from engine.broker.connection import Connection
+    from engine.broker.topics import HostedSegment, HostedSubscription
+
+log = logging.getLogger(__name__)
+
+Range = tuple[int, int]  # inclusive
+
+
+class SegmentReader:
+    """Fetches a segment's durable blocks one after the other for whoever has credit. Loop thread only.
+
+    Invariant: at most one read or one wait is under way. `step` is called whenever there may be something to do.
+    """
+
+    __slots__ = ("_pending", "hosted", "owner_close", "step", "waiting")
+
+    def __init__(
+        self,
+        hosted: HostedSegment,
+        step: Callable[[Block | None], None],
+        owner_close: Callable[[EngineError], None],
+    ) -> None:
+        self.hosted = hosted
+        self.step = step
+        self.owner_close = owner_close
+        self._pending: asyncio.Future[Any] | None = None
+        self.waiting = False  # what is under way is a wait
+
+    @property
+    def busy(self) -> bool:
+        """A read or a wait is under way; `step` follows."""
+        return self._pending is not None
+
+    def read(self, offset: int, bytes_max: int) -> Block | None:
+        """The block at `offset` if it is in memory. None: nothing yet, or not at once; `step` is called with it then.
+
+        Raises what the segment raises.
+        """
+        found = self.hosted.segment.read(offset, bytes_max)
+        if found is None or isinstance(found, Block):
+            return found
+        self._watch(asyncio.ensure_future(found))
+        return None
+
+    def wait(self, offset: int) -> None:
+        """Call step(None) when there may be something durable at `offset`, or the segment has ended."""
+        self._watch(self.hosted.segment.when_durable(offset))
+        self.waiting = True
+
+    def stop(self) -> None:
+        """Nothing is called any more."""
+        pending, self._pending = self._pending, None
+        self.waiting = False
+        if pending is not None:
+            pending.remove_done_callback(self._done)
+            pending.cancel()
+
+    def _watch(self, future: asyncio.Future[Any]) -> None:
+        self._pending = future
+        future.add_done_callback(self._done)
+
+    def _done(self, future: asyncio.Future[Any]) -> None:
+        self._pending = None
+        self.waiting = False
+        if future.cancelled():
+            return
+        if (error := future.exception()) is not None:
+            self.hosted.reading_failed(self, error)
+            return
+        result = future.result()
+        self.step(result if isinstance(result, Block) else None)
+
+
+class Consumer(ABC):
+    """One attachment of a consumer. Loop thread only."""
+
+    __slots__ = ("bytes_credit", "closed", "connection", "hosted", "ident", "messages_credit", "name", "out")
+
+    def __init__(self, connection: Connection, ident: int, hosted: HostedSegment, name: str, out: Rate) -> None:
+        self.connection = connection
+        self.ident = ident
+        self.hosted = hosted
+        self.name = name
+        self.closed = False
+        # What the client has room for. One block may overshoot it.
+        self.messages_credit = 0
+        self.bytes_credit = 0
+        self.out = out  # counts what is sent, together with the others of the subscription
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes another block now."""
+        return (
+            self.messages_credit > 0 and self.bytes_credit > 0 and self.connection.writable and not self.closed
+        )
+
+    def add_credit(self, messages: int, size: int) -> None:
+        """The client has room for more."""
+        self.messages_credit += max(messages, 0)
+        self.bytes_credit += max(size, 0)
+        self.pump()
+
+    def send_block(
+        self,
+        data: memoryview,
+        salt: int,
+        messages: int,
+        skip: list[list[int]] | None = None,
+        redelivered: list[list[int]] | None = None,
+    ) -> None:
+        """Whole entries; `messages` are those not skipped."""
+        size = len(data)
+        self.messages_credit -= messages
+        self.bytes_credit -= size
+        self.out.count(messages, size)
+        header: dict[str, Any] = {
+            "consumer_id": self.ident,
+            "segment_id": self.hosted.name.segment_id,
+            "salt": salt,
+            "messages": messages,
+        }
+        if skip:
+            header["skip"] = skip
+        if redelivered:
+            header["redelivered"] = redelivered
+        self.connection.send(Command.MESSAGE, header, data)
+
+    def send_end(self, end: int) -> None:
+        """The segment ends at `end` and this consumer has all of it."""
+        self.connection.send(Command.REACHED_END, {"consumer_id": self.ident, "end": end})
+
+    def close(self, error: EngineError | None = None) -> None:
+        """End the attachment; with an error the client is told."""
+        if self.closed:
+            return
+        self.closed = True
+        self.detach()
+        if self.connection.consumers.get(self.ident) is self:
+            del self.connection.consumers[self.ident]
+        if error is not None:
+            closing = {"consumer_id": self.ident, "code": error.code, "message": str(error)}
+            self.connection.send(Command.CLOSE_CONSUMER, closing)
+
+    def connection_lost(self) -> None:
+        """The client is gone."""
+        if not self.closed:
+            self.closed = True
+            self.detach()
+
+    @abstractmethod
+    def pump(self) -> None:
+        """Send what there is and what there is credit for."""
+
+    @abstractmethod
+    def detach(self) -> None:
+        """Let go of the segment."""
+
+    @abstractmethod
+    def acknowledge(self, header: dict[str, Any]) -> Awaitable[Any]:
+        """Done when the acknowledgement is durable. Raises EngineError."""
+
+    def redeliver(self, ranges: list[Range]) -> None:
+        """Deliver these again. Raises UnsupportedError where that is not how the mode works."""
+        raise UnsupportedError("only queue consumers hand messages back; attach again to start from the cursor")
+
+
+class LoneReader(Consumer):
+    """Reads a segment alone and in order: an exclusive consumer with its cursor, or a reader that has none."""
+
+    __slots__ = ("_end_sent", "_next", "_pumping", "_reader", "_subscription")
+
+    def __init__(
+        self,
+        connection: Connection,
+        ident: int,
+        hosted: HostedSegment,
+        name: str,
+        *,
+        start: int,
+        subscription: HostedSubscription | None = None,
+    ) -> None:
+        super().__init__(connection, ident, hosted, name, Rate() if subscription is None else subscription.out)
+        self._subscription = subscription
+        self._next = start
+        self._end_sent = False
+        self._pumping = False
+        self._reader = SegmentReader(hosted, self._step, self.close)
+        hosted.readers.add(self._reader)
+
+    def pump(self) -> None:
+        """Send blocks until credit, the stream's room or the durable data run out."""
+        if self._reader.busy or self._pumping:
+            return
+        self._pumping = True
+        try:
+            self._pump()
+        finally:
+            self._pumping = False
+
+    def _pump(self) -> None:
+        while self.ready:
+            try:
+                block = self._reader.read(self._next, min(self.bytes_credit, READ_BLOCK_SIZE))
+            except EngineError as e:
+                self.close(e)
+                return
+            if block is None:
+                break
+            self._send(block)
+        if not self._reader.busy:
+            self._pump_at_end()
+
+    def _pump_at_end(self) -> None:
+        """Everything durable is sent, or it cannot be sent now: wait for more, or say that there never will be."""
+        segment = self.hosted.segment
+        if segment.sealed and self._next >= segment.next_offset:
+            if not self._end_sent:
+                self._end_sent = True
+                self.send_end(segment.next_offset)
+        elif self._next >= segment.durable_offset:
+            self._reader.wait(self._next)
+
+    def _step(self, block: Block | None) -> None:
+        if self.closed:
+            return
+        if block is not None:
+            self._send(block)
+        self.pump()
+
+    def _send(self, block: Block) -> None:
+        self._next = block.next_offset
+        self.send_block(block.data, block.salt, block.messages)
+
+    def detach(self) -> None:
+        """Stop reading."""
+        self._reader.stop()
+        self.hosted.readers.discard(self._reader)
+        if self._subscription is not None:
+            self._subscription.lone_left(self)
+
+    def acknowledge(self, header: dict[str, Any]) -> Awaitable[Any]:
+        """Move the cursor to `position`."""
+        if self._subscription is None:
+            raise UnsupportedError("a reader has no cursor to acknowledge to")
+        position = header.get("position")
+        if header["ack_type"] != "cumulative" or position is None:
+            raise InvalidArgumentError("an exclusive consumer acknowledges cumulatively, by `position`")
+        end = self.hosted.segment.durable_offset
+        if not 0 <= position <= end:
+            raise InvalidArgumentError(f"acknowledged up to {position}; the segment ends at {end}")
+        return self._subscription.ack_cumulative(position)

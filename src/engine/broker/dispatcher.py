@@ -1,0 +1,305 @@
+"""Queue consumption of one segment by one subscription: whole entries in turn, individual acknowledgements."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections.abc import Awaitable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pyroaring import BitMap64
+
+from engine.broker.consumers import Consumer, Range, SegmentReader
+from engine.broker.redelivery import RedeliveryCounts, range_set, runs
+from engine.errors import CorruptionError, EngineError, InvalidArgumentError
+from engine.limits import ENTRY_HEADER_SIZE, KIB, READ_BLOCK_SIZE
+from engine.storage.logfile import Block
+
+if TYPE_CHECKING:
+    from engine.broker.connection import Connection
+    from engine.broker.topics import HostedSubscription
+
+log = logging.getLogger(__name__)
+
+REPLAY_READ_SIZE = 64 * KIB  # a message to deliver again is looked for in blocks of this size
+_TURNS_PER_BLOCK = 4  # each consumer gets about this many turns of a block with many entries
+
+# Where the broker looks into an entry's header (_native/entry.pxd): size, count, first offset.
+_HEADER = struct.Struct("<4xI12xI64xQ")
+
+
+class EntryAt(NamedTuple):
+    """One entry of a block: its bytes [start, stop) and its messages [first, last], inclusive."""
+
+    start: int
+    stop: int
+    first: int
+    last: int
+
+
+def entries_of(data: memoryview) -> Iterator[EntryAt]:
+    """The entries of a block, by their headers. Raises CorruptionError for what does not add up."""
+    at = 0
+    while at < len(data):
+        size, count, first = _HEADER.unpack_from(data, at) if at + ENTRY_HEADER_SIZE <= len(data) else (0, 0, 0)
+        if size < ENTRY_HEADER_SIZE or at + size > len(data) or not count:
+            raise CorruptionError(f"an entry of {size} bytes and {count} messages at byte {at} of {len(data)}")
+        yield EntryAt(at, at + size, first, first + count - 1)
+        at += size
+
+
+class QueueConsumer(Consumer):
+    """One of several consumers that share a segment. `unacknowledged` is what it holds."""
+
+    __slots__ = ("_dispatcher", "end_told", "priority", "unacknowledged")
+
+    def __init__(
+        self, connection: Connection, ident: int, name: str, dispatcher: QueueDispatcher, priority: int = 0
+    ) -> None:
+        super().__init__(connection, ident, dispatcher.hosted, name, dispatcher.subscription.out)
+        self._dispatcher = dispatcher
+        self.priority = priority
+        self.end_told = False
+        self.unacknowledged = BitMap64()
+
+    def pump(self) -> None:
+        """There is credit or room again."""
+        self._dispatcher.pump()
+
+    def detach(self) -> None:
+        """What it holds goes to the others at once."""
+        self._dispatcher.detach(self)
+
+    def acknowledge(self, header: dict[str, Any]) -> Awaitable[Any]:
+        """Individual: `ranges`, inclusive."""
+        if header["ack_type"] != "individual" or header.get("ranges") is None:
+            raise InvalidArgumentError("a queue consumer acknowledges individually, by `ranges`")
+        return self._dispatcher.acknowledge(check_ranges(header["ranges"], self.hosted.segment.durable_offset))
+
+    def redeliver(self, ranges: list[Range]) -> None:
+        """Hand these back."""
+        self._dispatcher.redeliver(self, ranges)
+
+
+class QueueDispatcher:
+    """Deals the entries of a segment to its consumers in turn, those with the smallest priority number first.
+
+    Loop thread only. Invariant: a message from the cursor up to `_next` that is not acknowledged is either held by
+    exactly one consumer or due for redelivery.
+    """
+
+    __slots__ = ("_asked", "_counts", "_cursor", "_next", "_pumping", "_reader", "_replay", "_turn", "consumers", "hosted",
+                 "subscription")  # fmt: skip
+
+    def __init__(self, subscription: HostedSubscription) -> None:
+        self.subscription = subscription
+        self.hosted = hosted = subscription.hosted
+        self.consumers: list[QueueConsumer] = []
+        self._cursor = subscription.cursor
+        self._next = subscription.start
+        self._asked = self._next  # the offset that the read under way begins at
+        self._replay = BitMap64()
+        self._counts = RedeliveryCounts()
+        self._turn = 0
+        self._pumping = False
+        self._reader = SegmentReader(hosted, self._step, self.close)
+        hosted.readers.add(self._reader)
+
+    # -- members ---------------------------------------------------------------------------------------------------
+
+    def attach(self, consumer: QueueConsumer) -> None:
+        """A new member."""
+        self.consumers.append(consumer)
+        self.consumers.sort(key=lambda c: c.priority)
+
+    def detach(self, consumer: QueueConsumer) -> None:
+        """A member leaves; what it holds is due again (SEMANTICS 22)."""
+        if consumer not in self.consumers:
+            return
+        self.consumers.remove(consumer)
+        self._hand_back(consumer.unacknowledged)
+        consumer.unacknowledged = BitMap64()
+        if self.consumers:
+            self.pump()
+        else:
+            self._reader.stop()
+            self.hosted.readers.discard(self._reader)
+            self.subscription.queue_left(self)
+
+    def redeliver(self, consumer: QueueConsumer, ranges: list[Range]) -> None:
+        """Of these, what the consumer holds is due again."""
+        handed = BitMap64()
+        for first, last in ranges:
+            handed |= consumer.unacknowledged & range_set(first, last)
+        consumer.unacknowledged -= handed
+        self._hand_back(handed)
+        self.pump()
+
+    def _hand_back(self, offsets: BitMap64) -> None:
+        self._counts.increment(offsets)
+        self._replay |= offsets
+
+    def acknowledge(self, ranges: list[Range]) -> asyncio.Future[None]:
+        """Nobody gets these again, whoever held them (SEMANTICS 12). Done when durable."""
+        for first, last in ranges:
+            self._replay.remove_range(first, last + 1)
+            self._counts.clear(first, last)
+            for consumer in self.consumers:
+                consumer.unacknowledged.remove_range(first, last + 1)
+        future = self.subscription.ack_individual(ranges)
+        future.add_done_callback(lambda _: self._tell_end())
+        return future
+
+    def close(self, error: EngineError) -> None:
+        """Every consumer is told."""
+        for consumer in list(self.consumers):
+            consumer.close(error)
+
+    # -- dealing ---------------------------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Deal until credit, room or durable data run out."""
+        if self._pumping:
+            return
+        if self._replay and self._reader.waiting:
+            self._reader.stop()
+        self._pumping = True
+        try:
+            self._pump()
+        except EngineError as e:
+            self.close(e)
+        finally:
+            self._pumping = False
+
+    def _pump(self) -> None:
+        while not self._reader.busy and (ready := self._ready()):
+            size = REPLAY_READ_SIZE if self._replay else READ_BLOCK_SIZE
+            self._asked = self._first_due()
+            block = self._reader.read(self._asked, max(min(size, max(c.bytes_credit for c in ready)), 1))
+            if block is None:
+                break
+            self._deal(block, self._asked)
+        if not self._reader.busy and not self._replay:
+            self._pump_at_end()
+
+    def _pump_at_end(self) -> None:
+        segment = self.hosted.segment
+        if segment.sealed and self._next >= segment.next_offset:
+            self._tell_end()
+        elif self._next >= segment.durable_offset:
+            self._reader.wait(self._next)
+
+    def _tell_end(self) -> None:
+        """A sealed segment without backlog: its consumers can let go of it."""
+        segment = self.hosted.segment
+        if segment.sealed and self._cursor.position >= segment.next_offset:
+            for consumer in self.consumers:
+                if not consumer.end_told:
+                    consumer.end_told = True
+                    consumer.send_end(segment.next_offset)
+
+    def _step(self, block: Block | None) -> None:
+        """A read or a wait has ended. A block that came from the disk is dealt if it is still what is due."""
+        if block is not None and self._ready() and self._asked == self._first_due():
+            self._pumping = True
+            try:
+                self._deal(block, self._asked)
+            except EngineError as e:
+                self.close(e)
+            finally:
+                self._pumping = False
+        self.pump()
+
+    def _first_due(self) -> int:
+        """The offset to read at: what was handed back goes first."""
+        return self._replay.min() if self._replay else self._next
+
+    def _ready(self) -> list[QueueConsumer]:
+        """The consumers whose turn it may be: those with credit, of the best priority that has any."""
+        ready = [c for c in self.consumers if c.ready]
+        return [c for c in ready if c.priority == ready[0].priority] if ready else ready
+
+    def _deal(self, block: Block, start: int) -> None:
+        """Give the block's entries out, beginning with the one that holds `start`."""
+        if start < block.first_offset:  # retention took what was before
+            self._replay.remove_range(start, block.first_offset)
+            start = block.first_offset
+            self._next = max(self._next, start)
+        if len(self.consumers) == 1 and self._deal_whole(block, start):
+            return
+        entries = list(entries_of(block.data))
+        share = max(1, len(entries) // (_TURNS_PER_BLOCK * len(self.consumers)))
+        at = 0
+        while at < len(entries) and (ready := self._ready()):
+            at = self._deal_turn(block, entries, at, share, ready)
+
+    def _deal_whole(self, block: Block, start: int) -> bool:
+        """A lone consumer gets a new block in one piece, when there is nothing in it to skip."""
+        new = start == self._next == block.first_offset and not self._replay
+        if not new or self._cursor.unacked(start, block.next_offset) != [(start, block.next_offset)]:
+            return False
+        consumer = self.consumers[0]
+        consumer.unacknowledged.add_range(start, block.next_offset)
+        self._next = block.next_offset
+        consumer.send_block(block.data, block.salt, block.messages)
+        return True
+
+    def _deal_turn(
+        self, block: Block, entries: list[EntryAt], at: int, share: int, ready: list[QueueConsumer]
+    ) -> int:
+        """One consumer's turn: up to `share` entries that follow each other. Where the next turn begins."""
+        while at < len(entries) and not self._due(entries[at]):
+            self._pass(entries[at])
+            at += 1
+        first = at
+        due = BitMap64()
+        while at < len(entries) and at - first < share and (wanted := self._due(entries[at])):
+            due |= wanted
+            self._pass(entries[at])
+            at += 1
+        if due:
+            self._turn += 1
+            self._give(ready[self._turn % len(ready)], block, entries[first], entries[at - 1], due)
+        return at
+
+    def _due(self, entry: EntryAt) -> BitMap64:
+        """The messages of an entry that somebody is to get now."""
+        due = BitMap64()
+        if entry.last >= self._next:
+            for start, stop in self._cursor.unacked(max(entry.first, self._next), entry.last + 1):
+                due.add_range(start, stop)
+        if self._replay:
+            due |= self._replay & range_set(entry.first, entry.last)
+        return due
+
+    def _pass(self, entry: EntryAt) -> None:
+        """The entry is dealt with. What lies between is not lost: reading is without gaps."""
+        if entry.first <= self._next <= entry.last:
+            self._next = entry.last + 1
+
+    def _give(self, consumer: QueueConsumer, block: Block, first: EntryAt, last: EntryAt, due: BitMap64) -> None:
+        skip = range_set(first.first, last.last)
+        skip -= due
+        self._replay -= due
+        consumer.unacknowledged |= due
+        consumer.send_block(
+            block.data[first.start : last.stop],
+            block.salt,
+            len(due),
+            runs(skip),
+            self._counts.ranges(first.first, last.last),
+        )
+
+
+def check_ranges(ranges: list[Any], end: int) -> list[Range]:
+    """`ranges` as inclusive pairs below `end`. Raises InvalidArgumentError."""
+    checked: list[Range] = []
+    for pair in ranges:
+        if not isinstance(pair, (list, tuple)) or len(pair) != 2 or not all(type(n) is int for n in pair):
+            raise InvalidArgumentError(f"range {pair!r:.80} is malformed; [first, last] is right")
+        first, last = pair
+        if not 0 <= first <= last < end:
+            raise InvalidArgumentError(f"range [{first}, {last}] is not within the segment's [0, {end - 1}]")
+        checked.append((first, last))
+    return checked

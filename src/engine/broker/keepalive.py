@@ -1,0 +1,102 @@
+"""Half-open, silent and stuck peers are found by one timer for all connections."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from engine.wire.commands import Command
+
+if TYPE_CHECKING:
+    from engine.broker.connection import Connection
+
+log = logging.getLogger(__name__)
+
+SWEEP_S_MAX = 5.0
+_SWEEPS_PER_PERIOD = 4
+
+
+class Pulse:
+    """When a connection last showed that it lives. Times of the loop's clock."""
+
+    __slots__ = ("heard_at", "pinged", "received", "since", "unsent", "written_at")
+
+    def __init__(self) -> None:
+        now = asyncio.get_running_loop().time()
+        self.since = now
+        self.received = -1  # what was received in total at `heard_at`
+        self.heard_at = now
+        self.pinged = False
+        self.unsent = 0  # what was queued at `written_at`, when the peer last took something
+        self.written_at = now
+
+
+class KeepAlive:
+    """Looks at every connection a few times per keep-alive period. Nothing is done per frame. Loop thread only.
+
+    A peer silent for one period is pinged, silent for two dropped; so is one that takes nothing of what is queued
+    for it for two periods, and one that has not finished its handshake in time.
+    """
+
+    def __init__(
+        self,
+        connections: Iterable[Connection],
+        *,
+        period: float,
+        handshake: float,
+        swept: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._connections = connections
+        self._swept = swept  # called after each look
+        self._period = period
+        self._handshake = handshake
+        self._every = min(SWEEP_S_MAX, handshake / 2, *([period / _SWEEPS_PER_PERIOD] if period else []))
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._timer = asyncio.get_running_loop().call_later(self._every, self._sweep)
+
+    def stop(self) -> None:
+        """Look no more. Idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _sweep(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for connection in list(self._connections):
+            fault = self._look(connection, now)
+            if fault:
+                log.warning("connection from %s is dropped: %s", connection.stream.peer, fault)
+                connection.stream.abort()
+        self._swept()
+        self.start()
+
+    def _look(self, connection: Connection, now: float) -> str:
+        """Bring the pulse up to date, ping if it is time; why to drop the connection, or ""."""
+        pulse, stream = connection.pulse, connection.stream
+        if not connection.ready and now - pulse.since > self._handshake:
+            return f"no handshake within {self._handshake:g} s"
+        received = connection.frames + getattr(stream, "bytes_received", 0)
+        if received != pulse.received or connection.held:
+            pulse.received, pulse.heard_at, pulse.pinged = received, now, False
+        elif hasattr(stream, "compact"):
+            stream.compact()
+        unsent = stream.unsent_bytes
+        if unsent == 0 or unsent != pulse.unsent:
+            pulse.unsent, pulse.written_at = unsent, now
+        return self._judge(connection, now) if self._period else ""
+
+    def _judge(self, connection: Connection, now: float) -> str:
+        pulse = connection.pulse
+        if now - pulse.written_at >= 2 * self._period:
+            return f"it took nothing of {pulse.unsent} bytes for {now - pulse.written_at:.0f} s"
+        if now - pulse.heard_at >= 2 * self._period:
+            return f"it was silent for {now - pulse.heard_at:.0f} s"
+        if now - pulse.heard_at >= self._period and not pulse.pinged:
+            pulse.pinged = True
+            connection.send(Command.PING, {})
+        return ""

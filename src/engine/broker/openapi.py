@@ -1,0 +1,141 @@
+"""The description of the admin API, served at /openapi.json."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.errors import (
+    AlreadyClosedError,
+    AlreadyExistsError,
+    AuthenticationError,
+    AuthorizationError,
+    ConsumerBusyError,
+    DiskFullError,
+    EngineError,
+    FencedError,
+    InvalidArgumentError,
+    MemoryLimitError,
+    MessageTooLargeError,
+    NotFoundError,
+    NotOwnerError,
+    ProducerBusyError,
+    StorageError,
+    TimeoutError,
+    UnsupportedError,
+)
+
+# The HTTP status of each error; others are 500.
+CODES: dict[type[EngineError], int] = {
+    InvalidArgumentError: 400,
+    AuthenticationError: 401,
+    AuthorizationError: 403,
+    NotFoundError: 404,
+    AlreadyExistsError: 409,
+    ConsumerBusyError: 409,
+    ProducerBusyError: 409,
+    FencedError: 409,
+    MessageTooLargeError: 413,
+    UnsupportedError: 501,
+    AlreadyClosedError: 503,
+    MemoryLimitError: 503,
+    NotOwnerError: 503,
+    StorageError: 503,
+    TimeoutError: 504,
+    DiskFullError: 507,
+}
+
+_NAMES = {
+    "tenant": "",
+    "namespace": "",
+    "topic": "the local name",
+    "subscription": "",
+    "segment": "a segment's id",
+    "other": "the other segment's id",
+    "descriptor": "start-end-id, as in 0000-7fff-1",
+}
+_TEXT = {"type": "string"}
+_NUMBER = {"type": "integer"}
+_TEXTS = {"type": "object", "additionalProperties": _TEXT}
+_TOPIC = "/admin/v2/scalable/{tenant}/{namespace}/{topic}"
+_SEGMENT = "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}"
+_POLICIES = "/admin/v2/namespaces/{tenant}/{namespace}/policies"
+
+_NEW_TOPIC = {
+    "segments": _NUMBER,
+    "properties": _TEXTS,
+    "keyHash": {"type": "string", "enum": ["xxh64", "murmur3"]},
+    "durability": {"type": "string", "enum": ["fsync", "interval", "os"]},
+    "entryBuckets": _NUMBER,
+}
+_POSITION = {"initialPosition": {"type": "string", "enum": ["earliest", "latest"]}}
+_WHEN = {"when": {"oneOf": [{"type": "string", "enum": ["earliest", "latest"]}, _NUMBER]}}
+_POLICY = {
+    "retention_time_s": _NUMBER,
+    "retention_size_bytes": {"type": ["integer", "null"]},
+    "durability": {"type": ["string", "null"]},
+}
+_FIXED = "Not in this version: answers 501."
+
+# (method, path, what it does, fields of the body or None, whether it answers with JSON)
+OPERATIONS: list[tuple[str, str, str, dict[str, Any] | None, bool]] = [
+    ("get", "/admin/v2/scalable/{tenant}/{namespace}", "List topics; ?property=name=value filters", None, True),
+    ("put", _TOPIC, "Create a topic", _NEW_TOPIC, False),
+    ("get", _TOPIC, "The topic's metadata: its segments and properties", None, True),
+    ("delete", _TOPIC, "Delete a topic with its messages and subscriptions", None, False),
+    ("get", _TOPIC + "/stats", "Counts, rates, backlogs and consumers", None, True),
+    ("put", _TOPIC + "/subscriptions/{subscription}", "Create a subscription", _POSITION, False),
+    ("delete", _TOPIC + "/subscriptions/{subscription}", "Delete a subscription", None, False),
+    ("post", _TOPIC + "/subscriptions/{subscription}/seek", "Move a subscription", _WHEN, False),
+    ("post", _TOPIC + "/subscriptions/{subscription}/clear-backlog", "Acknowledge everything", None, False),
+    ("post", _TOPIC + "/split/{segment}", f"Split a segment. {_FIXED}", None, False),
+    ("post", _TOPIC + "/merge/{segment}/{other}", f"Merge two segments. {_FIXED}", None, False),
+    ("post", _TOPIC + "/rebucket/{segment}", f"Change a segment's entry buckets. {_FIXED}", None, False),
+    ("put", _SEGMENT, f"Create a segment. {_FIXED}", None, False),
+    ("post", _SEGMENT + "/terminate", f"Seal a segment. {_FIXED}", None, False),
+    ("delete", _SEGMENT, f"Delete a segment. {_FIXED}", None, False),
+    ("get", _POLICIES, "A namespace's policies", None, True),
+    ("put", _POLICIES, "Replace a namespace's policies", _POLICY, False),
+    ("delete", _POLICIES, "Go back to the broker's defaults", None, False),
+    ("get", "/health", "Whether the broker is ready", None, True),
+    ("get", "/metrics", "Metrics as Prometheus text", None, False),
+    ("get", "/openapi.json", "This document", None, True),
+]
+
+
+def openapi(url: str) -> dict[str, Any]:
+    """The OpenAPI 3.1 document for an API that is served at `url`."""
+    paths: dict[str, Any] = {}
+    for method, path, summary, body, answers in OPERATIONS:
+        paths.setdefault(path, {})[method] = _operation(path, summary, body, answers)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Engine admin API", "version": "2"},
+        "servers": [{"url": url}],
+        "paths": paths,
+        "components": {"schemas": {"Error": _object({"reason": _TEXT, "code": _NUMBER})}},
+    }
+
+
+def _operation(path: str, summary: str, body: dict[str, Any] | None, answers: bool) -> dict[str, Any]:
+    good = {"description": "Done", **({"content": _json({})} if answers else {})}
+    refused = {"description": "Refused", "content": _json({"$ref": "#/components/schemas/Error"})}
+    operation: dict[str, Any] = {
+        "summary": summary,
+        "parameters": [
+            {"name": name, "in": "path", "required": True, "description": text, "schema": _TEXT}
+            for name, text in _NAMES.items()
+            if f"{{{name}}}" in path
+        ],
+        "responses": {"200" if answers else "204": good, "default": refused},
+    }
+    if body is not None:
+        operation["requestBody"] = {"content": _json(_object(body))}
+    return operation
+
+
+def _json(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}
+
+
+def _object(properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties}

@@ -1,0 +1,155 @@
+"""Producers attached to a segment: what they send is appended, and acknowledged when it is durable."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from typing import TYPE_CHECKING, Any
+
+from engine.errors import CorruptionError, EngineError, InvalidArgumentError, MessageTooLargeError
+from engine.limits import ENTRY_HEADER_SIZE
+from engine.wire.commands import Command
+
+if TYPE_CHECKING:
+    from engine.broker.connection import Connection
+    from engine.broker.topics import HostedSegment
+    from engine.storage.segment import Appended
+
+log = logging.getLogger(__name__)
+
+# Errors about one entry alone: what was sent after it is not affected.
+ENTRY_ERRORS = (CorruptionError, InvalidArgumentError, MessageTooLargeError)
+
+_SIZE = struct.Struct("<I")
+_SEQUENCE = struct.Struct("<Q")
+_AT_SIZE = 4
+_AT_FIRST_SEQUENCE = 48
+
+
+class Producer:
+    """One attachment of a producer. Loop thread only.
+
+    Invariant: entries are acknowledged, or refused, in the order in which they were sent. After a refusal that
+    concerns more than one entry the attachment has ended: nothing that was sent behind it may overtake it, so the
+    client attaches again and sends again.
+    """
+
+    __slots__ = ("_due", "_offsets", "_sequences", "access", "closed", "connection", "hosted", "ident", "name")
+
+    def __init__(self, connection: Connection, ident: int, hosted: HostedSegment, name: str, access: str) -> None:
+        self.connection = connection
+        self.ident = ident
+        self.hosted = hosted
+        self.name = name
+        self.access = access
+        self.closed = False
+        # Durable and not yet told; told together at the end of the loop's turn.
+        self._sequences: list[int] = []
+        self._offsets: list[int] = []
+        self._due = False
+
+    def send(self, entries: int, payload: memoryview) -> None:
+        """Append whole entries, as they lie in the frame."""
+        size = len(payload)
+        self.connection.broker.memory.take(size, self.connection)
+        try:
+            future = self.hosted.segment.append(payload, self.name, term=self.hosted.term)
+        except EngineError as e:
+            self.connection.broker.memory.free(size)
+            self._refuse(payload, e)
+            return
+        future.add_done_callback(lambda done: self._appended(done, payload))
+
+    def _appended(self, future: asyncio.Future[list[Appended]], payload: memoryview) -> None:
+        self.connection.broker.memory.free(len(payload))
+        if future.cancelled():
+            return
+        error = future.exception()
+        if error is not None:
+            self._refuse(payload, error)
+            return
+        messages = 0
+        for appended in future.result():
+            self._sequences.append(appended.first_sequence)
+            self._offsets.append(appended.first_offset)
+            messages += appended.count
+        self.hosted.incoming.count(messages, len(payload))
+        if not self._due:
+            self._due = True
+            asyncio.get_running_loop().call_soon(self._tell)
+
+    def _tell(self) -> None:
+        """One SEND_RECEIPT for everything that became durable in this turn of the loop."""
+        self._due = False
+        if self._sequences and not self.closed:
+            sequences, self._sequences = self._sequences, []
+            offsets, self._offsets = self._offsets, []
+            receipt = {
+                "producer_id": self.ident,
+                "sequences": sequences,
+                "offsets": offsets,
+                "durability": self.hosted.segment.durability,
+            }
+            self.connection.send(Command.SEND_RECEIPT, receipt)
+
+    def _refuse(self, payload: memoryview, error: BaseException) -> None:
+        if self.closed:
+            return
+        self._tell()
+        if not isinstance(error, EngineError):
+            log.error("append to %s failed", self.hosted.name, exc_info=error)
+            error = EngineError(f"the broker failed: {type(error).__name__}: {error}")
+        sequences = first_sequences(payload)
+        for sequence in sequences if isinstance(error, ENTRY_ERRORS) else sequences[:1]:
+            refusal = {"producer_id": self.ident, "sequence": sequence, "code": error.code, "message": str(error)}
+            self.connection.send(Command.SEND_ERROR, refusal)
+        if not isinstance(error, ENTRY_ERRORS):
+            self.close(error)
+
+    def close(self, error: EngineError | None = None) -> None:
+        """End the attachment; with an error the client is told. What it has sent goes on towards the disk."""
+        if self.closed:
+            return
+        self._tell()
+        self.closed = True
+        self.hosted.detach_producer(self)
+        connection = self.connection
+        if connection.producers.get(self.ident) is self:
+            del connection.producers[self.ident]
+        if error is not None:
+            connection.closed_ids.add(self.ident)
+            closing = {"producer_id": self.ident, "code": error.code, "message": str(error)}
+            connection.send(Command.CLOSE_PRODUCER, closing)
+
+    def connection_lost(self) -> None:
+        """The client is gone."""
+        self.closed = True
+        self.hosted.detach_producer(self)
+
+    def is_alive(self) -> bool:
+        """Whether its connection still stands, as far as this end knows."""
+        return not self.closed and not self.connection.closed
+
+    def receipt_fields(self) -> dict[str, Any]:
+        """What PRODUCER_SUCCESS says about it."""
+        segment = self.hosted.segment
+        return {
+            "producer_id": self.ident,
+            "producer_name": self.name,
+            "last_sequence": segment.last_sequence(self.name),
+            "durability": segment.durability,
+        }
+
+
+def first_sequences(payload: memoryview) -> list[int]:
+    """The first sequence of each entry in `payload`, as far as it looks like entries; at least one item."""
+    found: list[int] = []
+    at = 0
+    while at + ENTRY_HEADER_SIZE <= len(payload):
+        found.append(_SEQUENCE.unpack_from(payload, at + _AT_FIRST_SEQUENCE)[0])
+        size = _SIZE.unpack_from(payload, at + _AT_SIZE)[0]
+        if size < ENTRY_HEADER_SIZE:
+            break
+        at += size
+    return found or [0]

@@ -1,0 +1,294 @@
+"""What each command of a client does: looks up what the header names, attaches, and hands on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from engine.broker.assignments import Registration
+from engine.broker.consumers import Consumer, LoneReader
+from engine.broker.dispatcher import check_ranges
+from engine.broker.topics import WAIT, HostedSegment
+from engine.broker.watch import DagWatchSession
+from engine.errors import (
+    EngineError,
+    InvalidArgumentError,
+    NotFoundError,
+    NotOwnerError,
+    SegmentSealedError,
+    UnsupportedError,
+)
+from engine.model.names import SegmentName, check_name
+from engine.model.subscriptions import InitialPosition, SubscriptionKind
+from engine.wire.commands import Command
+
+if TYPE_CHECKING:
+    from engine.broker.connection import Connection
+
+Header = dict[str, Any]
+ATTEMPTS_MAX = 5  # to attach while dead rivals are being dropped
+
+
+def _open(connection: Connection, ident: int, request_id: int, work: Coroutine[Any, Any, Any]) -> None:
+    """Do it in the background, with the client's id reserved meanwhile."""
+    try:
+        connection.claim(ident)
+    except EngineError:
+        work.close()
+        raise
+
+    async def claimed() -> Any:
+        try:
+            return await work
+        finally:
+            connection.unclaim(ident)
+
+    connection.start(request_id, claimed())
+
+
+# -- layouts and assignments -------------------------------------------------------------------------------------------
+
+
+def lookup(connection: Connection, header: Header, payload: memoryview) -> None:
+    """SCALABLE_TOPIC_LOOKUP."""
+    session = DagWatchSession(connection, header["session_id"], header["topic"])
+    _open(connection, header["session_id"], header["request_id"], _lookup(connection, session, header))
+
+
+async def _lookup(connection: Connection, session: DagWatchSession, header: Header) -> None:
+    ident = header["session_id"]
+    connection.watches[ident] = session
+    try:
+        await session.open(header["request_id"], header["create"])
+    except BaseException:
+        session.close()
+        raise
+    if connection.closed:
+        session.close()
+
+
+def close_lookup(connection: Connection, header: Header, payload: memoryview) -> None:
+    """SCALABLE_TOPIC_CLOSE."""
+    session = connection.watches.get(header["session_id"])
+    if session is not None:
+        session.close()
+
+
+def register(connection: Connection, header: Header, payload: memoryview) -> None:
+    """SCALABLE_TOPIC_SUBSCRIBE."""
+    registration = Registration(connection, header)
+    _open(connection, header["consumer_id"], header["request_id"], _register(connection, registration, header))
+
+
+async def _register(connection: Connection, registration: Registration, header: Header) -> None:
+    ident = header["consumer_id"]
+    connection.registrations[ident] = registration
+    try:
+        await registration.open(header["request_id"], header["kind"], header["initial_position"])
+    except BaseException:
+        registration.closed = True
+        if connection.registrations.get(ident) is registration:
+            del connection.registrations[ident]
+        raise
+
+
+def unregister(connection: Connection, header: Header, payload: memoryview) -> None:
+    """SCALABLE_TOPIC_UNSUBSCRIBE."""
+    registration = connection.registrations.get(header["consumer_id"])
+    if registration is None:
+        connection.succeed(header["request_id"])  # it has left, or was closed, already
+    else:
+        connection.start(header["request_id"], _unregister(registration, header["instance"]))
+
+
+async def _unregister(registration: Registration, instance: str) -> dict[str, Any]:
+    await registration.leave(instance)
+    return {}
+
+
+# -- producers ---------------------------------------------------------------------------------------------------------
+
+
+def open_producer(connection: Connection, header: Header, payload: memoryview) -> None:
+    """PRODUCER."""
+    _open(connection, header["producer_id"], header["request_id"], _open_producer(connection, header))
+
+
+async def _open_producer(connection: Connection, header: Header) -> None:
+    ident, access = header["producer_id"], header["access_mode"]
+    name = check_name(header["producer_name"], "producer name")
+    hosted = await _host(connection, header["topic"])
+    if hosted.segment.sealed:
+        raise SegmentSealedError(f"{hosted.name} is sealed at {hosted.segment.next_offset}")
+    await _evict_dead(connection, lambda: [p.connection for p in hosted.producer_rivals(name, access)])
+    while access == WAIT and hosted.producer_rivals(name, access) and not connection.closed:
+        await hosted.producer_left()
+    if connection.closed:
+        return
+    producer = hosted.attach_producer(connection, ident, name, access)
+    connection.producers[ident] = producer
+    connection.closed_ids.discard(ident)
+    connection.send(
+        Command.PRODUCER_SUCCESS, {"request_id": header["request_id"], **producer.receipt_fields()}
+    )
+
+
+def send(connection: Connection, header: Header, payload: memoryview) -> None:
+    """SEND."""
+    ident = header["producer_id"]
+    producer = connection.producers.get(ident)
+    if producer is not None:
+        producer.send(header["entries"], payload)
+    elif ident not in connection.closed_ids:
+        unknown = NotFoundError(f"no producer {ident} is attached on this connection")
+        connection.send(
+            Command.SEND_ERROR, {"producer_id": ident, "sequence": 0, "code": unknown.code, "message": str(unknown)}
+        )
+
+
+def close_producer(connection: Connection, header: Header, payload: memoryview) -> None:
+    """CLOSE_PRODUCER: what was sent before is still acknowledged if it is durable by then."""
+    producer = connection.producers.get(header["producer_id"])
+    if producer is not None:
+        producer.close()
+    connection.closed_ids.discard(header["producer_id"])
+    if header.get("request_id"):
+        connection.succeed(header["request_id"])
+
+
+# -- consumers ---------------------------------------------------------------------------------------------------------
+
+
+def subscribe(connection: Connection, header: Header, payload: memoryview) -> None:
+    """SUBSCRIBE."""
+    attach = _ATTACH.get(header["mode"])
+    if header["mode"] == "shared":
+        raise UnsupportedError("bucket-shared consumption of a segment is not there yet; attach exclusively")
+    if attach is None:
+        raise InvalidArgumentError(f"mode {header['mode']!r}; one of {', '.join(_ATTACH)} is right")
+    _open(connection, header["consumer_id"], header["request_id"], _subscribe(connection, header, attach))
+
+
+async def _subscribe(connection: Connection, header: Header, attach: Attach) -> None:
+    check_name(header["consumer_name"], "consumer name")
+    hosted = await _host(connection, header["topic"])
+    consumer, position = await attach(connection, hosted, header)
+    if connection.closed:
+        consumer.close()
+        return
+    connection.consumers[consumer.ident] = consumer
+    success = {
+        "request_id": header["request_id"],
+        "consumer_id": consumer.ident,
+        "position": position,
+        "first": hosted.segment.first_offset,
+    }
+    connection.send(Command.SUBSCRIBE_SUCCESS, success)
+    consumer.pump()
+
+
+async def _attach_reader(connection: Connection, hosted: HostedSegment, header: Header) -> tuple[Consumer, int]:
+    segment = hosted.segment
+    start = min(max(header.get("start") or 0, segment.first_offset), segment.durable_offset)
+    return LoneReader(connection, header["consumer_id"], hosted, header["consumer_name"], start=start), start
+
+
+async def _attach_exclusive(connection: Connection, hosted: HostedSegment, header: Header) -> tuple[Consumer, int]:
+    name = header["consumer_name"]
+    subscription = await _subscription(connection, hosted, header, SubscriptionKind.STREAM)
+    await _evict_dead(connection, lambda: subscription.rivals(name, queue=False))
+    return subscription.attach_exclusive(connection, header["consumer_id"], name), subscription.start
+
+
+async def _attach_queue(connection: Connection, hosted: HostedSegment, header: Header) -> tuple[Consumer, int]:
+    name = header["consumer_name"]
+    subscription = await _subscription(connection, hosted, header, SubscriptionKind.QUEUE)
+    await _evict_dead(connection, lambda: subscription.rivals(name, queue=True))
+    consumer = subscription.attach_queue(connection, header["consumer_id"], name, header.get("priority") or 0)
+    return consumer, subscription.start
+
+
+Attach = Callable[["Connection", HostedSegment, Header], Coroutine[Any, Any, tuple[Consumer, int]]]
+_ATTACH: dict[str, Attach] = {"exclusive": _attach_exclusive, "reader": _attach_reader, "queue": _attach_queue}
+
+
+async def _subscription(
+    connection: Connection, hosted: HostedSegment, header: Header, kind: SubscriptionKind
+) -> Any:
+    name = check_name(header.get("subscription") or "", "subscription")
+    position = InitialPosition.parse(header.get("initial_position") or InitialPosition.LATEST)
+    broker = connection.broker
+    await broker.service.ensure_subscription(hosted.name.topic, name, initial_position=position, kind=kind)
+    return await broker.hosting.subscription(hosted, name)
+
+
+def flow(connection: Connection, header: Header, payload: memoryview) -> None:
+    """FLOW."""
+    consumer = connection.consumers.get(header["consumer_id"])
+    if consumer is not None:
+        consumer.add_credit(header["messages"], header["bytes"])
+
+
+def acknowledge(connection: Connection, header: Header, payload: memoryview) -> None:
+    """ACK. One of a consumer that is not attached any more is refused, not remembered (SEMANTICS 12)."""
+    consumer = connection.consumers.get(header["consumer_id"])
+    if consumer is None:
+        raise NotOwnerError(f"the consumer {header['consumer_id']} is not attached; attach and acknowledge again")
+    connection.answer_when(header["request_id"], consumer.acknowledge(header))
+
+
+def redeliver(connection: Connection, header: Header, payload: memoryview) -> None:
+    """REDELIVER."""
+    consumer = connection.consumers.get(header["consumer_id"])
+    if consumer is not None:
+        consumer.redeliver(check_ranges(header["ranges"], consumer.hosted.segment.durable_offset))
+
+
+def close_consumer(connection: Connection, header: Header, payload: memoryview) -> None:
+    """CLOSE_CONSUMER. It acknowledges nothing."""
+    consumer = connection.consumers.get(header["consumer_id"])
+    if consumer is not None:
+        consumer.close()
+    if header.get("request_id"):
+        connection.succeed(header["request_id"])
+
+
+def segment_offset(connection: Connection, header: Header, payload: memoryview) -> None:
+    """SEGMENT_OFFSET."""
+    connection.start(header["request_id"], _segment_offset(connection, header["topic"], header["at"]))
+
+
+async def _segment_offset(connection: Connection, topic: str, at: str | int) -> dict[str, Any]:
+    segment = (await _host(connection, topic)).segment
+    if isinstance(at, int):
+        offset = await segment.offset_at(at)
+    else:
+        earliest = InitialPosition.parse(at) is InitialPosition.EARLIEST
+        offset = segment.first_offset if earliest else segment.durable_offset
+    return {"offset": offset, "first": segment.first_offset, "end": segment.durable_offset}
+
+
+# -- all of them -------------------------------------------------------------------------------------------------------
+
+
+async def _host(connection: Connection, text: str) -> HostedSegment:
+    """The named segment, open. Raises NotFoundError when it is not in the topic's layout or its store is gone."""
+    name = SegmentName.parse(text)
+    broker = connection.broker
+    hosted = broker.hosting.get(name)
+    if hosted is not None:
+        return hosted
+    view = await broker.service.ensure_topic(name.topic, create=False)
+    info = view.layout.segment(name.segment_id)
+    if info.hash_range != name.hash_range:
+        raise NotFoundError(f"{name} is not in the layout; segment {info.segment_id} has the range {info.hash_range}")
+    spec = await broker.service.segment_spec(name.topic, name.segment_id)
+    return await broker.hosting.open(spec, create=info.active)
+
+
+async def _evict_dead(connection: Connection, rivals: Callable[[], list[Connection]]) -> None:
+    """Drop rivals' connections that do not answer; the living stay, and whoever comes is told that they are there."""
+    for _ in range(ATTEMPTS_MAX):
+        others = [c for c in rivals() if c is not connection]
+        if not others or all([await c.prove_alive() for c in others]):
+            return

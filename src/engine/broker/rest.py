@@ -1,0 +1,241 @@
+"""The admin API over HTTP: the specification's paths, errors as JSON, metrics, health, and its own description."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from engine.broker.metrics import metrics_text
+from engine.broker.openapi import CODES, openapi
+from engine.errors import (
+    AlreadyClosedError,
+    ConnectError,
+    EngineError,
+    InvalidArgumentError,
+    UnsupportedError,
+)
+from engine.limits import METADATA_VALUE_SIZE_MAX
+from engine.wire.url import format_url
+
+if TYPE_CHECKING:
+    from engine.broker.admin import AdminService
+    from engine.broker.server import Broker
+
+log = logging.getLogger(__name__)
+
+SCALABLE = "/admin/v2/scalable"
+SEGMENTS = "/admin/v2/segments"
+NAMESPACES = "/admin/v2/namespaces"
+_TOPIC = SCALABLE + "/{tenant}/{namespace}/{topic}"
+_SUBSCRIPTION = _TOPIC + "/subscriptions/{subscription}"
+_SEGMENT = SEGMENTS + "/{tenant}/{namespace}/{topic}/{descriptor}"
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+KINDS = {"segments": int, "entryBuckets": int, "keyHash": str, "durability": str, "properties": dict}
+
+
+class AdminServer:
+    """One HTTP listener. Everything is done by the broker's AdminService."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._runner: web.AppRunner | None = None
+        self.host = ""
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        """http://host:port of the listener."""
+        return format_url(self.host, self.port, "http")
+
+    async def listen(self, host: str, port: int) -> tuple[str, int]:
+        """Serve; the address, with the port that was taken for 0. Raises ConnectError."""
+        application = web.Application(middlewares=[_errors_as_json], client_max_size=METADATA_VALUE_SIZE_MAX)
+        application.add_routes(_routes(self._broker))
+        self._runner = web.AppRunner(application, access_log=None)
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, host, port).start()
+        except OSError as e:
+            await self._runner.cleanup()
+            raise ConnectError(f"cannot listen on {host}:{port}: {e.strerror or e}") from e
+        self.host, self.port = self._runner.addresses[0][:2]
+        return self.host, self.port
+
+    async def close(self) -> None:
+        """Finish what is being answered and stop. Idempotent."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+
+
+@web.middleware
+async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except EngineError as e:
+        return _error(CODES.get(type(e), 500), str(e), e.code)
+    except web.HTTPException as e:
+        return _error(e.status, f"{request.method} {request.path}: {e.reason}", InvalidArgumentError.code)
+    except Exception as e:
+        log.exception("%s %s failed", request.method, request.path)
+        return _error(500, f"the broker failed: {type(e).__name__}: {e}", EngineError.code)
+
+
+def _error(status: int, reason: str, code: int) -> web.Response:
+    return web.json_response({"reason": reason, "code": code}, status=status)
+
+
+def _routes(broker: Broker) -> list[web.RouteDef]:
+    api = _Scalable(broker.admin)
+    pages = _Pages(broker)
+    return [
+        web.get(SCALABLE + "/{tenant}/{namespace}", api.list_topics),
+        web.put(_TOPIC, api.create_topic),
+        web.get(_TOPIC, api.get_metadata),
+        web.delete(_TOPIC, api.delete_topic),
+        web.get(_TOPIC + "/stats", api.get_stats),
+        web.put(_SUBSCRIPTION, api.create_subscription),
+        web.delete(_SUBSCRIPTION, api.delete_subscription),
+        web.post(_SUBSCRIPTION + "/seek", api.seek_subscription),
+        web.post(_SUBSCRIPTION + "/clear-backlog", api.clear_backlog),
+        web.post(_TOPIC + "/split/{segment}", api.change_segments),
+        web.post(_TOPIC + "/merge/{segment}/{other}", api.change_segments),
+        web.post(_TOPIC + "/rebucket/{segment}", api.change_segments),
+        web.put(_SEGMENT, api.change_segments),
+        web.post(_SEGMENT + "/terminate", api.change_segments),
+        web.delete(_SEGMENT, api.change_segments),
+        web.get(NAMESPACES + "/{tenant}/{namespace}/policies", api.get_policies),
+        web.put(NAMESPACES + "/{tenant}/{namespace}/policies", api.set_policies),
+        web.delete(NAMESPACES + "/{tenant}/{namespace}/policies", api.remove_policies),
+        web.get("/openapi.json", pages.openapi),
+        web.get("/metrics", pages.metrics),
+        web.get("/health", pages.health),
+    ]
+
+
+class _Scalable:
+    """Topics, subscriptions, namespaces."""
+
+    def __init__(self, admin: AdminService) -> None:
+        self._admin = admin
+
+    async def list_topics(self, request: web.Request) -> web.Response:
+        pairs = [text.partition("=") for text in request.query.getall("property", [])]
+        if any(not equals for _, equals, _ in pairs):
+            raise InvalidArgumentError("query parameter property is malformed; property=name=value is right")
+        properties = {name: value for name, _, value in pairs} or None
+        return web.json_response(await self._admin.list_topics(_namespace(request), properties))
+
+    async def create_topic(self, request: web.Request) -> web.Response:
+        body = await _body(request, KINDS)
+        await self._admin.create_topic(
+            _topic(request),
+            segments=body.get("segments"),
+            properties=body.get("properties"),
+            key_hash=body.get("keyHash"),
+            durability=body.get("durability"),
+            entry_buckets=body.get("entryBuckets"),
+        )
+        return web.Response(status=204)
+
+    async def get_metadata(self, request: web.Request) -> web.Response:
+        return web.json_response(await self._admin.get_metadata(_topic(request)))
+
+    async def delete_topic(self, request: web.Request) -> web.Response:
+        await self._admin.delete_topic(_topic(request))
+        return web.Response(status=204)
+
+    async def get_stats(self, request: web.Request) -> web.Response:
+        return web.json_response(await self._admin.get_stats(_topic(request)))
+
+    async def create_subscription(self, request: web.Request) -> web.Response:
+        body = await _body(request, {"initialPosition": str})
+        position = body.get("initialPosition", "latest")
+        await self._admin.create_subscription(_topic(request), _subscription(request), initial_position=position)
+        return web.Response(status=204)
+
+    async def delete_subscription(self, request: web.Request) -> web.Response:
+        await self._admin.delete_subscription(_topic(request), _subscription(request))
+        return web.Response(status=204)
+
+    async def seek_subscription(self, request: web.Request) -> web.Response:
+        when = (await _body(request, {"when": (str, int)})).get("when")
+        if when is None:
+            raise InvalidArgumentError("field 'when' is missing; \"earliest\", \"latest\" or milliseconds is right")
+        await self._admin.seek_subscription(_topic(request), _subscription(request), when)
+        return web.Response(status=204)
+
+    async def clear_backlog(self, request: web.Request) -> web.Response:
+        await self._admin.clear_backlog(_topic(request), _subscription(request))
+        return web.Response(status=204)
+
+    async def get_policies(self, request: web.Request) -> web.Response:
+        return web.json_response(await self._admin.get_namespace_policies(_namespace(request)))
+
+    async def set_policies(self, request: web.Request) -> web.Response:
+        await self._admin.set_namespace_policies(_namespace(request), await _object(request))
+        return web.Response(status=204)
+
+    async def remove_policies(self, request: web.Request) -> web.Response:
+        await self._admin.remove_namespace_policies(_namespace(request))
+        return web.Response(status=204)
+
+    async def change_segments(self, request: web.Request) -> web.Response:
+        raise UnsupportedError(f"{request.path}: the segments of a topic are fixed at its creation in this version")
+
+
+class _Pages:
+    """What is about the broker itself."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def openapi(self, request: web.Request) -> web.Response:
+        return web.json_response(openapi(str(request.url.origin())))
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        return web.Response(text=metrics_text(self._broker), content_type="text/plain")
+
+    async def health(self, request: web.Request) -> web.Response:
+        if self._broker.refusing:
+            raise AlreadyClosedError("the broker is not running")
+        return web.json_response({"status": "ok", "broker": self._broker.service_url})
+
+
+def _namespace(request: web.Request) -> str:
+    return f"{request.match_info['tenant']}/{request.match_info['namespace']}"
+
+
+def _topic(request: web.Request) -> str:
+    return f"topic://{_namespace(request)}/{request.match_info['topic']}"
+
+
+def _subscription(request: web.Request) -> str:
+    return request.match_info["subscription"]
+
+
+async def _body(request: web.Request, fields: dict[str, Any]) -> dict[str, Any]:
+    """The body's JSON object, of these fields and types; {} for none. Raises InvalidArgumentError."""
+    body = await _object(request)
+    for name, value in body.items():
+        if name not in fields:
+            raise InvalidArgumentError(f"field {name!r:.80} is unknown; {', '.join(fields)} are known")
+        if value is not None and (not isinstance(value, fields[name]) or isinstance(value, bool)):
+            raise InvalidArgumentError(f"field {name!r} is {value!r:.80}; another type is right")
+    return body
+
+
+async def _object(request: web.Request) -> dict[str, Any]:
+    text = await request.text()
+    try:
+        body = json.loads(text) if text.strip() else {}
+    except ValueError as e:
+        raise InvalidArgumentError(f"the body is not JSON: {e}") from e
+    if not isinstance(body, dict):
+        raise InvalidArgumentError(f"the body is a JSON {type(body).__name__}; an object is right")
+    return body

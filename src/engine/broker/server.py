@@ -1,0 +1,304 @@
+"""`Broker`: joins storage, control and wire, and serves connections and the admin API."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.aio.tasks import Supervisor
+from engine.broker.admin import AdminService
+from engine.broker.config import BrokerConfig
+from engine.broker.connection import Connection
+from engine.broker.keepalive import KeepAlive
+from engine.broker.memory import PublishMemory
+from engine.broker.rest import AdminServer
+from engine.broker.retention import RetentionLoop
+from engine.broker.segment_host import SegmentHosting
+from engine.clock import Clock, SystemClock
+from engine.control.config import ControlConfig
+from engine.control.service import ScalableTopicService
+from engine.errors import AlreadyClosedError, ConnectError, EngineError
+from engine.metadata.sqlite import SqliteMetadataStore
+from engine.metadata.store import MetadataStore
+from engine.storage.config import StorageConfig
+from engine.storage.disk import Disk, OsDisk
+from engine.storage.store import SegmentStore
+from engine.storage.workers import Submits, ThreadWorkers, Workers
+from engine.wire.chunks import ChunkPool
+from engine.wire.stream import FrameStream
+from engine.wire.tcp import listen
+from engine.wire.url import format_url, parse_url
+
+if TYPE_CHECKING:
+    import random
+
+log = logging.getLogger(__name__)
+
+METADATA_FILE = "metadata.db"
+IN_PROCESS_URL = "engine://embedded"  # what a broker without an address calls itself
+CLOSE_S_MAX = 2.0  # a peer has this long to take what is queued for it when the broker closes
+_REFUSED_MAX = 100  # connections above the limit that are told why they are refused
+_WILDCARDS = ("0.0.0.0", "::", "")
+
+
+class Broker:
+    """One broker on one data directory. Loop thread only.
+
+    What is not handed in (metadata store, disk, clock, executor) is the machine's own, made by start() and closed by
+    close(). What is handed in belongs to the caller.
+    """
+
+    def __init__(
+        self,
+        data: str | Path,
+        *,
+        config: BrokerConfig | None = None,
+        metadata: MetadataStore | None = None,
+        disk: Disk | None = None,
+        clock: Clock | None = None,
+        executor: Workers | Submits | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.config = config or BrokerConfig()
+        self.clock: Clock = clock or SystemClock()
+        self.memory = PublishMemory(self.config.publish_bytes_max)
+        self.tasks = Supervisor("broker")
+        self.connections: set[Connection] = set()
+        # Made by start().
+        self.hosting: SegmentHosting
+        self.service: ScalableTopicService
+        self.admin: AdminService
+        self._data = Path(data)
+        self._disk: Disk = disk or OsDisk()
+        self._rng = rng
+        self._metadata = metadata
+        self._executor = executor
+        self._own_metadata: MetadataStore | None = None
+        self._own_workers: ThreadWorkers | None = None
+        self._retention: RetentionLoop | None = None
+        # Doors.
+        self._pool = ChunkPool()
+        self._servers: list[asyncio.Server] = []
+        self._admin_server: AdminServer | None = None
+        self._address: tuple[str, int] | None = None
+        self._keep_alive = KeepAlive(
+            self.connections,
+            period=self.config.keep_alive,
+            handshake=self.config.handshake_timeout,
+            swept=self._swept,
+        )
+        self._emptied: asyncio.Event = asyncio.Event()
+        self._received = 0
+        self._running = False
+        self._closed = False
+
+    # -- life ------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Open the data directory. Raises DataDirectoryBusyError, CorruptionError, StorageError.
+
+        Connections are accepted from now on.
+        """
+        if self._closed or self._running:
+            raise AlreadyClosedError("the broker was started before; make a new one")
+        try:
+            await self._open()
+        except BaseException:
+            await self._release()
+            raise
+        self._running = True
+        self._keep_alive.start()
+        log.info("broker on %s started", self._data)
+
+    async def _open(self) -> None:
+        self._disk.make_directories(str(self._data))
+        metadata = self._metadata
+        if metadata is None:
+            metadata = self._own_metadata = await SqliteMetadataStore.open(
+                self._data / METADATA_FILE, clock=self.clock
+            )
+        executor = self._executor
+        if executor is None:
+            executor = self._own_workers = ThreadWorkers()
+        store = SegmentStore(
+            self._disk,
+            str(self._data),
+            clock=self.clock,
+            metadata=metadata,
+            executor=executor,
+            config=storage_config(self.config),
+            rng=self._rng,
+        )
+        self.hosting = SegmentHosting(store, metadata, self.identity)
+        self.service = ScalableTopicService(
+            metadata, self.hosting, clock=self.clock, broker_url=self.identity, config=control_config(self.config)
+        )
+        self.admin = AdminService(self.service, self.config)
+        await self.service.start()
+        self._retention = RetentionLoop(self.service, self.hosting, self.config, self.clock)
+        self.tasks.spawn(self._retention.run(), "retention")
+
+    async def close(self) -> None:
+        """Take no more requests, write everything out, close. Idempotent.
+
+        What was received and is durable by then is acknowledged.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        for server in self._servers:
+            server.close()
+        if self._admin_server is not None:
+            await self._admin_server.close()
+        self._keep_alive.stop()
+        for connection in self.connections:
+            connection.hold("closing")
+        if self._running:
+            await self.tasks.close()
+            await self.service.close()
+            await self.hosting.close()
+            await self._close_connections()
+        await self._release()
+        log.info("broker on %s closed", self._data)
+
+    async def _close_connections(self) -> None:
+        """Let peers take what is queued for them, then cut."""
+        await asyncio.sleep(0)  # receipts of the last appends are sent in the loop's next turn
+        await asyncio.sleep(0)
+        for connection in list(self.connections):
+            connection.stream.close()
+        try:
+            async with asyncio.timeout(CLOSE_S_MAX):
+                while self.connections:
+                    self._emptied.clear()
+                    await self._emptied.wait()
+        except TimeoutError:
+            for connection in list(self.connections):
+                connection.stream.abort()
+
+    async def _release(self) -> None:
+        if self._own_metadata is not None:
+            await self._own_metadata.close()
+        if self._own_workers is not None:
+            self._own_workers.close()
+
+    # -- doors -----------------------------------------------------------------------------------------------------
+
+    def accept(self, stream: FrameStream) -> Connection:
+        """The handler for a new connection, of whatever kind."""
+        connection = Connection(self, stream)
+        self.connections.add(connection)
+        if len(self.connections) > self.config.connections_max + _REFUSED_MAX:
+            stream.abort()
+        return connection
+
+    @property
+    def refusing(self) -> bool:
+        """Not started yet, or closing."""
+        return not self._running or self._closed
+
+    def refusal(self, connection: Connection) -> EngineError | None:
+        """Why a new connection may not be used."""
+        if self.refusing:
+            return ConnectError("the broker is not running")
+        if len(self.connections) > self.config.connections_max:
+            return ConnectError(f"the broker has its maximum of {self.config.connections_max} connections")
+        return None
+
+    def forget(self, connection: Connection) -> None:
+        """It is gone."""
+        self.connections.discard(connection)
+        self.memory.forget(connection)
+        if not self.connections:
+            self._emptied.set()
+
+    async def serve(self, host: str, port: int) -> tuple[str, int]:
+        """Listen for clients; the address, with the port that was taken for 0. Raises ConnectError. After start()."""
+        server = await listen(
+            host, port, self.accept, pool=self._pool, frame_size_max=self.config.frame_size_max
+        )
+        self._servers.append(server)
+        address = server.sockets[0].getsockname()[:2]
+        self._address = self._address or address
+        log.info("serving clients on %s", format_url(*address))
+        return address[0], address[1]
+
+    async def serve_admin(self, host: str, port: int) -> tuple[str, int]:
+        """Serve the admin API over HTTP; the address. Raises ConnectError. After start()."""
+        self._admin_server = AdminServer(self)
+        return await self._admin_server.listen(host, port)
+
+    # -- addresses -------------------------------------------------------------------------------------------------
+
+    @property
+    def identity(self) -> str:
+        """What this broker calls itself in the metadata; fixed."""
+        return self.config.service_url or IN_PROCESS_URL
+
+    @property
+    def service_url(self) -> str:
+        """Where clients reach it: configured, or where it listens."""
+        if self.config.service_url is None and self._address is not None:
+            host, port = self._address
+            return format_url("127.0.0.1" if host in _WILDCARDS else host, port)
+        return self.identity
+
+    def url_for(self, stream: FrameStream) -> str:
+        """What the peer of a connection should dial: configured, or what it has dialled."""
+        dialled: str | None = getattr(stream, "local_url", None)
+        return self.config.service_url or dialled or self.service_url
+
+    def dial(self, url: str, stream: FrameStream) -> str:
+        """A broker's URL as the peer of a connection can use it."""
+        return self.url_for(stream) if url == self.identity else url
+
+    @property
+    def admin_url(self) -> str | None:
+        """Where the admin API is."""
+        if self.config.admin_url is not None or self._admin_server is None:
+            return self.config.admin_url
+        return self._admin_server.url
+
+    def admin_url_for(self, stream: FrameStream) -> str | None:
+        """The same for the peer of a connection: an API on all interfaces is on the one it came in by."""
+        server = self._admin_server
+        if self.config.admin_url is not None or server is None or server.host not in _WILDCARDS:
+            return self.admin_url
+        return format_url(parse_url(self.url_for(stream))[0], server.port, "http")
+
+    # -- housekeeping ----------------------------------------------------------------------------------------------
+
+    def _swept(self) -> None:
+        """After every look at all connections: rates, and memory that nobody uses any more."""
+        now = self.clock.monotonic()
+        received = 0
+        for hosted in self.hosting:
+            hosted.sample(now)
+            received += hosted.incoming.bytes
+        if received == self._received:
+            self._pool.trim()
+        self._received = received
+
+
+def storage_config(config: BrokerConfig) -> StorageConfig:
+    """Storage's part of the configuration."""
+    return StorageConfig(
+        file_size_max=config.log_file_size,
+        interval_ms=config.sync_interval_ms,
+        retention_ms=None if config.retention_time is None else int(config.retention_time * 1000),
+        retention_bytes=config.retention_size,
+    )
+
+
+def control_config(config: BrokerConfig) -> ControlConfig:
+    """Control's part of the configuration."""
+    return ControlConfig(
+        auto_create_topics=config.auto_create_topics and config.scalable_topic_enabled,
+        segments=config.segments,
+        entry_buckets=config.entry_buckets,
+        durability=config.durability,
+        key_hash=config.key_hash,
+        grace_period=config.consumer_grace_period,
+    )

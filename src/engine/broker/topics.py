@@ -1,0 +1,245 @@
+"""An open segment on this broker, and who is attached to it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from engine.broker.consumers import Consumer, LoneReader, Range, SegmentReader
+from engine.broker.dispatcher import QueueConsumer, QueueDispatcher
+from engine.broker.producers import Producer
+from engine.broker.rates import Rate
+from engine.errors import ConsumerBusyError, EngineError, FencedError, InvalidArgumentError, ProducerBusyError
+
+if TYPE_CHECKING:
+    from engine.broker.connection import Connection
+    from engine.control.ports import SegmentSpec
+    from engine.model.names import SegmentName
+    from engine.storage.cursor import Cursor
+    from engine.storage.segment import Segment
+
+log = logging.getLogger(__name__)
+
+SHARED = "shared"
+EXCLUSIVE = "exclusive"
+FENCING = "exclusive_with_fencing"
+WAIT = "wait_for_exclusive"
+ACCESS_MODES = (SHARED, EXCLUSIVE, FENCING, WAIT)
+
+
+class HostedSubscription:
+    """One subscription in one segment: its cursor, and either one exclusive consumer or a queue. Loop thread only."""
+
+    __slots__ = ("_dispatcher", "_drained", "_lone", "cursor", "hosted", "name", "out")
+
+    def __init__(self, hosted: HostedSegment, name: str, cursor: Cursor) -> None:
+        self.hosted = hosted
+        self.name = name
+        self.cursor = cursor
+        self.out = Rate()
+        self._lone: LoneReader | None = None
+        self._dispatcher: QueueDispatcher | None = None
+        self._drained: set[Callable[[], None]] = set()
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        """Who is attached now."""
+        if self._lone is not None:
+            return [self._lone]
+        return list(self._dispatcher.consumers) if self._dispatcher is not None else []
+
+    @property
+    def start(self) -> int:
+        """The first offset to deliver."""
+        return max(self.cursor.position, self.hosted.segment.first_offset)
+
+    def __str__(self) -> str:
+        return f"subscription {self.name!r} of {self.hosted.name}"
+
+    # -- attaching -------------------------------------------------------------------------------------------------
+
+    def attach_exclusive(self, connection: Connection, ident: int, name: str) -> LoneReader:
+        """The consumer that reads alone; one of the same name is its own earlier session and makes room.
+
+        Raises ConsumerBusyError.
+        """
+        if self._dispatcher is not None:
+            raise ConsumerBusyError(f"{self} is read by queue consumers; an ordered consumer cannot join them")
+        if self._lone is not None:
+            if self._lone.name != name:
+                raise ConsumerBusyError(f"{self} is read by the consumer {self._lone.name!r}")
+            self._lone.close(FencedError(f"the consumer {name!r} attached to {self} again elsewhere"))
+        self._lone = LoneReader(connection, ident, self.hosted, name, start=self.start, subscription=self)
+        return self._lone
+
+    def attach_queue(self, connection: Connection, ident: int, name: str, priority: int) -> QueueConsumer:
+        """One more consumer of the queue. Raises ConsumerBusyError."""
+        if self._lone is not None:
+            raise ConsumerBusyError(f"{self} is read by the ordered consumer {self._lone.name!r}; a queue cannot join")
+        if self._dispatcher is None:
+            self._dispatcher = QueueDispatcher(self)
+        consumer = QueueConsumer(connection, ident, name, self._dispatcher, priority)
+        self._dispatcher.attach(consumer)
+        return consumer
+
+    def rivals(self, name: str, *, queue: bool) -> list[Connection]:
+        """The connections of consumers that keep one called `name` from attaching."""
+        if self._lone is not None:
+            return [self._lone.connection] if queue or self._lone.name != name else []
+        return [] if queue else [c.connection for c in self.consumers]
+
+    def lone_left(self, consumer: LoneReader) -> None:
+        """The exclusive consumer has detached."""
+        if self._lone is consumer:
+            self._lone = None
+
+    def queue_left(self, dispatcher: QueueDispatcher) -> None:
+        """The last queue consumer has detached."""
+        if self._dispatcher is dispatcher:
+            self._dispatcher = None
+
+    def close(self, error: EngineError) -> None:
+        """Its consumers are told."""
+        for consumer in self.consumers:
+            consumer.close(error)
+
+    # -- acknowledging ---------------------------------------------------------------------------------------------
+
+    def ack_cumulative(self, position: int) -> asyncio.Future[None]:
+        """Everything before `position`. Done when durable."""
+        return self._then_look(self.cursor.ack_cumulative(position))
+
+    def ack_individual(self, ranges: list[Range]) -> asyncio.Future[None]:
+        """These, inclusive. Done when durable."""
+        return self._then_look(self.cursor.ack_individual((first, last + 1) for first, last in ranges))
+
+    @property
+    def backlog(self) -> int:
+        """Messages not acknowledged."""
+        segment, cursor = self.hosted.segment, self.cursor
+        gone = max(segment.first_offset - cursor.position, 0)  # retention took it, or it was gone before the start
+        return max(cursor.backlog(segment.durable_offset) - gone, 0)
+
+    @property
+    def drained(self) -> bool:
+        """The segment is sealed and everything in it acknowledged (SEMANTICS 7)."""
+        return self.hosted.segment.sealed and self.backlog == 0
+
+    def when_drained(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call it once, soon, when `drained`. The result cancels."""
+        self._drained.add(callback)
+        asyncio.get_running_loop().call_soon(self.look)
+        return lambda: self._drained.discard(callback)
+
+    def look(self) -> None:
+        """Tell those who wait for it, if the segment is drained."""
+        if self._drained and self.drained:
+            callbacks, self._drained = self._drained, set()
+            for callback in callbacks:
+                callback()
+
+    def _then_look(self, saved: asyncio.Future[None]) -> asyncio.Future[None]:
+        if self.hosted.segment.sealed:
+            saved.add_done_callback(lambda _: self.look())
+        return saved
+
+
+class HostedSegment:
+    """One open segment. Loop thread only."""
+
+    __slots__ = ("_vacancy", "incoming", "name", "producers", "readers", "segment", "spec", "subscriptions", "term")
+
+    def __init__(self, spec: SegmentSpec, segment: Segment, term: int) -> None:
+        self.spec = spec
+        self.name: SegmentName = spec.name
+        self.segment = segment
+        self.term = term
+        self.incoming = Rate()
+        self.producers: dict[str, Producer] = {}
+        self.subscriptions: dict[str, HostedSubscription] = {}
+        self.readers: set[SegmentReader] = set()
+        self._vacancy: list[asyncio.Future[None]] = []  # those who wait for a producer to leave, first come first
+
+    # -- producers -------------------------------------------------------------------------------------------------
+
+    def producer_rivals(self, name: str, access: str) -> list[Producer]:
+        """Who is in the way of a producer called `name` with that access mode."""
+        if access not in ACCESS_MODES:
+            raise InvalidArgumentError(f"access mode {access!r}; one of {', '.join(ACCESS_MODES)} is right")
+        if access == SHARED:
+            return [p for p in self.producers.values() if p.access != SHARED or p.name == name]
+        return list(self.producers.values())
+
+    def attach_producer(self, connection: Connection, ident: int, name: str, access: str) -> Producer:
+        """A producer. One of the same name on the same connection is its own earlier attachment and makes room.
+
+        Raises ProducerBusyError.
+        """
+        for rival in self.producer_rivals(name, access):
+            if rival.name == name and rival.connection is connection:
+                rival.close(FencedError(f"the producer {name!r} attached again"))
+            elif access == FENCING:
+                rival.close(FencedError(f"the producer {name!r} took over {self.name}"))
+            else:
+                raise ProducerBusyError(f"{self.name} is held by the {rival.access} producer {rival.name!r}")
+        self.segment.producer_attached(name)
+        producer = self.producers[name] = Producer(connection, ident, self, name, access)
+        return producer
+
+    def detach_producer(self, producer: Producer) -> None:
+        """It has left."""
+        if self.producers.get(producer.name) is producer:
+            del self.producers[producer.name]
+        waiting, self._vacancy = self._vacancy, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    def producer_left(self) -> asyncio.Future[None]:
+        """Done when the next producer leaves."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._vacancy.append(future)
+        return future
+
+    # -- both ------------------------------------------------------------------------------------------------------
+
+    @property
+    def consumers(self) -> Iterator[Consumer]:
+        """Everybody attached through a subscription."""
+        for subscription in self.subscriptions.values():
+            yield from subscription.consumers
+
+    @property
+    def in_use(self) -> bool:
+        """Whether anybody is attached."""
+        return bool(self.producers or self.readers)
+
+    def reading_failed(self, reader: SegmentReader, error: BaseException) -> None:
+        """A read from disk failed: those who wait for it are told, nobody is given less than was stored (D6)."""
+        if not isinstance(error, EngineError):
+            log.error("reading %s failed", self.name, exc_info=error)
+            error = EngineError(f"the broker failed: {type(error).__name__}: {error}")
+        reader.owner_close(error)
+
+    def close(self, error: EngineError) -> None:
+        """Everybody attached is told."""
+        self.close_producers(error)
+        self.close_consumers(error)
+
+    def close_consumers(self, error: EngineError) -> None:
+        """Consumers and readers are told to go elsewhere."""
+        for reader in list(self.readers):
+            reader.owner_close(error)
+
+    def close_producers(self, error: EngineError) -> None:
+        """Producers are told to go elsewhere."""
+        for producer in list(self.producers.values()):
+            producer.close(error)
+
+    def sample(self, now: float) -> None:
+        """Bring the rates up to date; `now` in seconds, monotonic."""
+        self.incoming.sample(now)
+        for subscription in self.subscriptions.values():
+            subscription.out.sample(now)

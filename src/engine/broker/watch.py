@@ -1,0 +1,87 @@
+"""`DagWatchSession`: one client that follows the layout of one topic (PIP-468)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from engine.control.ports import TopicView, TopicWatch
+from engine.errors import NotFoundError
+from engine.wire.commands import Command
+
+if TYPE_CHECKING:
+    from engine.broker.connection import Connection
+
+
+class DagWatchSession:
+    """Sends SCALABLE_TOPIC_UPDATE: the first under the request's id, then one for every newer layout.
+
+    A TopicListener. Loop thread only.
+    """
+
+    __slots__ = ("_connection", "_ident", "_topic", "_watch", "closed")
+
+    def __init__(self, connection: Connection, ident: int, topic: str) -> None:
+        self._connection = connection
+        self._ident = ident
+        self._topic = topic
+        self._watch: TopicWatch | None = None
+        self.closed = False
+
+    async def open(self, request_id: int, create: bool) -> None:
+        """Answer the request and follow the topic from then on. Raises NotFoundError, InvalidArgumentError."""
+        watch = await self._connection.broker.service.watch_topic(self._topic, self, create=create)
+        if self.closed:
+            watch.close()
+            return
+        self._send(watch.view, request_id)
+        self._watch = watch
+
+    def topic_changed(self, view: TopicView) -> None:
+        """Push the newest layout."""
+        if self._watch is not None and not self.closed:
+            self._send(view, None)
+
+    def topic_deleted(self) -> None:
+        """Say so, and end."""
+        if not self.closed:
+            gone = NotFoundError(f"the topic {self._topic} was deleted")
+            self._connection.error(0, gone, session_id=self._ident)
+            self.close()
+
+    def close(self) -> None:
+        """Follow no more. Idempotent."""
+        self.closed = True
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.close()
+        if self._connection.watches.get(self._ident) is self:
+            del self._connection.watches[self._ident]
+
+    def connection_lost(self) -> None:
+        """The client is gone."""
+        self.close()
+
+    def _send(self, view: TopicView, request_id: int | None) -> None:
+        header: dict[str, Any] = {
+            "session_id": self._ident,
+            "topic": str(view.topic),
+            "epoch": view.layout.epoch,
+            "dag": self._dag(view),
+        }
+        if request_id is not None:
+            header["request_id"] = request_id
+        self._connection.send(Command.SCALABLE_TOPIC_UPDATE, header)
+
+    def _dag(self, view: TopicView) -> dict[str, Any]:
+        broker, stream = self._connection.broker, self._connection.stream
+        layout = view.layout
+        names = [view.topic.segment(s.hash_range, s.segment_id) for s in layout.segments.values()]
+        urls = {str(name.segment_id): broker.dial(broker.hosting.segment_url(name), stream) for name in names}
+        return {
+            "epoch": layout.epoch,
+            "keyHash": layout.key_hash,
+            "durability": layout.durability,
+            "segments": [s.to_json() for s in layout.segments.values()],
+            "segmentBrokers": urls,
+            "controllerBrokerUrl": broker.dial(view.controller_url, stream),
+        }
