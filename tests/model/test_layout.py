@@ -113,7 +113,9 @@ def test_lineage_is_ancestors_itself_and_descendants(versions: list[SegmentLayou
         assert all(segment_id in layout.descendants(i) for i in layout.ancestors(segment_id))
 
 
-@pytest.mark.parametrize(("segments", "buckets", "share"), [(1, 4, 4), (2, 4, 2), (3, 4, 1), (8, 4, 1), (4, 4096, 1024)])
+@pytest.mark.parametrize(
+    ("segments", "buckets", "share"), [(1, 4, 4), (2, 4, 2), (3, 4, 1), (8, 4, 1), (4, 4096, 1024)]
+)
 def test_buckets_are_shared_out_at_creation(segments: int, buckets: int, share: int) -> None:
     layout = SegmentLayout.create(segments, now_ms=0, buckets_total=buckets)
     assert [s.bucket_count for s in layout.active] == [share] * segments

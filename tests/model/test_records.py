@@ -65,7 +65,13 @@ def test_policies_round_trip_and_defaults() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"retention_time_s": -1}, {"retention_time_s": None}, {"retention_size_bytes": "1"}, {"durability": "x"}, {"ttl": 1}],
+    [
+        {"retention_time_s": -1},
+        {"retention_time_s": None},
+        {"retention_size_bytes": "1"},
+        {"durability": "x"},
+        {"ttl": 1},
+    ],
 )
 def test_policies_refuse_and_name_the_field(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidArgumentError, match=next(iter(wrong))):

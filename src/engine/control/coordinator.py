@@ -313,7 +313,7 @@ class SubscriptionCoordinator:
     @property
     def idle(self) -> bool:
         """Whether it has no sessions, so that nothing is lost when it is dropped."""
-        return not self._sessions and not self._tasks
+        return not self._sessions
 
     @property
     def consumers(self) -> dict[str, tuple[bool, tuple[int, ...]]]:

@@ -75,7 +75,7 @@ class ScalableTopicResources:
     async def delete_children(self, topic: TopicName) -> None:
         """Everything below the topic but its leader's record."""
         for prefix in (keys.subscriptions(topic), f"{keys.topic(topic)}/segments/"):
-            await self.metadata.delete_range(prefix, keys.prefix_end(prefix))
+            await self._delete_below(prefix)
 
     async def list_topics(self, tenant: str, namespace: str) -> list[tuple[TopicName, bytes]]:
         """The topics of a namespace by name, each with its record's value."""
@@ -120,8 +120,7 @@ class ScalableTopicResources:
 
     async def delete_subscription(self, topic: TopicName, name: str) -> None:
         """The subscription with its consumers and cursors; its own record last."""
-        prefix = f"{keys.subscription(topic, name)}/"
-        await self.metadata.delete_range(prefix, keys.prefix_end(prefix))
+        await self._delete_below(f"{keys.subscription(topic, name)}/")
         await self._delete(keys.subscription(topic, name), ANY)
 
     async def list_subscriptions(self, topic: TopicName) -> list[SubscriptionMetadata]:
@@ -191,6 +190,15 @@ class ScalableTopicResources:
             if record is not None and ours and (session is None or record.stat.session == session.id):
                 return record.stat.version
         raise UnknownOutcomeError(f"the metadata store did not say whether {key} was written; read it back")
+
+    async def _delete_below(self, prefix: str) -> None:
+        for _ in range(_WRITE_ATTEMPTS_MAX):
+            try:
+                await self.metadata.delete_range(prefix, keys.prefix_end(prefix))
+                return
+            except OutcomeUnknownError:
+                continue  # doing it twice is as good as once
+        raise UnknownOutcomeError(f"the metadata store did not say whether what is below {prefix} was deleted")
 
     async def _delete(self, key: str, expected: Expected | int) -> None:
         for _ in range(_WRITE_ATTEMPTS_MAX):

@@ -50,14 +50,14 @@ class _Watched:
 class _Watch:
     """One listener's watch; ports.TopicWatch."""
 
-    __slots__ = ("_last", "_listener", "_watched", "_watches", "started")
+    __slots__ = ("_last", "_listener", "_started", "_watched", "_watches")
 
     def __init__(self, watches: TopicWatches, watched: _Watched, listener: TopicListener) -> None:
         self._watches = watches
         self._watched = watched
         self._listener: TopicListener | None = listener
         self._last: TopicView | None = None
-        self.started = False  # until then the listener is not called: the first view is an answer
+        self._started = False
 
     @property
     def view(self) -> TopicView:
@@ -67,6 +67,11 @@ class _Watch:
             raise NotFoundError(f"{self._watched.topic} does not exist")
         return self._last
 
+    def start(self) -> None:
+        """From now on the listener is called: for what comes after the present view, which is an answer."""
+        self._last = self._watched.view()
+        self._started = True
+
     def close(self) -> None:
         """The listener is not called any more. Idempotent."""
         self._listener = None
@@ -75,7 +80,7 @@ class _Watch:
     def tell(self, view: TopicView | None) -> None:
         """None: deleted, which is the last that is said."""
         self._last = view or self._last
-        listener = self._listener if self.started else None
+        listener = self._listener if self._started else None
         if view is None:
             self.close()
             if listener is not None:
@@ -132,7 +137,7 @@ class TopicWatches:
         if watched.record is None or watch not in watched.listeners:
             watch.close()
             raise NotFoundError(f"{topic} does not exist")
-        watch.started = True
+        watch.start()
         return watch
 
     async def _refresh(self, watched: _Watched) -> None:

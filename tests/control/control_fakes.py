@@ -1,0 +1,196 @@
+"""What control's tests stand on: a segment host in memory, channels and listeners that remember, a broker's service."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from engine.clock import Clock
+from engine.control.config import ControlConfig
+from engine.control.ports import SegmentSpec, SegmentStatistics, SubscriptionStatistics, TopicView
+from engine.control.service import ScalableTopicService
+from engine.errors import EngineError, FencedError
+from engine.metadata.memory import MemoryMetadataStore
+from engine.model.names import SegmentName, TopicName
+from engine.model.subscriptions import ConsumerAssignment, InitialPosition
+from engine.testing.clock import LoopClock
+from engine.testing.loop import run_virtual
+
+TOPIC = TopicName.parse("orders")
+
+
+def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an async test on a loop of virtual time."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        run_virtual(test(*args, **kwargs), 100_000.0)
+
+    return run
+
+
+class FakeHost:
+    """Segments as dictionaries, shared by all brokers of a test. `fail` makes the next calls of a method raise."""
+
+    def __init__(self) -> None:
+        self.cursors: dict[int, dict[str, InitialPosition | int]] = {}
+        self.backlogs: dict[tuple[int, str], int] = {}
+        self.waiting: dict[tuple[int, str], list[Callable[[], None]]] = {}
+        self.calls: list[tuple[Any, ...]] = []
+        self.deleted: set[str] = set()
+        self.failures: dict[str, EngineError] = {}
+        self.times: dict[int, list[int]] = {}  # segment id -> publish times
+        self.term = 0
+
+    def _call(self, method: str, *args: Any, term: int | None = None) -> None:
+        self.calls.append((method, *args))
+        if term is not None and term < self.term:
+            raise FencedError(f"term {term} is older than {self.term}")
+        self.term = max(self.term, term or 0)
+        if method in self.failures:
+            raise self.failures[method]
+
+    async def create_segment(self, spec: SegmentSpec, subscriptions: Sequence[str], *, term: int) -> None:
+        self._call("create_segment", spec.name.segment_id, term=term)
+        self.cursors[spec.name.segment_id] = dict.fromkeys(subscriptions, InitialPosition.EARLIEST)
+
+    async def terminate_segment(self, spec: SegmentSpec, *, term: int) -> int:
+        self._call("terminate_segment", spec.name.segment_id, term=term)
+        return 0
+
+    async def delete_segment(self, spec: SegmentSpec, *, term: int) -> None:
+        self._call("delete_segment", spec.name.segment_id, term=term)
+        self.deleted.add(str(spec.name))
+        self.cursors.pop(spec.name.segment_id, None)
+
+    async def subscriptions(self, spec: SegmentSpec) -> list[str]:
+        return sorted(self.cursors.get(spec.name.segment_id, {}))
+
+    async def create_subscription(
+        self, spec: SegmentSpec, subscription: str, position: InitialPosition, *, term: int
+    ) -> None:
+        await asyncio.sleep(0)
+        self._call("create_subscription", spec.name.segment_id, subscription, term=term)
+        self.cursors.setdefault(spec.name.segment_id, {}).setdefault(subscription, position)
+
+    async def delete_subscription(self, spec: SegmentSpec, subscription: str, *, term: int) -> None:
+        self._call("delete_subscription", spec.name.segment_id, subscription, term=term)
+        self.cursors.get(spec.name.segment_id, {}).pop(subscription, None)
+
+    async def seek_subscription(self, spec: SegmentSpec, subscription: str, offset: int | InitialPosition) -> None:
+        self._call("seek_subscription", spec.name.segment_id, subscription, offset)
+        self.cursors.setdefault(spec.name.segment_id, {})[subscription] = offset
+
+    async def offset_at(self, spec: SegmentSpec, time_ms: int) -> int:
+        return sum(t < time_ms for t in self.times.get(spec.name.segment_id, ()))
+
+    async def backlog(self, spec: SegmentSpec, subscription: str) -> int:
+        return self.backlogs.get((spec.name.segment_id, subscription), 0)
+
+    def watch_drained(self, spec: SegmentSpec, subscription: str, drained: Callable[[], None]) -> Callable[[], None]:
+        key = (spec.name.segment_id, subscription)
+        self.waiting.setdefault(key, []).append(drained)
+        if not self.backlogs.get(key, 0):
+            asyncio.get_running_loop().call_soon(self._fire, key, drained)
+        return lambda: self._cancel(key, drained)
+
+    def _cancel(self, key: tuple[int, str], drained: Callable[[], None]) -> None:
+        if drained in self.waiting.get(key, []):
+            self.waiting[key].remove(drained)
+
+    def _fire(self, key: tuple[int, str], drained: Callable[[], None]) -> None:
+        if drained in self.waiting.get(key, []) and not self.backlogs.get(key, 0):
+            self.waiting[key].remove(drained)
+            drained()
+
+    def acknowledge_all(self, segment_id: int, subscription: str) -> None:
+        """The backlog is gone."""
+        key = (segment_id, subscription)
+        self.backlogs[key] = 0
+        for drained in list(self.waiting.get(key, [])):
+            self._fire(key, drained)
+
+    async def statistics(self, spec: SegmentSpec) -> SegmentStatistics:
+        segment_id = spec.name.segment_id
+        subscriptions = {
+            name: SubscriptionStatistics(backlog=self.backlogs.get((segment_id, name), 0), msg_rate_out=1.0)
+            for name in self.cursors.get(segment_id, {})
+        }
+        return SegmentStatistics(next_offset=10, size_bytes=100, msg_rate_in=2.0, subscriptions=subscriptions)
+
+    def segment_url(self, name: SegmentName) -> str:
+        return "engine://owner:6650"
+
+
+class Channel:
+    """A consumer that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.pushed: list[ConsumerAssignment] = []
+        self.closed: list[EngineError] = []
+
+    def push_assignment(self, assignment: ConsumerAssignment) -> None:
+        assert not self.closed
+        self.pushed.append(assignment)
+
+    def close(self, error: EngineError) -> None:
+        assert not self.closed
+        self.closed.append(error)
+
+
+class Listener:
+    """A watching client that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.views: list[TopicView] = []
+        self.deleted = 0
+
+    def topic_changed(self, view: TopicView) -> None:
+        assert not self.deleted
+        self.views.append(view)
+
+    def topic_deleted(self) -> None:
+        self.deleted += 1
+        assert self.deleted == 1
+
+
+class Brokers:
+    """Several brokers' control planes on one metadata store and one segment host."""
+
+    def __init__(self, **config: Any) -> None:
+        self.clock: Clock = LoopClock(asyncio.get_running_loop())
+        self.store = MemoryMetadataStore(self.clock)
+        self.host = FakeHost()
+        self.config = ControlConfig(**config)
+        self.handles: dict[str, MemoryMetadataStore] = {}
+
+    async def start(self, name: str, **config: Any) -> ScalableTopicService:
+        """A broker called `engine://{name}`."""
+        handle = self.handles[name] = self.store.client()
+        service = ScalableTopicService(
+            handle,
+            self.host,
+            clock=self.clock,
+            broker_url=f"engine://{name}",
+            config=ControlConfig(**config) if config else self.config,
+        )
+        await service.start()
+        return service
+
+    async def kill(self, name: str) -> None:
+        """The broker stops in mid-air, and the store notices."""
+        self.handles[name].abandon()
+        await asyncio.sleep(31.0)
+
+
+def ids(assignment: ConsumerAssignment) -> list[int]:
+    """The segment ids of a share."""
+    return [s.segment_id for s in assignment.segments]
+
+
+async def settle() -> None:
+    """Let everything that is ready run."""
+    for _ in range(50):
+        await asyncio.sleep(0)
