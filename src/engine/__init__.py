@@ -59,14 +59,14 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOMES = {
-    "engine.client": """AsyncAdmin AsyncCheckpointConsumer AsyncClient AsyncProducer AsyncQueueConsumer AsyncStreamConsumer
-        Batching Checkpoint ConsumerStatistics Message MessageBatch MessageId ProducerStatistics""",
+    "engine.client": """AsyncAdmin AsyncCheckpointConsumer AsyncClient AsyncProducer AsyncQueueConsumer
+        AsyncStreamConsumer Batching Checkpoint ConsumerStatistics Message MessageBatch MessageId ProducerStatistics""",
     "engine.embedded": "AsyncEngine Engine open open_async",
     "engine.errors": """AlreadyClosedError AlreadyExistsError AuthenticationError AuthorizationError ConnectError
-        ConsumerBusyError CorruptionError DataDirectoryBusyError DiskFullError EngineError FencedError InvalidArgumentError
-        InvalidConfigurationError MemoryLimitError MessageTooLargeError NotFoundError ProducerBusyError ProtocolError
-        QueueFullError StorageError TimeoutError TransactionConflictError TransactionNotFoundError UnknownOutcomeError
-        UnsupportedError""",
+        ConsumerBusyError CorruptionError DataDirectoryBusyError DiskFullError EngineError FencedError
+        InvalidArgumentError InvalidConfigurationError MemoryLimitError MessageTooLargeError NotFoundError
+        ProducerBusyError ProtocolError QueueFullError StorageError
+        TimeoutError TransactionConflictError TransactionNotFoundError UnknownOutcomeError UnsupportedError""",
     "engine.sync": "Admin CheckpointConsumer Client Producer QueueConsumer StreamConsumer",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}

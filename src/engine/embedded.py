@@ -18,7 +18,6 @@ from engine.sync import Client
 
 PORT = 6650
 ADMIN_PORT = 8080
-URL = "engine://embedded"
 
 Path = str | PathLike[str]
 Config = BrokerConfig | Mapping[str, Any] | Path | None
@@ -29,7 +28,7 @@ class AsyncEngine(LocalClient):
     """A client whose broker is in this process. Made by `open_async`; closing it closes the broker."""
 
     def __init__(self, broker: Broker, *, threadsafe: bool) -> None:
-        super().__init__(broker.accept, URL, broker.admin, threadsafe=threadsafe)
+        super().__init__(broker.accept, broker.service_url, broker.admin, threadsafe=threadsafe)
         self._broker = broker
         self._broker_closed = False
 

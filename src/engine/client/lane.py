@@ -164,7 +164,7 @@ class Lane:
         if not self.in_flight:
             return
         self._close_attachment()
-        if error.layout_stale:
+        if error.layout_stale or isinstance(error, NotFoundError):
             self._ended(error)
             return
         entries = list(self.in_flight)
@@ -191,10 +191,10 @@ class Lane:
 
     def _requeue(self, *, count_attempt: bool = False) -> None:
         """Put what is in flight back to the head of the queue; fail what was refused too often."""
-        entries = list(self.in_flight)
-        self.in_flight.clear()
-        self.queue.extendleft(reversed(entries))
-        self._owner.ledger.entries_resent += len(entries)
+        if self.in_flight:
+            self.queue.extendleft(reversed(self.in_flight))
+            self._owner.ledger.entries_resent += len(self.in_flight)
+            self.in_flight.clear()
         if count_attempt:
             self._count_attempt()
 

@@ -57,6 +57,7 @@ class AsyncProducer:
         self._lanes: dict[int, Lane] = {}
         self.on_closed: Callable[[Any], object] | None = None
         self._failure: EngineError | None = None  # why it takes nothing more
+        self._started = False
         self._closed = False
         # What is scheduled already.
         self._pumping = False
@@ -85,7 +86,10 @@ class AsyncProducer:
             if options.initial_sequence_id is not None:
                 last = options.initial_sequence_id
             self._make_batcher(self.session.layout, last + 1, on_full)
+            self._started = True
             self.session.follow(self._set_layout, self.lane_fatal)
+            if self._failure is not None:
+                raise self._failure
         except BaseException:
             await self._release()
             raise
@@ -118,8 +122,8 @@ class AsyncProducer:
         """`function`, to be called from any thread where the client is used from several."""
         if not self.pool.options.threadsafe:
             return function
-        call, loop = self._loop.call_soon_threadsafe, self._loop
-        return lambda: None if loop.is_closed() else call(function)
+        loop = self._loop
+        return lambda: _call_unless_closed(loop, function)
 
     # -- sending ---------------------------------------------------------------------------------------------
 
@@ -342,6 +346,8 @@ class AsyncProducer:
     def lane_fatal(self, error: EngineError) -> None:
         """Fenced, refused or deleted: nothing more goes out."""
         self._stop_taking(error)
+        if not self._started:
+            return  # start() raises it
         self._send_open()
         for lane in self._lanes.values():
             lane.fail_queued(error)
@@ -386,7 +392,7 @@ class AsyncProducer:
                 self.on_closed(self)
 
     async def _release(self) -> None:
-        if hasattr(self, "ledger"):
+        if self._started:
             self.ledger.stop()
         if self._delay is not None:
             self._delay.cancel()
@@ -398,6 +404,11 @@ class AsyncProducer:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+
+def _call_unless_closed(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(function)
 
 
 def refuse_transaction(transaction: object) -> None:

@@ -88,7 +88,7 @@ class Receiver(ABC):
 
         Raises AlreadyClosedError when the consumer is closed, also meanwhile; CorruptionError for damaged data.
         """
-        if not self._turns and self._failure is None and (message := self._queue.pop_message()) is not None:
+        if not self._turns and (message := self._queue.pop_message()) is not None:
             self._popped()
             return message
         check_timeout(timeout)
@@ -107,7 +107,7 @@ class Receiver(ABC):
         if max_bytes is not None:
             check_number("max_bytes", max_bytes, 1, whole=True)
         limit = -1 if max_bytes is None else max_bytes
-        if not self._turns and self._failure is None and self._queue.messages:
+        if not self._turns and self._queue.messages:
             batch = self._queue.pop_batch(max_messages, limit)
             self._popped()
             return batch
@@ -130,7 +130,7 @@ class Receiver(ABC):
 
     def take_now(self, max_messages: int | None = None, max_bytes: int = -1) -> Any:
         """From any thread: the next Message (or MessageBatch), None when nothing waits or others wait for it before."""
-        if self._turns or self._failure is not None:
+        if self._turns:
             return None
         found = self._pop_message() if max_messages is None else self._pop_batch(max_messages, max_bytes)
         if found is not None and not self._returning and self._must_look():
@@ -273,10 +273,11 @@ class Receiver(ABC):
         finally:
             for wait in waits:
                 wait.cancel()
-        self._check_open()
+        if not isinstance(self._failure, CorruptionError):
+            self._check_open()  # damaged data is met where it stands, behind what is good
 
     def fail(self, error: EngineError) -> None:
-        """Nothing more is delivered; receives raise this."""
+        """Nothing more arrives; receives raise this when they have had what is queued."""
         if self._failure is not None:
             return
         self._failure = error

@@ -1,0 +1,292 @@
+"""A broker made of scripts: it answers what it is told to, keeps what it got, and breaks connections on demand."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from engine._native.batcher import Batcher
+from engine._native.log import stamp
+from engine.client.client import AsyncClient
+from engine.errors import ConnectError, EngineError, NotFoundError
+from engine.model.hashrange import HashRange
+from engine.model.names import TopicName
+from engine.wire.commands import FEATURES, Command
+from engine.wire.memory import connect_pair
+from engine.wire.stream import FrameHandler, FrameStream
+
+URL = "engine://fake"
+TOPIC = TopicName.parse("t")
+SALT = 7
+DURABLE = {"durability": "fsync"}
+
+
+class FakeBroker:
+    """One topic. `log[segment]` is what was appended: (first sequence, count) of each entry, in order."""
+
+    def __init__(self, segments: int = 1, buckets: int = 1) -> None:
+        self.segments = segments
+        self.buckets = buckets
+        self.epoch = 0
+        self.log: dict[int, list[tuple[int, int]]] = {s: [] for s in range(segments)}
+        self.ends: dict[int, int] = dict.fromkeys(range(segments), 0)
+        self.connections: list[FakeConnection] = []
+        self.reachable = True
+        self.holding = False  # receipts wait until release()
+        self.refuse: Callable[[int, int], EngineError | None] = lambda segment, sequence: None
+        self.refuse_attach: Callable[[str], EngineError | None] = lambda name: None
+        # For consumers: per segment the blocks there are, and where the cursor stands.
+        self.blocks: dict[int, list[tuple[int, int, bytes]]] = {s: [] for s in range(segments)}
+        self.cursors: dict[int, int] = dict.fromkeys(range(segments), 0)
+        self.sealed: dict[int, int] = {}
+        self.assigned: list[int] = list(range(segments))
+        self.confirming = True
+        self.seen: list[tuple[Command, dict[str, Any]]] = []
+
+    # -- a Connector -----------------------------------------------------------------------------------------
+
+    async def connect(self, url: str, handler: Callable[[FrameStream], FrameHandler]) -> FrameStream:
+        if not self.reachable:
+            raise ConnectError("nobody is there")
+        return connect_pair(handler, self._accept)
+
+    def _accept(self, stream: FrameStream) -> FakeConnection:
+        self.connections.append(FakeConnection(self, stream))
+        return self.connections[-1]
+
+    @property
+    def last(self) -> FakeConnection:
+        return self.connections[-1]
+
+    def client(self, **options: Any) -> AsyncClient:
+        return AsyncClient(URL, connector=self, **options)
+
+    def dag(self) -> dict[str, Any]:
+        ranges = HashRange.divide(self.segments)
+        ends = [(b + 1) * (65536 // self.buckets) - 1 for b in range(self.buckets)]
+        segments = [
+            {
+                "segmentId": i,
+                "hashRange": {"start": r.start, "end": r.end},
+                "state": "SEALED" if i in self.sealed else "ACTIVE",
+                "parentIds": [],
+                "childIds": [],
+                "bucketBoundaries": ends,
+            }
+            for i, r in enumerate(ranges)
+        ]
+        return {"epoch": self.epoch, "keyHash": "xxh64", "durability": "fsync", "segments": segments,
+                "segmentBrokers": {}, "controllerBrokerUrl": URL}  # fmt: skip
+
+    # -- what tests ask for ----------------------------------------------------------------------------------
+
+    def release(self) -> None:
+        """Send the receipts that were held."""
+        self.holding = False
+        for connection in self.connections:
+            connection.send_held()
+
+    def cut(self) -> None:
+        """Break every connection."""
+        for connection in self.connections:
+            connection.stream.abort()
+
+    def publish(self, segment: int, values: list[bytes]) -> None:
+        """Put an entry into a segment, and send it to whoever reads there."""
+        batcher = Batcher(b"p")
+        batcher.set_layout([0], [segment], [[65535]])
+        for value in values:
+            batcher.send_nowait(value)
+        batcher.seal_all()
+        data = bytearray(batcher.take()[0].data)
+        first = self.ends[segment]
+        stamp(data, SALT, 1, first, 1_700_000_000_000 + first, first, segment)
+        self.blocks[segment].append((first, len(values), bytes(data)))
+        self.ends[segment] = first + len(values)
+        for connection in self.connections:
+            connection.feed()
+
+    def of(self, command: Command) -> list[dict[str, Any]]:
+        """The headers of one command, in the order they came."""
+        return [header for seen, header in self.seen if seen is command]
+
+    async def settle(self) -> None:
+        """Let the loop run until nobody has anything to do at once."""
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+
+class FakeConnection:
+    """A FrameHandler."""
+
+    def __init__(self, broker: FakeBroker, stream: FrameStream) -> None:
+        self.broker = broker
+        self.stream = stream
+        self.lost = False
+        self.producers: dict[int, int] = {}
+        self.consumers: dict[int, tuple[int, int]] = {}  # id: (segment, next offset)
+        self.credit: dict[int, list[int]] = {}
+        self.registered = 0
+        self.sessions: list[int] = []
+        self.held: list[dict[str, Any]] = []
+
+    def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
+        self.broker.seen.append((command, header))
+        getattr(self, command.name.lower())(header, payload)
+
+    def pause_writing(self) -> None: ...
+
+    def resume_writing(self) -> None: ...
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.lost = True
+
+    def answer(self, header: dict[str, Any], command: Command = Command.SUCCESS, **fields: Any) -> None:
+        self.stream.send(command, {"request_id": header["request_id"], **fields})
+
+    def error(self, header: dict[str, Any], error: EngineError) -> None:
+        self.answer(header, Command.ERROR, code=error.code, message=str(error))
+
+    # -- commands --------------------------------------------------------------------------------------------
+
+    def connect(self, header: dict[str, Any], payload: memoryview) -> None:
+        self.stream.send(Command.CONNECTED, {"protocol": 1, "features": list(FEATURES), "broker": URL, "admin": None,
+                                             "keep_alive": 30, "frame_size_max": 1 << 24})  # fmt: skip
+
+    def ping(self, header: dict[str, Any], payload: memoryview) -> None:
+        self.stream.send(Command.PONG, {})
+
+    def scalable_topic_lookup(self, header: dict[str, Any], payload: memoryview) -> None:
+        self.sessions.append(header["session_id"])
+        self.update(header["session_id"], header["request_id"])
+
+    def update(self, session_id: int, request_id: int | None = None) -> None:
+        dag = self.broker.dag()
+        self.stream.send(Command.SCALABLE_TOPIC_UPDATE, {"request_id": request_id, "session_id": session_id,
+                                                         "topic": str(TOPIC), "epoch": dag["epoch"], "dag": dag})  # fmt: skip
+
+    def scalable_topic_close(self, header: dict[str, Any], payload: memoryview) -> None: ...
+
+    def producer(self, header: dict[str, Any], payload: memoryview) -> None:
+        error = self.broker.refuse_attach(header["topic"])
+        if error is not None:
+            self.error(header, error)
+            return
+        segment = int(header["topic"].rsplit("-", 1)[1])
+        self.producers[header["producer_id"]] = segment
+        last = max((first + count - 1 for first, count in self.broker.log[segment]), default=-1)
+        self.answer(header, Command.PRODUCER_SUCCESS, producer_id=header["producer_id"],
+                    producer_name=header["producer_name"], last_sequence=last, **DURABLE)  # fmt: skip
+
+    def close_producer(self, header: dict[str, Any], payload: memoryview) -> None:
+        self.producers.pop(header["producer_id"], None)
+        self.answer(header)
+
+    def send(self, header: dict[str, Any], payload: memoryview) -> None:
+        ident = header["producer_id"]
+        segment = self.producers.get(ident)
+        if segment is None:
+            return
+        receipt: dict[str, Any] = {"producer_id": ident, "sequences": [], "offsets": [], **DURABLE}
+        for first, count in entries(payload):
+            error = self.broker.refuse(segment, first)
+            if error is not None:
+                self.stream.send(Command.SEND_ERROR, {"producer_id": ident, "sequence": first, "code": error.code,
+                                                      "message": str(error)})  # fmt: skip
+                if error.code not in (14, 17, 19):
+                    del self.producers[ident]
+                    break
+                continue
+            offset = -1
+            if (first, count) not in self.broker.log[segment]:
+                self.broker.log[segment].append((first, count))
+                offset = self.broker.ends[segment]
+                self.broker.ends[segment] += count
+            receipt["sequences"].append(first)
+            receipt["offsets"].append(offset)
+        if receipt["sequences"]:
+            self.held.append(receipt)
+        if not self.broker.holding:
+            self.send_held()
+
+    def send_held(self) -> None:
+        held, self.held = self.held, []
+        for receipt in held:
+            self.stream.send(Command.SEND_RECEIPT, receipt)
+
+    def scalable_topic_subscribe(self, header: dict[str, Any], payload: memoryview) -> None:
+        self.registered = header["consumer_id"]
+        self.assign(header["request_id"])
+
+    def assign(self, request_id: int | None = None) -> None:
+        ranges = HashRange.divide(self.broker.segments)
+        segments = [{"segment_id": i, "topic": str(TOPIC.segment(ranges[i], i)), "mode": "exclusive"}
+                    for i in self.broker.assigned]  # fmt: skip
+        self.stream.send(Command.SCALABLE_TOPIC_ASSIGNMENT, {"request_id": request_id, "consumer_id": self.registered,
+                                                             "layout_epoch": 0, "segments": segments})  # fmt: skip
+
+    def scalable_topic_unsubscribe(self, header: dict[str, Any], payload: memoryview) -> None:
+        self.answer(header)
+
+    def subscribe(self, header: dict[str, Any], payload: memoryview) -> None:
+        segment = int(header["topic"].rsplit("-", 1)[1])
+        if segment not in self.broker.blocks:
+            self.error(header, NotFoundError("no such segment"))
+            return
+        start = header["start"] if header["mode"] == "reader" else self.broker.cursors[segment]
+        self.consumers[header["consumer_id"]] = (segment, start)
+        self.credit[header["consumer_id"]] = [0, 0]
+        self.answer(header, Command.SUBSCRIBE_SUCCESS, consumer_id=header["consumer_id"], position=start, first=0)
+
+    def flow(self, header: dict[str, Any], payload: memoryview) -> None:
+        credit = self.credit.get(header["consumer_id"])
+        if credit is not None:
+            credit[0] += header["messages"]
+            credit[1] += header["bytes"]
+            self.feed()
+
+    def feed(self) -> None:
+        for ident, (segment, offset) in list(self.consumers.items()):
+            for first, count, data in self.broker.blocks[segment]:
+                credit = self.credit[ident]
+                if first + count <= offset or min(credit) <= 0 or self.lost:
+                    continue
+                credit[0] -= count
+                credit[1] -= len(data)
+                offset = first + count
+                self.stream.send(Command.MESSAGE, {"consumer_id": ident, "segment_id": segment, "salt": SALT,
+                                                   "messages": count}, data)  # fmt: skip
+            self.consumers[ident] = (segment, offset)
+            if offset == self.broker.sealed.get(segment):
+                self.stream.send(Command.REACHED_END, {"consumer_id": ident, "end": offset})
+
+    def ack(self, header: dict[str, Any], payload: memoryview) -> None:
+        segment = self.consumers[header["consumer_id"]][0]
+        if not self.broker.confirming:
+            return
+        if header["ack_type"] == "cumulative":
+            self.broker.cursors[segment] = max(self.broker.cursors[segment], header["position"])
+        self.answer(header)
+
+    def redeliver(self, header: dict[str, Any], payload: memoryview) -> None: ...
+
+    def segment_offset(self, header: dict[str, Any], payload: memoryview) -> None:
+        segment = int(header["topic"].rsplit("-", 1)[1])
+        end = self.broker.ends[segment]
+        self.answer(header, result={"offset": end, "first": 0, "end": end})
+
+    def close_consumer(self, header: dict[str, Any], payload: memoryview) -> None:
+        self.consumers.pop(header["consumer_id"], None)
+        self.answer(header)
+
+
+def entries(payload: memoryview) -> list[tuple[int, int]]:
+    """(first sequence, count) of the entries of a SEND."""
+    found, at = [], 0
+    while at < len(payload):
+        size, count, first = (struct.unpack_from(f, payload, at + o)[0] for f, o in (("<I", 4), ("<I", 20), ("<Q", 48)))
+        found.append((first, count))
+        at += size
+    return found
