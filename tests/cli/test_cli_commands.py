@@ -150,10 +150,16 @@ def test_a_line_without_separator_is_an_error(engine: Run, place: list[str], tmp
     assert engine("consume", "t", "--timeout", "0.2", *place).out == "v\n"
 
 
-def test_misuse_is_code_2(engine: Run):
+def test_misuse_is_code_2_and_opens_nothing(engine: Run, tmp_path: Path):
+    data = tmp_path / "untouched"
     assert engine("produce").code == 2
     assert engine("perf", "produce", "-n", 0).code == 2
-    assert engine("consume", "t", "-s", "s", "--mode", "checkpoint", "--data", "x").code == 2
+    assert engine("produce", "t", "--key", "k", "--key-separator", ":", "--data", data).code == 2
+    assert engine("produce", "t", "--property", "x", "--data", data).code == 2
+    assert engine("consume", "t", "-s", "s", "--mode", "checkpoint", "--data", data).code == 2
+    assert engine("consume", "t", "--from", "noon", "--data", data).code == 2
+    assert engine("subscriptions", "seek", "t", "s", "noon", "--data", data).code == 2
+    assert not data.exists()
     assert engine("nonsense").code == 2
 
 

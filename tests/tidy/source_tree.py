@@ -25,12 +25,16 @@ _IMPORT = re.compile(r"^\s*c?import\s+(?P<names>.+)$")
 
 @dataclass(frozen=True)
 class Import:
-    """One imported module; `lazy` when it is inside a function, `typing_only` under `if TYPE_CHECKING`."""
+    """One imported module; `lazy` when it is inside a function, `typing_only` under `if TYPE_CHECKING`.
+
+    `name` is what is taken from it, where the text says so.
+    """
 
     module: str
     line: int
     lazy: bool = False
     typing_only: bool = False
+    name: str = ""
 
 
 def files(*suffixes: str, under: Path = ROOT) -> list[Path]:
@@ -101,8 +105,9 @@ def _python_imports(path: Path) -> Iterator[Import]:
             yield from (Import(a.name, node.lineno, lazy, typing_only) for a in node.names)
         elif isinstance(node, ast.ImportFrom):
             names = [a.name for a in node.names]
-            for target in _targets(path, node.module or "", names, node.level):
-                yield Import(target, node.lineno, lazy, typing_only)
+            targets = _targets(path, node.module or "", names, node.level)
+            for name, target in zip(names, targets, strict=True):
+                yield Import(target, node.lineno, lazy, typing_only, name)
         inside = lazy or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
         guarded = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
         for child in ast.iter_child_nodes(node):

@@ -50,10 +50,12 @@ def command(
 ) -> None:
     """Print messages as they come. Without -s nothing is acknowledged and nobody else is disturbed."""
     mode = mode or ("stream" if subscription else "checkpoint")
+    begin = position(start or "earliest")
+    check_combination(mode, subscription, begin)
     show = as_line(separator(key_separator)) if not as_json else as_json_line
     out = sys.stdout.buffer
     with connect(url, data) as client:
-        consumer, acknowledge = open_consumer(client, mode, topic, subscription, position(start or "earliest"))
+        consumer, acknowledge = open_consumer(client, mode, topic, subscription, begin)
         with consumer:
             for batch in batches(consumer, count, timeout):
                 out.writelines(show(message) for message in batch)
@@ -61,21 +63,25 @@ def command(
                 acknowledge(batch)
 
 
+def check_combination(mode: str, subscription: str | None, start: str | datetime) -> None:
+    """Raise a usage error for options that exclude each other, before anything is opened."""
+    if mode == "checkpoint" and subscription:
+        raise click.UsageError("a checkpoint consumer has no subscription: leave -s out, or choose another --mode")
+    if mode != "checkpoint" and isinstance(start, datetime):
+        raise click.UsageError("--from a time is for --mode checkpoint; `engine subscriptions seek` moves the others")
+
+
 def open_consumer(
     client: Client, mode: str, topic: str, subscription: str | None, start: str | datetime
 ) -> tuple[Any, Callable[[Any], object]]:
     """The consumer, and what to do with a batch that was printed."""
     if mode == "checkpoint":
-        if subscription:
-            raise click.UsageError("a checkpoint consumer has no subscription: leave -s out, or choose another --mode")
         return client.checkpoint_consumer(topic, start=checkpoint(start)), lambda batch: None
-    if isinstance(start, datetime):
-        raise click.UsageError("--from a time is for --mode checkpoint; `engine subscriptions seek` moves the others")
     name = subscription or DEFAULT_SUBSCRIPTION
     if mode == "stream":
-        stream = client.stream_consumer(topic, name, initial_position=start)
+        stream = client.stream_consumer(topic, name, initial_position=str(start))
         return stream, stream.acknowledge_cumulative
-    queue = client.queue_consumer(topic, name, initial_position=start)
+    queue = client.queue_consumer(topic, name, initial_position=str(start))
     return queue, queue.acknowledge
 
 
