@@ -2,47 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
-import msgpack
-import numpy as np
-import pyarrow as pa
 import pytest
 from batcher_reference import ModelBatcher, key32
+from batchers import LAYOUTS, ONE, QUARTERS, batcher, messages, sealed
 from entry_reference import PlainMessage, crc32c, decode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine._native.batcher import Batcher, MessageColumns, SealedEntry
+from engine._native.batcher import Batcher, SealedEntry
 from engine._native.hashing import MURMUR3, XXH64
-from engine.errors import InvalidArgumentError, MessageTooLargeError, QueueFullError
-from engine.limits import ENTRY_SIZE_MAX, KEY_SIZE_MAX, MESSAGE_SIZE_MAX, PROPERTIES_SIZE_MAX
-
-QUARTERS = [0x3FFF, 0x7FFF, 0xBFFF, 0xFFFF]
-ONE = ([0], [0], [QUARTERS])
-LAYOUTS = [
-    ONE,
-    ([0], [5], [[0xFFFF]]),
-    ([0, 0x8000], [1, 2], [[0x7FFF, 0xFFFF], [0xFFFF]]),
-    ([0, 1, 0x5000, 0xFFFF], [7, 3, 9, 4], [[0, 1, 0xFFFF], QUARTERS, [0xFFFF], [0xFFFE, 0xFFFF]]),
-]
-
-
-def batcher(layout: Any = ONE, **options: Any) -> Batcher:
-    made = Batcher(options.pop("name", b"test"), **options)
-    made.set_layout(*layout)
-    return made
-
-
-def sealed(subject: Batcher) -> list[SealedEntry]:
-    subject.seal_all()
-    return subject.take()
-
-
-def messages(subject: Batcher) -> list[PlainMessage]:
-    """Everything that was sealed, by sequence id."""
-    return sorted((m for entry in sealed(subject) for m in decode(entry.data)), key=lambda m: m.sequence_id)
+from engine.errors import InvalidArgumentError, QueueFullError
+from engine.limits import ENTRY_SIZE_MAX
 
 
 def agree(entries: list[SealedEntry], model: ModelBatcher) -> None:
@@ -153,137 +125,6 @@ def test_every_header_field() -> None:
     assert len(data) % 8 == 0
 
 
-# What a message may be made of.
-
-
-@pytest.mark.parametrize(
-    "value",
-    [b"bytes", bytearray(b"bytes"), memoryview(b"bytes"), np.frombuffer(b"bytes", np.uint8), pa.py_buffer(b"bytes")],
-    ids=lambda v: type(v).__name__,
-)
-def test_any_buffer_is_a_value_and_a_key(value: Any) -> None:
-    subject = batcher()
-    subject.send_nowait(value, key=value)
-    assert messages(subject) == [PlainMessage(b"bytes", b"bytes")]
-
-
-def test_a_str_key_is_its_utf8_and_the_empty_key_is_a_key() -> None:
-    subject = batcher()
-    subject.send_nowait(b"1", key="日本")
-    subject.send_nowait(b"2", key="日本".encode())
-    subject.send_nowait(b"3", key=b"")
-    subject.send_nowait(b"4", key="")
-    subject.send_nowait(b"5")
-    assert [m.key for m in messages(subject)] == ["日本".encode(), "日本".encode(), b"", b"", None]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"value": "text"}, "must be bytes, a buffer, not str; encode it"),
-        ({"value": None}, "not NoneType"),
-        ({"value": 5}, "not int"),
-        ({"value": memoryview(b"abcdef")[::2]}, "contiguous"),
-        ({"value": b"", "key": 5}, "the key must be bytes, a buffer or str, not int"),
-        ({"value": b"", "key": "\ud800"}, "not valid Unicode"),
-        ({"value": b"", "properties": 5}, "mapping of str to str"),
-        ({"value": b"", "properties": {"a": 1}}, "'a' to 1"),
-        ({"value": b"", "properties": {b"a": "1"}}, "mapping of str to str"),
-        ({"value": b"", "event_time": datetime(2024, 1, 1)}, "event_time must be an aware datetime"),
-        ({"value": b"", "event_time": 1.5}, "aware datetime or an int of milliseconds, not float"),
-        ({"value": b"", "event_time": True}, "not bool"),
-        ({"value": b"", "event_time": 2**63}, "64 bits"),
-        ({"value": b"", "event_time": -(2**63)}, "64 bits"),
-        ({"value": b"", "deliver_at": "noon"}, "deliver_at must be"),
-        ({"value": b"", "deliver_at": 5, "deliver_after": 1}, "not both"),
-        ({"value": b"", "deliver_after": -1}, "0 or more"),
-        ({"value": b"", "deliver_after": "1"}, "0 or more"),
-        ({"value": b"", "sequence_id": 0}, "greater than the last one, 0"),
-        ({"value": b"", "sequence_id": 2**63}, "below 2\\*\\*63"),
-        ({"value": b"", "sequence_id": "1"}, "must be an int, not str"),
-        ({"value": b"", "sequence_id": True}, "not bool"),
-    ],
-)
-def test_bad_arguments_are_refused_and_nothing_is_taken(arguments: dict[str, Any], said: str) -> None:
-    subject = batcher(now_ms=lambda: 0)
-    subject.send_nowait(b"before")
-    before = (subject.pending_bytes, subject.pending_messages, subject.next_sequence)
-    with pytest.raises(InvalidArgumentError, match=said):
-        subject.send_nowait(**arguments)
-    assert (subject.pending_bytes, subject.pending_messages, subject.next_sequence) == before
-    assert len(messages(subject)) == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "limit"),
-    [
-        ({"value": bytes(MESSAGE_SIZE_MAX + 1)}, MESSAGE_SIZE_MAX),
-        ({"value": b"", "key": bytes(KEY_SIZE_MAX + 1)}, KEY_SIZE_MAX),
-        ({"value": b"", "key": "x" * (KEY_SIZE_MAX + 1)}, KEY_SIZE_MAX),
-        ({"value": b"", "properties": {"a": "x" * PROPERTIES_SIZE_MAX}}, PROPERTIES_SIZE_MAX),
-    ],
-    ids=["value", "key", "str key", "properties"],
-)
-def test_limits_name_the_size_and_the_limit(arguments: dict[str, Any], limit: int) -> None:
-    subject = batcher()
-    with pytest.raises(MessageTooLargeError, match=f"bytes, over the limit of {limit:,}"):
-        subject.send_nowait(**arguments)
-    assert subject.pending_messages == subject.next_sequence == 0
-
-
-def test_the_largest_message_goes_alone() -> None:
-    subject = batcher(([0], [0], [[0xFFFF]]))
-    subject.send_nowait(b"small", key=b"k")
-    subject.send_nowait(bytes(MESSAGE_SIZE_MAX), key=bytes(KEY_SIZE_MAX), properties={"": "x" * (PROPERTIES_SIZE_MAX - 7)})
-    subject.send_nowait(b"small", key=b"k")
-    entries = sealed(subject)
-    assert [entry.count for entry in entries] == [1, 1, 1]
-    assert MESSAGE_SIZE_MAX < len(entries[1].data) < ENTRY_SIZE_MAX
-
-
-def test_an_entry_never_exceeds_its_limits() -> None:
-    subject = batcher(([0], [0], [[0xFFFF]]), bytes_max=ENTRY_SIZE_MAX, messages_max=65_535)
-    for size in (MESSAGE_SIZE_MAX // 2,) * 7:
-        subject.add(bytes(size), b"k")
-    subject.add_columns([b""] * 140_000, [b""] * 140_000, np.arange(140_000))
-    entries = sealed(subject)
-    assert max(len(entry.data) for entry in entries) <= ENTRY_SIZE_MAX
-    assert max(entry.count for entry in entries) == 65_535
-    assert sum(entry.count for entry in entries) == 140_007
-
-
-def test_times_may_be_datetimes() -> None:
-    subject = batcher(now_ms=lambda: 1_000_000)
-    noon = datetime(2024, 5, 1, 12, 0, 0, 1999, tzinfo=UTC)
-    ms = 1_714_564_800_001
-    subject.send_nowait(b"", event_time=noon, deliver_at=noon.astimezone(timezone(timedelta(hours=5))))
-    subject.send_nowait(b"", event_time=datetime(1969, 12, 31, 23, 59, 59, 999_500, tzinfo=UTC), deliver_after=2.5)
-    subject.send_nowait(b"", deliver_after=timedelta(seconds=3))
-    subject.send_nowait(b"")
-    found = [(m.event_time_ms, m.deliver_at_ms) for m in messages(subject)]
-    assert found == [(ms, ms), (-1, 1_002_500), (None, 1_003_000), (None, None)]
-
-
-def test_deliver_after_needs_a_clock() -> None:
-    with pytest.raises(InvalidArgumentError, match="needs a clock"):
-        batcher().send_nowait(b"", deliver_after=1)
-
-
-def test_properties_are_packed_once_and_kept_in_order() -> None:
-    calls = []
-
-    def pack(properties: dict[str, str]) -> bytes:
-        calls.append(properties)
-        return msgpack.packb(properties)
-
-    subject = batcher(pack=pack)
-    subject.send_nowait(b"1", key="k", properties={"b": "1", "a": "ü"})
-    subject.send_nowait(b"2", key="k", properties={})
-    subject.send_nowait(b"3", key="k")
-    assert [list(m.properties.items()) for m in messages(subject)] == [[("b", "1"), ("a", "ü")], [], []]
-    assert calls == [{"b": "1", "a": "ü"}]
-
-
 # Sequence ids.
 
 
@@ -301,92 +142,8 @@ def test_a_gap_wider_than_the_column_starts_a_new_entry() -> None:
     subject = batcher()
     for sequence in (0, 2**32 - 1, 2**32, 2**63 - 1):
         subject.add(b"", sequence_id=sequence)
-    assert [(e.first_sequence, e.last_sequence) for e in sealed(subject)] == [(0, 2**32 - 1), (2**32, 2**32), (2**63 - 1,) * 2]
-
-
-# Columns.
-
-ROWS = [(b"value-%d" % i, b"key-%d" % (i % 37)) for i in range(5000)]
-VALUES, KEY_COLUMN = [value for value, _ in ROWS], [key for _, key in ROWS]
-TWO_CHUNKS = pa.chunked_array([VALUES[:123], [], VALUES[123:]], pa.binary())
-COLUMNS = {
-    "lists": (VALUES, KEY_COLUMN),
-    "tuples, str keys": (tuple(VALUES), tuple(key.decode() for key in KEY_COLUMN)),
-    "buffers": ([bytearray(v) for v in VALUES], [memoryview(k) for k in KEY_COLUMN]),
-    "numpy S": (np.array(VALUES), np.array(KEY_COLUMN)),
-    "numpy object, U": (np.array(VALUES, dtype=object), np.array([k.decode() for k in KEY_COLUMN])),
-    "arrow": (pa.array(VALUES), pa.array(KEY_COLUMN)),
-    "arrow large, string": (pa.array(VALUES, pa.large_binary()), pa.array([k.decode() for k in KEY_COLUMN])),
-    "arrow chunked": (TWO_CHUNKS, pa.chunked_array([KEY_COLUMN[:3000], KEY_COLUMN[3000:]])),
-    "arrow and list": (TWO_CHUNKS, KEY_COLUMN),
-}
-
-
-@pytest.mark.parametrize(("values", "keys"), COLUMNS.values(), ids=COLUMNS.keys())
-def test_columns_make_the_entries_that_single_sends_make(values: Any, keys: Any) -> None:
-    one, many = batcher(bytes_max=3000), batcher(bytes_max=3000)
-    for value, key in ROWS:
-        one.send_nowait(value, key=key)
-    assert many.add_columns(values, keys) == len(ROWS)
-    assert [e.data for e in sealed(many)] == [e.data for e in sealed(one)]
-
-
-def test_rows_of_bytes_are_values() -> None:
-    rows = np.random.default_rng(1).integers(0, 256, (100, 16), dtype=np.uint8)
-    for values in (rows, pa.array([row.tobytes() for row in rows], pa.binary(16))):
-        subject = batcher()
-        subject.add_columns(values)
-        assert [m.value for m in messages(subject)] == [row.tobytes() for row in rows]
-
-
-def test_a_null_key_is_a_keyless_message() -> None:
-    for keys in ([b"a", None, b""], pa.array([b"a", None, b""]), np.array([b"a", None, b""], dtype=object)):
-        subject = batcher()
-        subject.add_columns([b"1", b"2", b"3"], keys)
-        assert [m.key for m in messages(subject)] == [b"a", None, b""]
-
-
-def test_event_times_of_columns() -> None:
-    subject = batcher()
-    subject.add_columns([b"1", b"2", b"3"], event_times=[5, None, datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)])
-    assert [m.event_time_ms for m in messages(subject)] == [5, None, 1000]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "said"),
-    [
-        (([b"a"], [b"k", b"l"]), InvalidArgumentError, "1 values need as many keys, not 2"),
-        (([b"a"], None, [1, 2]), InvalidArgumentError, "as many event times, not 2"),
-        (([b"a", None],), InvalidArgumentError, r"values\[1\] must be bytes or a buffer, not NoneType"),
-        (([b"a", "b"],), InvalidArgumentError, r"values\[1\] .* not str; encode it"),
-        ((pa.array([b"a", None]),), InvalidArgumentError, r"values\[1\] is null"),
-        ((np.array(["a"]),), InvalidArgumentError, "encode them as bytes"),
-        (([b"a"] * 9 + [bytes(MESSAGE_SIZE_MAX + 1)],), MessageTooLargeError, rf"values\[9\] .* {MESSAGE_SIZE_MAX:,}"),
-        (([b"a"], [bytes(KEY_SIZE_MAX + 1)]), MessageTooLargeError, rf"keys\[0\] .* {KEY_SIZE_MAX:,}"),
-        (([b"a"], None, None, 2), InvalidArgumentError, r"start must be in 0..1, not 2"),
-        ((b"abc",), InvalidArgumentError, "not bytes"),
-    ],
-)
-def test_bad_columns_are_refused_before_anything_is_taken(arguments: Any, error: type[Exception], said: str) -> None:
-    subject = batcher()
-    with pytest.raises(error, match=said):
-        subject.add_columns(*arguments)
-    assert subject.pending_messages == subject.next_sequence == 0
-
-
-def test_columns_stop_at_the_pending_limit_and_go_on_from_there() -> None:
-    subject = batcher(pending_bytes_max=1000)
-    columns = MessageColumns([b"x" * 84] * 25)
-    assert len(columns) == 25
-    taken = []
-    while sum(taken) < 25:
-        assert subject.pending_bytes == 0
-        taken.append(subject.add_columns(columns, start=sum(taken)))
-        assert subject.add_columns(columns, start=sum(taken)) == 0 or sum(taken) == 25
-        entries = sealed(subject)
-        subject.release(sum(e.pending for e in entries), sum(e.count for e in entries))
-    assert taken == [10, 10, 5]
-    assert (subject.pending_bytes, subject.pending_messages) == (0, 0)
+    found = [(entry.first_sequence, entry.last_sequence) for entry in sealed(subject)]
+    assert found == [(0, 2**32 - 1), (2**32, 2**32), (2**63 - 1, 2**63 - 1)]
 
 
 # Layouts.

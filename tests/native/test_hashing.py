@@ -102,7 +102,10 @@ def test_columns_of_fixed_width(column: object) -> None:
     assert hash_keys(column).tolist() == [model_key32(row.tobytes(), 0) for row in ROWS]
 
 
-@pytest.mark.parametrize("empty", [[], np.array([], dtype="S4"), pa.array([], pa.binary()), pa.chunked_array([], pa.binary())])
+EMPTY = [[], np.array([], dtype="S4"), pa.array([], pa.binary()), pa.chunked_array([], pa.binary())]
+
+
+@pytest.mark.parametrize("empty", EMPTY)
 def test_empty_columns(empty: object) -> None:
     assert hash_keys(empty).tolist() == []
 

@@ -26,7 +26,7 @@ def test_lookup_agrees_with_binary_search(cuts: list[int]) -> None:
         assert table.lookup(hashed) == expected[hashed]
 
 
-@pytest.mark.parametrize("cuts", [[], [0xFFFF], list(range(64, 0x10000, 64)), list(range(1, 1024)), list(range(1, 0x10000))])
+@pytest.mark.parametrize("cuts", [[], [0xFFFF], [*range(64, 0x10000, 64)], [*range(1, 1024)], [*range(1, 0x10000)]])
 def test_extreme_tables(cuts: list[int]) -> None:
     table = RangeTable([0, *cuts], range(len(cuts) + 1))
     assert len(table) == len(cuts) + 1

@@ -133,7 +133,8 @@ class ModelBatcher:
         spread = self.turns[segment] * GOLDEN & 0xFFFF
         self.turns[segment] += 1
         start, after = self.starts[segment], [*self.starts, 0x10000][segment + 1]
-        return segment, bisect_left(self.ends[segment], spread), (start + (after - start) * spread // 0x10000) << 16 | spread
+        segment_hash = start + (after - start) * spread // 0x10000
+        return segment, bisect_left(self.ends[segment], spread), segment_hash << 16 | spread
 
     def seal_all(self) -> None:
         for where, batch in list(self.open.items()):

@@ -2,7 +2,7 @@
 """Which range of a 16-bit ring a hash is in: segments of a topic, buckets of a segment."""
 cimport cython
 from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Malloc
-from libc.stdint cimport int64_t, uint16_t, uint32_t
+from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 
 import numpy as np
 
@@ -15,7 +15,8 @@ cdef enum:
 
 # Build a ring of inclusive ends; InvalidArgumentError names `what` unless they tile it.
 cdef int ring_set(Ring* ring, list ends, str what) except -1:
-    cdef uint32_t slot, i
+    cdef uint32_t i
+    cdef int slot
     last = ends[len(ends) - 1] if ends else None
     if last != HASH_RING_SIZE - 1:
         raise InvalidArgumentError(f"{what}: the last range must end at {HASH_RING_SIZE - 1}, not {last}")
@@ -147,7 +148,7 @@ def _check_counts(starts, segment_ids, bucket_ends):
 
 cdef const Target* route_keyless(Routes routes, uint32_t* hash) noexcept nogil:
     cdef Target* target = &routes.targets[routes.turn]
-    cdef uint32_t spread = (target.turns * GOLDEN) & 0xFFFF
+    cdef uint32_t spread = <uint32_t> ((<uint64_t> target.turns * GOLDEN) & 0xFFFF)
     hash[0] = (target.start + (((target.end - target.start + 1) * spread) >> 16)) << 16 | spread
     target.turns += 1
     routes.turn = (routes.turn + 1) % routes.targets_count

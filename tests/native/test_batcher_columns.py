@@ -1,0 +1,97 @@
+"""Columns of messages: every kind makes the entries that single sends make, or is refused as a whole."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from batchers import batcher, messages, sealed
+
+from engine._native.batcher import MessageColumns
+from engine.errors import InvalidArgumentError, MessageTooLargeError
+from engine.limits import KEY_SIZE_MAX, MESSAGE_SIZE_MAX
+
+ROWS = [(b"value-%d" % i, b"key-%d" % (i % 37)) for i in range(5000)]
+VALUES, KEY_COLUMN = [value for value, _ in ROWS], [key for _, key in ROWS]
+TWO_CHUNKS = pa.chunked_array([VALUES[:123], [], VALUES[123:]], pa.binary())
+COLUMNS = {
+    "lists": (VALUES, KEY_COLUMN),
+    "tuples, str keys": (tuple(VALUES), tuple(key.decode() for key in KEY_COLUMN)),
+    "buffers": ([bytearray(v) for v in VALUES], [memoryview(k) for k in KEY_COLUMN]),
+    "numpy S": (np.array(VALUES), np.array(KEY_COLUMN)),
+    "numpy object, U": (np.array(VALUES, dtype=object), np.array([k.decode() for k in KEY_COLUMN])),
+    "arrow": (pa.array(VALUES), pa.array(KEY_COLUMN)),
+    "arrow large, string": (pa.array(VALUES, pa.large_binary()), pa.array([k.decode() for k in KEY_COLUMN])),
+    "arrow chunked": (TWO_CHUNKS, pa.chunked_array([KEY_COLUMN[:3000], KEY_COLUMN[3000:]])),
+    "arrow and list": (TWO_CHUNKS, KEY_COLUMN),
+}
+
+
+@pytest.mark.parametrize(("values", "keys"), COLUMNS.values(), ids=COLUMNS.keys())
+def test_columns_make_the_entries_that_single_sends_make(values: Any, keys: Any) -> None:
+    one, many = batcher(bytes_max=3000), batcher(bytes_max=3000)
+    for value, key in ROWS:
+        one.send_nowait(value, key=key)
+    assert many.add_columns(values, keys) == len(ROWS)
+    assert [e.data for e in sealed(many)] == [e.data for e in sealed(one)]
+
+
+def test_rows_of_bytes_are_values() -> None:
+    rows = np.random.default_rng(1).integers(0, 256, (100, 16), dtype=np.uint8)
+    for values in (rows, pa.array([row.tobytes() for row in rows], pa.binary(16))):
+        subject = batcher()
+        subject.add_columns(values)
+        assert [m.value for m in messages(subject)] == [row.tobytes() for row in rows]
+
+
+def test_a_null_key_is_a_keyless_message() -> None:
+    for keys in ([b"a", None, b""], pa.array([b"a", None, b""]), np.array([b"a", None, b""], dtype=object)):
+        subject = batcher()
+        subject.add_columns([b"1", b"2", b"3"], keys)
+        assert [m.key for m in messages(subject)] == [b"a", None, b""]
+
+
+def test_event_times_of_columns() -> None:
+    subject = batcher()
+    subject.add_columns([b"1", b"2", b"3"], event_times=[5, None, datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)])
+    assert [m.event_time_ms for m in messages(subject)] == [5, None, 1000]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        (([b"a"], [b"k", b"l"]), InvalidArgumentError, "1 values need as many keys, not 2"),
+        (([b"a"], None, [1, 2]), InvalidArgumentError, "as many event times, not 2"),
+        (([b"a", None],), InvalidArgumentError, r"values\[1\] must be bytes or a buffer, not NoneType"),
+        (([b"a", "b"],), InvalidArgumentError, r"values\[1\] .* not str; encode it"),
+        ((pa.array([b"a", None]),), InvalidArgumentError, r"values\[1\] is null"),
+        ((np.array(["a"]),), InvalidArgumentError, "encode them as bytes"),
+        (([b"a"] * 9 + [bytes(MESSAGE_SIZE_MAX + 1)],), MessageTooLargeError, rf"values\[9\] .* {MESSAGE_SIZE_MAX:,}"),
+        (([b"a"], [bytes(KEY_SIZE_MAX + 1)]), MessageTooLargeError, rf"keys\[0\] .* {KEY_SIZE_MAX:,}"),
+        (([b"a"], None, None, 2), InvalidArgumentError, r"start must be in 0..1, not 2"),
+        ((b"abc",), InvalidArgumentError, "not bytes"),
+    ],
+)
+def test_bad_columns_are_refused_before_anything_is_taken(arguments: Any, error: type[Exception], said: str) -> None:
+    subject = batcher()
+    with pytest.raises(error, match=said):
+        subject.add_columns(*arguments)
+    assert subject.pending_messages == subject.next_sequence == 0
+
+
+def test_columns_stop_at_the_pending_limit_and_go_on_from_there() -> None:
+    subject = batcher(pending_bytes_max=1000)
+    columns = MessageColumns([b"x" * 84] * 25)
+    assert len(columns) == 25
+    taken = []
+    while sum(taken) < 25:
+        assert subject.pending_bytes == 0
+        taken.append(subject.add_columns(columns, start=sum(taken)))
+        assert subject.add_columns(columns, start=sum(taken)) == 0 or sum(taken) == 25
+        entries = sealed(subject)
+        subject.release(sum(e.pending for e in entries), sum(e.count for e in entries))
+    assert taken == [10, 10, 5]
+    assert (subject.pending_bytes, subject.pending_messages) == (0, 0)
