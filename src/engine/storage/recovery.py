@@ -113,10 +113,11 @@ class _Opener:
     def settle_inner(self, file: LogFile, end_offset: int) -> None:
         """A file that another follows: everything up to the other's first offset has to be in it."""
         closing = file.closing
-        if closing is None or closing.state is State.CLEAN:
+        if closing is None:
             self._settle_by_scan(file, end_offset)
             return
-        if closing.end_offset != end_offset or closing.state is State.SEALED:
+        # Its state may be any: when the sync of a closing block fails, the block stays and a new file continues.
+        if closing.end_offset != end_offset:
             raise CorruptionError(
                 f"{file.path} ends at offset {closing.end_offset}, and the next file begins at {end_offset}"
             )

@@ -19,14 +19,14 @@ from engine.storage.config import FSYNC, StorageConfig, check_mode, storage_erro
 from engine.storage.cursor import CursorStore
 from engine.storage.disk import Disk
 from engine.storage.handles import Handles
-from engine.storage.logfile import SUFFIX, LogFile, SyncFailed, new_opening
+from engine.storage.logfile import SUFFIX, LogFile, SyncFailed, new_opening, sync
 from engine.storage.recovery import Recovered, name_crc, recover
 from engine.storage.segment import Context, Segment
 from engine.storage.tail import TailCache
 from engine.storage.workers import Submits, Workers, as_workers, run
 
 SEGMENTS = "segments"
-DELETED = ".deleted"
+DELETED = "deleted"  # the file that marks a directory whose deletion has begun
 DIRECTORY_NAME_MAX = 255
 CLOSE_AT_ONCE = 64
 WHOLE_RING = (HASH_RING_SIZE - 1,)
@@ -130,6 +130,8 @@ class SegmentStore:
         directory = self.directory(name)
 
         def work() -> Recovered:
+            if self._disk.exists(f"{directory}/{DELETED}"):
+                _delete(self._disk, directory)
             found = recover(self._disk, directory, name, bucket_ends)
             if found is None and create:
                 self._make(directory, name)
@@ -178,11 +180,8 @@ class SegmentStore:
         directory = self._topic_directory(topic)
 
         def work() -> list[str]:
-            found = self._disk.list(directory)
-            for leftover in (n for n in found if n.endswith(DELETED)):
-                _remove(self._disk, f"{directory}/{leftover}")
-            found = [n for n in found if not n.endswith(DELETED)]
-            return [n for n in found if any(f.endswith(SUFFIX) for f in self._disk.list(f"{directory}/{n}"))]
+            inside = {n: self._disk.list(f"{directory}/{n}") for n in self._disk.list(directory)}
+            return [n for n, files in inside.items() if DELETED not in files and any(f.endswith(SUFFIX) for f in files)]
 
         names = await self._run(work, directory)
         return sorted((SegmentName.parse(_spell(topic, n)) for n in names), key=lambda n: n.segment_id)
@@ -219,19 +218,23 @@ def _spell(topic: TopicName, descriptor: str) -> str:
 
 
 def _delete(disk: Disk, directory: str) -> None:
-    """Rename first, so that a crash leaves no half of a segment behind under its name."""
-    parent = directory.rpartition("/")[0]
-    doomed = directory + DELETED
-    _remove(disk, doomed)
-    if disk.exists(directory):
-        disk.rename(directory, doomed)
-        disk.sync_directory(parent)
-        _remove(disk, doomed)
-
-
-def _remove(disk: Disk, directory: str) -> None:
-    for name in disk.list(directory):
-        disk.unlink(f"{directory}/{name}")
+    """Mark the directory first, so that a crash leaves no half of a segment behind."""
+    names = disk.list(directory)
+    if not names:
+        disk.remove_directory(directory)
+        return
+    if DELETED not in names:
+        mark = disk.create(f"{directory}/{DELETED}")
+        try:
+            sync(mark)
+        finally:
+            mark.close()
+        disk.sync_directory(directory)
+    for name in names:
+        if name != DELETED:
+            disk.unlink(f"{directory}/{name}")
+    disk.sync_directory(directory)
+    disk.unlink(f"{directory}/{DELETED}")
     disk.remove_directory(directory)
 
 

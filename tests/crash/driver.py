@@ -1,0 +1,70 @@
+"""Runs under the shim: forks a child per case, lets the shim strike, and checks what the child left behind.
+
+usage: driver.py shim.so directory < cases, one JSON object per line: {"scenario", "n", "action", "error", "kinds"}.
+One JSON object per case comes out: {"case", "struck", "problem"}.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import os
+import shutil
+import struct
+import sys
+import traceback
+from typing import Any
+
+from crash_scenarios import History, check, run_child
+
+
+def run_case(shim: ctypes.CDLL, root: str, case: dict[str, Any]) -> tuple[bool, History]:
+    """(whether the shim struck, what the child reported)."""
+    shutil.rmtree(root, ignore_errors=True)
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        status = 3
+        try:
+            os.close(reader)
+            shim.shim_arm(case["n"], case["action"], case.get("error", 0), case.get("kinds", 7))
+            run_child(case["scenario"], root, writer, 0)
+            status = 2 if shim.shim_count() >= case["n"] else 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        data = pipe.read()
+    _, status = os.waitpid(pid, 0)
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 3:
+        raise AssertionError("the scenario raised; see stderr")
+    return not (os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0), History(_lines(data))
+
+
+def _lines(data: bytes) -> list[list[Any]]:
+    lines, at = [], 0
+    while at + 4 <= len(data):
+        size = struct.unpack_from("<I", data, at)[0]
+        lines.append(json.loads(data[at + 4 : at + 4 + size]))
+        at += 4 + size
+    return lines
+
+
+def main() -> None:
+    """Cases in, results out."""
+    shim = ctypes.CDLL(sys.argv[1])
+    for line in sys.stdin:
+        case = json.loads(line)
+        struck, problem = False, None
+        try:
+            struck, history = run_case(shim, sys.argv[2], case)
+            asyncio.run(check(sys.argv[2], history))
+        except Exception as e:
+            problem = "".join(traceback.format_exception(e))
+        print(json.dumps({"case": case, "struck": struck, "problem": problem}), flush=True)
+
+
+main()
