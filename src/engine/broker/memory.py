@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from engine.aio.bag import Bag
+
 
 class Pausable(Protocol):
     """A connection whose frames can be held up."""
@@ -27,7 +29,7 @@ class PublishMemory:
         self.limit = limit
         self.in_flight = 0
         self.peak = 0
-        self._held: set[Pausable] = set()
+        self._held: Bag[Pausable] = Bag()
 
     def take(self, size: int, who: Pausable) -> None:
         """`who` has sent `size` bytes."""
@@ -41,7 +43,7 @@ class PublishMemory:
         """`size` bytes are durable, or refused."""
         self.in_flight -= size
         if self._held and self.in_flight <= self.limit // 2:
-            held, self._held = self._held, set()
+            held, self._held = self._held, Bag()
             for who in held:
                 who.release_publishing()
 

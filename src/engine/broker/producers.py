@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import CorruptionError, EngineError, InvalidArgumentError, MessageTooLargeError
@@ -35,7 +36,7 @@ class Producer:
     client attaches again and sends again.
     """
 
-    __slots__ = ("_due", "_offsets", "_sequences", "access", "closed", "connection", "hosted", "ident", "name")
+    __slots__ = ("_due", "_in_flight", "_offsets", "_sequences", "access", "closed", "connection", "hosted", "ident", "name")
 
     def __init__(self, connection: Connection, ident: int, hosted: HostedSegment, name: str, access: str) -> None:
         self.connection = connection
@@ -44,6 +45,7 @@ class Producer:
         self.name = name
         self.access = access
         self.closed = False
+        self._in_flight: deque[tuple[asyncio.Future[list[Appended]], memoryview]] = deque()
         # Durable and not yet told; told together at the end of the loop's turn.
         self._sequences: list[int] = []
         self._offsets: list[int] = []
@@ -53,28 +55,29 @@ class Producer:
         """Append whole entries, as they lie in the frame."""
         size = len(payload)
         self.connection.broker.memory.take(size, self.connection)
-        try:
-            future = self.hosted.segment.append(payload, self.name, term=self.hosted.term)
-        except EngineError as e:
-            self.connection.broker.memory.free(size)
-            self._refuse(payload, e)
-            return
-        future.add_done_callback(lambda done: self._appended(done, payload))
+        future = self.hosted.segment.append(payload, self.name, term=self.hosted.term)
+        self._in_flight.append((future, payload))
+        future.add_done_callback(self._ended)
 
-    def _appended(self, future: asyncio.Future[list[Appended]], payload: memoryview) -> None:
-        self.connection.broker.memory.free(len(payload))
-        if future.cancelled():
-            return
-        error = future.exception()
-        if error is not None:
-            self._refuse(payload, error)
-            return
+    def _ended(self, _: asyncio.Future[list[Appended]]) -> None:
+        """Deal with all that has ended, in the order in which it was sent."""
+        while self._in_flight and self._in_flight[0][0].done():
+            future, payload = self._in_flight.popleft()
+            self.connection.broker.memory.free(len(payload))
+            if future.cancelled():
+                continue
+            if (error := future.exception()) is not None:
+                self._refuse(payload, error)
+            else:
+                self._appended(future.result(), len(payload))
+
+    def _appended(self, places: list[Appended], size: int) -> None:
         messages = 0
-        for appended in future.result():
-            self._sequences.append(appended.first_sequence)
-            self._offsets.append(appended.first_offset)
-            messages += appended.count
-        self.hosted.incoming.count(messages, len(payload))
+        for place in places:
+            self._sequences.append(place.first_sequence)
+            self._offsets.append(place.first_offset)
+            messages += place.count
+        self.hosted.incoming.count(messages, size)
         if not self._due:
             self._due = True
             asyncio.get_running_loop().call_soon(self._tell)

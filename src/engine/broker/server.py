@@ -7,6 +7,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine.aio.bag import Bag
 from engine.aio.tasks import Supervisor
 from engine.broker.admin import AdminService
 from engine.broker.config import BrokerConfig
@@ -65,7 +66,7 @@ class Broker:
         self.clock: Clock = clock or SystemClock()
         self.memory = PublishMemory(self.config.publish_bytes_max)
         self.tasks = Supervisor("broker")
-        self.connections: set[Connection] = set()
+        self.connections: Bag[Connection] = Bag()
         # Made by start().
         self.hosting: SegmentHosting
         self.service: ScalableTopicService

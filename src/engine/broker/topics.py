@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from engine.aio.bag import Bag
 from engine.broker.consumers import Consumer, LoneReader, Range, SegmentReader
 from engine.broker.dispatcher import QueueConsumer, QueueDispatcher
 from engine.broker.producers import Producer
@@ -41,7 +42,7 @@ class HostedSubscription:
         self.out = Rate()
         self._lone: LoneReader | None = None
         self._dispatcher: QueueDispatcher | None = None
-        self._drained: set[Callable[[], None]] = set()
+        self._drained: Bag[Callable[[], None]] = Bag()
 
     @property
     def consumers(self) -> list[Consumer]:
@@ -136,7 +137,7 @@ class HostedSubscription:
     def look(self) -> None:
         """Tell those who wait for it, if the segment is drained."""
         if self._drained and self.drained:
-            callbacks, self._drained = self._drained, set()
+            callbacks, self._drained = self._drained, Bag()
             for callback in callbacks:
                 callback()
 
@@ -159,7 +160,7 @@ class HostedSegment:
         self.incoming = Rate()
         self.producers: dict[str, Producer] = {}
         self.subscriptions: dict[str, HostedSubscription] = {}
-        self.readers: set[SegmentReader] = set()
+        self.readers: Bag[SegmentReader] = Bag()
         self._vacancy: list[asyncio.Future[None]] = []  # those who wait for a producer to leave, first come first
 
     # -- producers -------------------------------------------------------------------------------------------------

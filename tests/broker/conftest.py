@@ -1,0 +1,55 @@
+"""Brokers on real storage in a directory of the test's own."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from peer import Peer
+
+from engine.broker.config import BrokerConfig
+from engine.broker.server import Broker
+
+
+@pytest.fixture
+def start_broker(tmp_path: Path) -> Callable[..., Any]:
+    """An async context manager: a started broker on the test's directory; again and again, for restarts."""
+
+    @contextlib.asynccontextmanager
+    async def start(**config: Any) -> AsyncIterator[Broker]:
+        broker = Broker(tmp_path / "data", config=BrokerConfig(**config))
+        await broker.start()
+        try:
+            yield broker
+        finally:
+            await broker.close()
+
+    return start
+
+
+@pytest.fixture
+async def broker(start_broker) -> AsyncIterator[Broker]:
+    async with start_broker() as broker:
+        yield broker
+
+
+@pytest.fixture(params=["memory", "tcp"])
+async def connect(broker: Broker, request: pytest.FixtureRequest) -> AsyncIterator[Callable[..., Any]]:
+    """`await connect()` gives a peer with its handshake done, over each kind of stream in turn."""
+    peers: list[Peer] = []
+    url = None
+    if request.param == "tcp":
+        host, port = await broker.serve("127.0.0.1", 0)
+        url = f"engine://{host}:{port}"
+
+    async def make(**options: Any) -> Peer:
+        peers.append(await Peer.connect(broker, url, **options))
+        return peers[-1]
+
+    yield make
+    for peer in peers:
+        if not peer.lost.done():
+            await peer.close()
