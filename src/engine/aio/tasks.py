@@ -7,6 +7,8 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
+from engine.aio.bag import Bag
+
 log = logging.getLogger(__name__)
 
 
@@ -20,7 +22,7 @@ class Supervisor:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: Bag[asyncio.Task[Any]] = Bag()
         self._closed = False
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str = "") -> asyncio.Task[Any] | None:

@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
+from engine.aio.bag import Bag
 from engine.client.admin import AdminBackend, AsyncAdmin, check_properties
 from engine.client.admin_http import HttpAdmin
 from engine.client.checkpoint_consumer import AsyncCheckpointConsumer
@@ -77,7 +78,7 @@ class AsyncClient:
             threadsafe=threadsafe,
         )
         self._pool = Pool(url, self._options)
-        self._open: set[_Closable] = set()
+        self._open: Bag[_Closable] = Bag()
         self._backend = admin
         self.admin = AsyncAdmin(self._admin_backend)
 

@@ -302,11 +302,11 @@ class AsyncProducer:
             self.ledger.fail(entries, self._failure)
             return
         lanes = self._lanes
-        touched = set()
+        touched: dict[Lane, None] = {}  # in order, so that a simulation repeats
         for entry in entries:
             lane = lanes[entry.segment_id]
             lane.queue.append(entry)
-            touched.add(lane)
+            touched[lane] = None
         for lane in touched:
             lane.transmit()
 

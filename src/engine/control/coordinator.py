@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 
+from engine.aio.bag import Bag
 from engine.aio.tasks import Supervisor
 from engine.control.policy.assignment import assign
 from engine.control.ports import ConsumerChannel, SegmentHost, segment_spec
@@ -53,7 +54,7 @@ class SubscriptionCoordinator:
         self._sessions: dict[str, ConsumerSession] = {}
         self._closed: EngineError | None = None
         self._tasks = Supervisor(f"subscription {subscription} of {topic}")
-        self._dirty: set[ConsumerSession] = set()  # their shares changed and are not written yet
+        self._dirty: Bag[ConsumerSession] = Bag()  # their shares changed and are not written yet
         self._flushing = False
         # Sealed segments, for stream subscriptions: those drained, and the running watches of the others.
         self._drained: set[int] = set()
@@ -217,7 +218,7 @@ class SubscriptionCoordinator:
     async def _flush(self) -> None:
         try:
             while self._dirty:
-                batch, self._dirty = self._dirty, set()
+                batch, self._dirty = self._dirty, Bag()
                 results = await asyncio.gather(*(self._persist(s) for s in batch), return_exceptions=True)
                 for error in results:
                     if error is not None:

@@ -35,15 +35,18 @@ class MemoryMetadataStore(LocalStore):
         self._hub.notify(batch.changes)
         return result
 
-    def abandon(self) -> None:
-        """What the store sees of a killed broker: silence, and sessions that expire after their timeouts."""
+    def abandon(self, after: float | None = None) -> None:
+        """What the store sees of a killed broker: silence, and sessions that expire.
+
+        `after`: seconds until they do; None is each session's own timeout.
+        """
         if self._closed:
             return
         self._closed = True
         self._close_watches()
         loop = asyncio.get_running_loop()
         for session in self._sessions:
-            loop.call_later(session.timeout, self._expire, session)
+            loop.call_later(session.timeout if after is None else after, self._expire, session)
 
     def _expire(self, session: LocalSession) -> None:
         self._expiring.add(task := asyncio.get_running_loop().create_task(self.end_session(session)))

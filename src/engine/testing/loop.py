@@ -12,6 +12,8 @@ from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Executor, Future
 from typing import Any, TypeVar
 
+from engine.testing.process import adopting
+
 T = TypeVar("T")
 
 _TURNS_WITHOUT_TIME_MAX = 200_000
@@ -75,6 +77,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._clock_resolution = 1e-9
         self.executor = InlineExecutor()
         self.problems: list[dict[str, Any]] = []
+        self.set_task_factory(adopting)
         self.set_exception_handler(lambda _, context: self.problems.append(context))
 
     def time(self) -> float:

@@ -2,6 +2,7 @@
 their connection. `wire.stream.Connector` and `FrameStream` for simulations.
 
 Hosts are names. A stream keeps order, as TCP does. All randomness comes from one generator, all time from the loop.
+Each end's owner is called in the context in which it connected or listened, so that its tasks are its own (process.py).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable
+from contextvars import Context, copy_context
 from typing import Any
 
 from engine.errors import ConnectError, ProtocolError
@@ -32,14 +34,14 @@ class SimNetwork:
         self.rng = rng
         self.delay_s = delay_s
         self.pool = ChunkPool()
-        self._listeners: dict[str, tuple[str, Accept]] = {}
+        self._listeners: dict[str, tuple[str, Accept, Context]] = {}
         self._streams: list[SimStream] = []
         self._partitions: set[frozenset[str]] = set()
         self._healed: list[Callable[[], None]] = []
 
     def listen(self, host: str, url: str, accept: Accept) -> None:
         """Serve connections to `url` on `host`, until kill(host) or close(url)."""
-        self._listeners[url] = (host, accept)
+        self._listeners[url] = (host, accept, copy_context())
 
     def close(self, url: str) -> None:
         """Refuse connections to `url` from now on."""
@@ -91,14 +93,14 @@ class SimNetwork:
         found = self._listeners.get(url)
         if found is None:
             raise ConnectError(f"cannot connect to {url}: connection refused; is a broker listening there?")
-        server, accept = found
+        server, accept, context = found
         if self.is_partitioned(host, server):
             await asyncio.sleep(10)
             raise ConnectError(f"no connection to {url} within 10 s")
-        near, far = SimStream(self, host), SimStream(self, server)
+        near, far = SimStream(self, host, copy_context()), SimStream(self, server, context.copy())
         near.other, far.other = far, near
         self._streams += (near, far)
-        far.start(accept)
+        far.context.run(far.start, accept)
         near.start(handler)
         return near
 
@@ -123,8 +125,9 @@ class SimConnector:
 class SimStream:
     """One end of a connection. `_inbox` holds what the other end sent, with the time it arrives."""
 
-    def __init__(self, network: SimNetwork, host: str) -> None:
+    def __init__(self, network: SimNetwork, host: str, context: Context) -> None:
         self.host = host
+        self.context = context
         self.peer = "not connected"
         self.other: SimStream = self
         self._network = network
@@ -158,7 +161,7 @@ class SimStream:
                 self.other._arrive(piece)
         if not self._writing_paused and self.other._inbox_bytes > CONNECTION_WRITE_HIGH:
             self._writing_paused = True
-            self._loop.call_soon(self._tell_paused)
+            self._soon(self._tell_paused)
 
     def _tell_paused(self) -> None:
         if self._handler is not None and self._writing_paused:
@@ -186,14 +189,14 @@ class SimStream:
         """Deliver again."""
         if self._reader.paused and not self._lost:
             self._reader.paused = False
-            self._loop.call_soon(self._pump)
+            self._soon(self._pump)
 
     def close(self) -> None:
         """Let the other end have what is queued, then end."""
         if not self._closing:
             self._closing = self._reader.paused = True
             self.other._arrive(None)
-            self._loop.call_soon(self._end, None)
+            self._soon(self._end, None)
 
     def abort(self) -> None:
         """End at once; what was on its way may be lost."""
@@ -201,14 +204,17 @@ class SimStream:
             return
         self._closing = self._reader.paused = True
         self.other._arrive(ConnectError(f"the connection was reset by {self.host}"), losing=True)
-        self._loop.call_soon(self._end, None)
+        self._soon(self._end, None)
+
+    def _soon(self, function: Callable[..., None], *arguments: Any) -> None:
+        self._loop.call_soon(function, *arguments, context=self.context)
 
     # -- the network's side ------------------------------------------------------------------------------------------
 
     def break_off(self, error: ConnectError) -> None:
         """The connection is gone; the owner hears of it."""
         self._closing = self._reader.paused = True
-        self._loop.call_soon(self._end, error)
+        self._soon(self._end, error)
 
     def die(self) -> None:
         """The owner is dead and hears nothing more."""
@@ -231,7 +237,7 @@ class SimStream:
         self._inbox_bytes += len(piece) if isinstance(piece, bytes) else 0
         if not self._pumping:
             self._pumping = True
-            self._loop.call_at(at, self._pump_due)
+            self._loop.call_at(at, self._pump_due, context=self.context)
 
     def _pump_due(self) -> None:
         self._pumping = False
@@ -242,7 +248,7 @@ class SimStream:
         if self._lost:
             return
         if self._network.is_partitioned(self.host, self.other.host):
-            self._network.when_healed(self._pump)
+            self._network.when_healed(lambda: self._soon(self._pump))
             return
         if not self._read(b""):
             return
@@ -253,10 +259,11 @@ class SimStream:
                 return
             self._inbox_bytes -= len(piece)
             self._read(piece)
-            self.other._room()
+            if self.other._writing_paused:
+                self.other._soon(self.other._room)
         if self._inbox and not self._lost and not self._pumping and not self._blocked():
             self._pumping = True
-            self._loop.call_at(self._inbox[0][0], self._pump_due)
+            self._loop.call_at(self._inbox[0][0], self._pump_due, context=self.context)
 
     def _blocked(self) -> bool:
         """Whether the owner wants nothing more for now. One that has closed lets the rest fall to the floor."""

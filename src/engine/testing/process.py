@@ -1,0 +1,75 @@
+"""Processes inside one event loop: who started a task or timer is known, so that all of one owner's can be ended.
+
+Killing is not closing: the owner's doors (disk, network, metadata) must be shut before, so that what its tasks do while
+they unwind reaches nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import Context, ContextVar, copy_context
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_OWNER: ContextVar[Process | None] = ContextVar("owner", default=None)
+_UNWINDING_TURNS = 100
+
+
+class Process:
+    """One life of a program. Tasks and timers started under it are its own."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._context = copy_context()
+        self._context.run(_OWNER.set, self)
+
+    def run(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call a function as this process."""
+        return self._context.copy().run(function, *arguments)
+
+    async def do(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Await a coroutine as this process."""
+        task = asyncio.get_running_loop().create_task(work(), context=self._context.copy())
+        return await task
+
+    def adopt(self, task: asyncio.Task[Any]) -> None:
+        """Remember a task until it ends."""
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+
+    async def kill(self) -> list[str]:
+        """End all tasks and timers; the names of tasks that would not end."""
+        loop = asyncio.get_running_loop()
+        for _ in range(_UNWINDING_TURNS):
+            for task in list(self._tasks):
+                task.cancel()
+            await asyncio.sleep(0)
+            if not self._tasks:
+                break
+        for timer in list(getattr(loop, "_scheduled", ())):
+            if owner_of(timer._context) is self:
+                timer.cancel()
+        return [task.get_name() for task in self._tasks]
+
+
+def owner_of(context: Context) -> Process | None:
+    """The process that a context belongs to."""
+    owner: Process | None = context.get(_OWNER)
+    return owner
+
+
+def adopting(
+    loop: asyncio.AbstractEventLoop,
+    coroutine: Coroutine[Any, Any, T] | Generator[Any, None, T],
+    *,
+    context: Context | None = None,
+) -> asyncio.Task[T]:
+    """A task factory: every task is known to the process that started it."""
+    task: asyncio.Task[T] = asyncio.Task(coroutine, loop=loop, context=context)
+    owner = owner_of(copy_context() if context is None else context)
+    if owner is not None:
+        owner.adopt(task)
+    return task

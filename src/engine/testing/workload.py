@@ -1,0 +1,218 @@
+"""Clients that send, read and acknowledge at random and write a history, against simulated and real brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable
+from typing import Any
+
+from engine.client.client import AsyncClient
+from engine.errors import EngineError, InvalidArgumentError, MessageTooLargeError, QueueFullError
+from engine.model.positions import Checkpoint
+from engine.testing.history import Call, History, parse_value, value_of
+
+SURE_FAILURES = (InvalidArgumentError, MessageTooLargeError, QueueFullError)  # nothing was sent
+IDLE_S = 5.0  # after this long without a message everything there is has been read
+
+
+def key_text(key: bytes | None) -> str | None:
+    """How a key stands in a history."""
+    return None if key is None else key.decode()
+
+
+class Sender:
+    """One producer's life: sends under a few keys, many at a time."""
+
+    def __init__(self, history: History, client: AsyncClient, name: str, topic: str, rng: random.Random) -> None:
+        self.name = name
+        self.pause_s_max = 0.2
+        self.size_max = 300
+        self._history = history
+        self._client = client
+        self._topic = topic
+        self._rng = rng
+        self._keys = [None, *(f"{name}-key{i}" for i in range(4))]
+        self._sent = 0
+
+    async def run(self, count: int) -> None:
+        """Send `count` messages and wait for all outcomes. Raises what making the producer raises."""
+        producer = await self._client.producer(self._topic, name=self.name)
+        sends = []
+        for _ in range(count):
+            sends.append(asyncio.create_task(self._send(producer)))
+            if self._rng.random() < 0.3:
+                await asyncio.sleep(self._rng.uniform(0, self.pause_s_max))
+        await asyncio.gather(*sends)
+        with contextlib.suppress(EngineError):  # what failed is in the history, send by send
+            await producer.close()
+
+    async def _send(self, producer: Any) -> None:
+        key = self._rng.choice(self._keys)
+        self._sent += 1
+        value = value_of(self.name, self._sent, key, self._rng.randint(0, self.size_max))
+        call = self._history.invoke(self.name, "send", value=value.decode(), key=key, topic=self._topic)
+        try:
+            message_id = await producer.send(value, key=key)
+        except SURE_FAILURES as e:
+            call.fail(repr(e))
+        except (EngineError, asyncio.CancelledError) as e:
+            call.info(repr(e))
+        else:
+            call.ok(segment=message_id.segment_id, offset=message_id.offset)
+
+
+class Reader:
+    """A consumer that comes and goes: attaches, reads, acknowledges some, closes, comes back."""
+
+    kind = ""
+
+    def __init__(
+        self, history: History, connect: Callable[[], AsyncClient], name: str, topic: str, rng: random.Random
+    ) -> None:
+        """`connect`: a client for the next life. The subscription is called as the reader."""
+        self.name = name
+        self.life_s_max = 10.0
+        self.ack_rate = 0.5
+        self._history = history
+        self._connect = connect
+        self._topic = topic
+        self._rng = rng
+        self._stopped = False
+
+    async def run(self) -> None:
+        """Live again and again until stop()."""
+        while not self._stopped:
+            await self._live(self._rng.uniform(0.1, self.life_s_max), drain=False)
+
+    def stop(self) -> None:
+        """End the present life soon."""
+        self._stopped = True
+
+    async def drain(self) -> None:
+        """One more life that reads and acknowledges everything there is."""
+        await self._live(float("inf"), drain=True)
+        self._history.record(self.name, "drained", subscription=self.name)
+
+    async def _live(self, seconds: float, drain: bool) -> None:
+        client = self._connect()
+        attach = self._history.invoke(self.name, "attach", subscription=self.name, kind=self.kind, topic=self._topic)
+        try:
+            consumer = await self._attach(client)
+        except EngineError as e:
+            attach.fail(repr(e))
+            await client.close()
+            await asyncio.sleep(0.5)
+            return
+        attach.ok()
+        try:
+            await self._read(consumer, attach, seconds, drain)
+        except EngineError as e:
+            self._history.record(self.name, "fault", text=f"consumer ended: {e!r}")
+        await client.close()
+
+    async def _read(self, consumer: Any, attach: Call, seconds: float, drain: bool) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while loop.time() < end and (drain or not self._stopped):
+            wait = IDLE_S if drain else min(1.0, end - loop.time())
+            batch = await consumer.receive_batch(max_messages=self._rng.randint(1, 40), timeout=wait)
+            if drain and not len(batch):
+                return
+            for message in batch:
+                self._write_delivery(attach, message)
+            if len(batch) and (drain or self._rng.random() < self.ack_rate):
+                await self._acknowledge(consumer, batch)
+
+    def _write_delivery(self, attach: Call, message: Any) -> None:
+        self._history.record(
+            self.name,
+            "deliver",
+            attachment=attach.number,
+            topic=self._topic,
+            value=message.value.decode(),
+            key=key_text(message.key),
+            segment=message.segment_id,
+            offset=message.offset,
+        )
+
+    async def _attach(self, client: AsyncClient) -> Any:
+        raise NotImplementedError
+
+    async def _acknowledge(self, consumer: Any, batch: Any) -> None:
+        raise NotImplementedError
+
+
+class StreamReader(Reader):
+    """In order, acknowledging cumulatively."""
+
+    kind = "stream"
+
+    async def _attach(self, client: AsyncClient) -> Any:
+        return await client.stream_consumer(self._topic, self.name, name=self.name, initial_position="earliest")
+
+    async def _acknowledge(self, consumer: Any, batch: Any) -> None:
+        positions = {str(segment): position for segment, position in batch.positions.items()}
+        call = self._history.invoke(self.name, "ack", subscription=self.name, positions=positions)
+        try:
+            await consumer.acknowledge_cumulative(batch)
+        except EngineError as e:
+            call.info(repr(e))
+        else:
+            call.ok()
+
+
+class QueueReader(Reader):
+    """One by one, in any order, handing some back."""
+
+    kind = "queue"
+
+    async def _attach(self, client: AsyncClient) -> Any:
+        return await client.queue_consumer(self._topic, self.name, name=self.name, initial_position="earliest")
+
+    async def _acknowledge(self, consumer: Any, batch: Any) -> None:
+        for message in batch:
+            if self._rng.random() < 0.1:
+                await consumer.negative_acknowledge(message)
+                continue
+            call = self._history.invoke(
+                self.name, "ack_one", subscription=self.name, segment=message.segment_id, offset=message.offset
+            )
+            try:
+                await consumer.acknowledge(message)
+            except EngineError as e:
+                call.info(repr(e))
+            else:
+                call.ok()
+
+
+async def read_all(history: History, client: AsyncClient, topic: str, reading: int | str) -> int:
+    """One final reading, from earliest until nothing more comes; how many messages."""
+    consumer = await client.checkpoint_consumer(topic, start=Checkpoint.earliest())
+    count = 0
+    while len(batch := await consumer.receive_batch(max_messages=1000, timeout=IDLE_S)):
+        for message in batch:
+            parse_value(message.value)
+            history.record(
+                "final",
+                "final",
+                reading=reading,
+                topic=topic,
+                value=message.value.decode(),
+                key=key_text(message.key),
+                segment=message.segment_id,
+                offset=message.offset,
+            )
+        count += len(batch)
+    await consumer.close()
+    return count
+
+
+def write_layout(history: History, topic: str, metadata: dict[str, Any]) -> None:
+    """Put a topic's metadata (the specification's JSON) into a history."""
+    segments = [
+        {"id": s["segmentId"], "start": s["hashRange"]["start"], "end": s["hashRange"]["end"], "state": s["state"]}
+        for s in metadata["segments"].values()
+    ]
+    history.record("admin", "layout", topic=topic, epoch=metadata["epoch"], segments=segments)

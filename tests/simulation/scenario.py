@@ -1,0 +1,129 @@
+"""One random life of a broker with producers, a stream and a queue subscription, under faults; then the reading of it all."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import random
+from dataclasses import dataclass, field
+
+from engine.errors import EngineError
+from engine.testing.checker import check, describe
+from engine.testing.cluster import SimBroker, SimCluster
+from engine.testing.disk import Fault
+from engine.testing.workload import QueueReader, Reader, Sender, StreamReader, read_all, write_layout
+
+TOPIC = "orders"
+FAULTS = (
+    "kill",
+    "power cut",
+    "close",
+    "reset",
+    "partition",
+    "slow metadata",
+    "clock jump",
+    "sync fails",
+    "disk full",
+    "nothing",
+)
+
+
+@dataclass
+class Plan:
+    """How much of everything."""
+
+    senders: int = 2
+    messages: int = 120
+    faults: int = 6
+    kinds: tuple[str, ...] = FAULTS
+    quiet_s: float = 3.0  # at most, between two faults
+    final_power_cut: bool = True
+    readers: tuple[type[Reader], ...] = field(default=(StreamReader, QueueReader))
+
+
+class Scenario:
+    """Call it with a cluster; it raises AssertionError with the violations it found."""
+
+    def __init__(self, plan: Plan | None = None) -> None:
+        self.plan = plan or Plan()
+
+    async def __call__(self, cluster: SimCluster) -> SimCluster:
+        rng = cluster.rng("scenario")
+        broker = await cluster.start()
+        senders = [
+            Sender(cluster.history, cluster.client(f"c-p{i}", broker), f"p{i}", TOPIC, cluster.rng(f"sender {i}"))
+            for i in range(self.plan.senders)
+        ]
+        for sender in senders:
+            sender.pause_s_max = 2 * self.plan.faults * self.plan.quiet_s / self.plan.messages
+        readers = [self._reader(cluster, broker, kind) for kind in self.plan.readers]
+        sending = [asyncio.create_task(sender.run(self.plan.messages), name=sender.name) for sender in senders]
+        reading = [asyncio.create_task(reader.run(), name=reader.name) for reader in readers]
+        for _ in range(self.plan.faults):
+            await asyncio.sleep(rng.uniform(0.05, self.plan.quiet_s))
+            await self._fault(cluster, broker, rng)
+        await _heal(cluster, broker)
+        await asyncio.wait_for(asyncio.gather(*sending), 120)
+        for reader in readers:
+            reader.stop()
+        await asyncio.wait_for(asyncio.gather(*reading), 120)
+        await self._read_everything(cluster, broker, readers)
+        violations = check(cluster.history.events)
+        assert not violations, f"seed {cluster.seed}:\n{describe(violations)}"
+        assert not cluster.stuck, f"seed {cluster.seed}: tasks outlived their process: {cluster.stuck}"
+        return cluster
+
+    def _reader(self, cluster: SimCluster, broker: SimBroker, kind: type[Reader]) -> Reader:
+        name = f"sub-{kind.kind}"
+        rng = cluster.rng(name)
+        return kind(cluster.history, lambda: cluster.client(f"c-{name}", broker), name, TOPIC, rng)
+
+    async def _fault(self, cluster: SimCluster, broker: SimBroker, rng: random.Random) -> None:
+        kind = rng.choice(self.plan.kinds)
+        cluster.history.record("nemesis", "fault", text=kind)
+        if kind in ("kill", "power cut", "close"):
+            await (broker.kill() if kind == "kill" else broker.power_cut() if kind == "power cut" else broker.close())
+            await asyncio.sleep(rng.uniform(0, 2))
+            await broker.start()
+        elif kind == "reset":
+            for client in ("c-p0", "c-p1", "c-sub-stream", "c-sub-queue"):
+                cluster.network.reset(client, broker.name)
+        elif kind == "partition":
+            cluster.network.partition(rng.choice(["c-p0", "c-sub-stream", "c-sub-queue"]), broker.name)
+            await asyncio.sleep(rng.uniform(0.1, 20))
+            cluster.network.heal()
+        elif kind == "slow metadata":
+            broker.metadata.delay_s_max = rng.uniform(0.01, 0.5)
+        elif kind == "clock jump":
+            cluster.clock.skew_ms += rng.randint(-3_600_000, 3_600_000)
+        elif kind == "sync fails":
+            broker.disk.faults.append(Fault("sync", path=".log", after=rng.randint(0, 3)))
+        elif kind == "disk full":
+            broker.disk.faults.append(Fault("write", errno.ENOSPC, ".log", after=rng.randint(0, 3), times=2))
+
+    async def _read_everything(self, cluster: SimCluster, broker: SimBroker, readers: list[Reader]) -> None:
+        client = cluster.client("c-final", broker)
+        await self._read(cluster, broker, client, 1)
+        for reader in readers:
+            await reader.drain()
+        await self._read(cluster, broker, client, 2)
+        await client.close()
+        await (broker.power_cut() if self.plan.final_power_cut else broker.close())
+        await broker.start()
+        await self._read(cluster, broker, cluster.client("c-final", broker), 3)
+
+    async def _read(self, cluster, broker, client, reading) -> None:
+        await read_all(cluster.history, client, TOPIC, reading)
+        write_layout(cluster.history, TOPIC, await broker.broker.admin.get_metadata(TOPIC))
+
+
+async def _heal(cluster: SimCluster, broker: SimBroker) -> None:
+    cluster.network.heal()
+    cluster.clock.skew_ms = 0
+    broker.disk.faults.clear()
+    if not broker.running:
+        await broker.start()
+    broker.metadata.delay_s_max = 0.0
+
+
+__all__ = ["FAULTS", "TOPIC", "EngineError", "Plan", "Scenario"]
