@@ -208,7 +208,7 @@ async def test_an_election_whose_outcome_is_unknown_is_resolved_by_reading_back(
             continue
         store.unknown_rate = 0.0
         assert await leadership.confirm()
-        await leadership.resign()
+        await resources.resign(TOPIC, leadership.term)
         assert await brokers.store.get(keys.controller(TOPIC)) is None
 
 
@@ -301,3 +301,39 @@ async def test_random_failovers_keep_every_segment_with_one_consumer(seed: int) 
     assert sorted(i for _, facts, _ in stored for i in facts.segment_ids) == list(range(6))
     for service in alive.values():
         await service.close()
+
+
+@pytest.mark.parametrize("seed", range(10))
+@virtual
+async def test_racing_creations_deletions_and_registrations_end_well(seed: int) -> None:
+    """Whoever wins, everybody gets an answer, and afterwards the topic works or is gone without a trace."""
+    rng = random.Random(seed)
+    brokers = Brokers(controller_idle=5.0)
+    services = [await brokers.start(name) for name in "ab"]
+
+    async def act() -> None:
+        service = rng.choice(services)
+        action = rng.choice(["create", "delete", "subscribe", "unsubscribe", "wait"])
+        try:
+            if action == "create":
+                await service.ensure_topic("orders")
+            elif action == "delete":
+                await service.delete_topic("orders")
+            elif action == "subscribe":
+                await subscribe(service, rng.choice("xyz"))
+            elif action == "unsubscribe":
+                await service.delete_subscription("orders", "sub")
+            else:
+                await asyncio.sleep(rng.choice([0.0, 6.0, 12.0]))
+        except EngineError:
+            pass
+
+    for _ in range(30):
+        await asyncio.gather(*(act() for _ in range(5)))
+    await asyncio.sleep(300)
+    await services[1].close()
+    await services[0].ensure_topic("orders")
+    assert await subscribe(services[0], "x") == [0]
+    await services[0].delete_topic("orders")
+    assert await brokers.store.list_keys("/", "0") == []
+    await services[0].close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -51,13 +52,13 @@ def test_semantics_3_active_ranges_tile_the_ring_in_every_version(versions: list
         ranges = [s.hash_range for s in layout.active]
         assert ranges[0].start == 0
         assert ranges[-1].end == LAST
-        assert all(a.end + 1 == b.start for a, b in zip(ranges, ranges[1:], strict=False))
+        assert all(a.end + 1 == b.start for a, b in itertools.pairwise(ranges))
 
 
 @given(histories())
 def test_semantics_3_epochs_rise_by_one_ids_are_fresh_and_facts_are_carried(versions: list[SegmentLayout]) -> None:
     seen: set[int] = set(versions[0].segments)
-    for before, after in zip(versions, versions[1:], strict=False):
+    for before, after in itertools.pairwise(versions):
         born = after.segments.keys() - before.segments.keys()
         assert after.epoch == before.epoch + 1
         assert not born & seen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -55,7 +56,7 @@ def test_golden_bytes() -> None:
 def test_ids_of_a_topic_are_totally_ordered(places: list[tuple[int, int]]) -> None:
     ids = [MessageId(s, o) for s, o in places]
     assert [(i.segment_id, i.offset) for i in sorted(ids)] == sorted(places)
-    for a, b in zip(ids, ids[1:], strict=False):
+    for a, b in itertools.pairwise(ids):
         assert (a < b) + (a == b) + (a > b) == 1
         assert (a <= b) == (not a > b)
         assert (a >= b) == (not a < b)

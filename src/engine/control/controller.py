@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from engine.clock import Clock
@@ -66,13 +67,14 @@ class ScalableTopicController:
     async def lead(self) -> None:
         """Become the leader, restore what the last one left, and finish what it began.
 
-        Raises NotOwnerError when another broker leads, NotFoundError when there is no such topic.
+        Raises NotOwnerError when another broker leads, NotFoundError when there is no such topic. Does nothing once it
+        is released.
         """
         self.touched = True
         if self.leadership.leading:
             return
         async with self._changes:
-            if self.leadership.leading:
+            if self.leadership.state is not LeaderState.FOLLOWING:
                 return
             self._found(await self._resources.load_topic(self.topic))
             await self.leadership.acquire()
@@ -102,7 +104,7 @@ class ScalableTopicController:
 
     async def resume(self) -> None:
         """Finish the change that the topic's record carries, if there is one. Leader only."""
-        async with self._changes:
+        async with self._change():
             self.leadership.check()
             record = self._record = await self._resources.load_topic(self.topic)
             change = None if record is None else record.layout.change
@@ -121,16 +123,18 @@ class ScalableTopicController:
             self._end_coordinators(self.leadership.not_owner(None))
 
     async def release(self) -> None:
-        """Resign and close; consumers are told to look again. Their sessions stay registered."""
-        try:
+        """Resign and close, after the change under way; consumers look again. Their sessions stay registered."""
+        async with self._changes:
+            led = self.leadership.leading
             await self.close(self.leadership.not_owner(None))
-        finally:
-            await self.leadership.resign()
+            if led:
+                await self._resources.resign(self.topic, self.leadership.term)
 
     async def close(self, error: EngineError) -> None:
         """Serve nobody any more; consumers are told `error`. The leader's record is left to the end of its session."""
         coordinators = list(self._coordinators.values())
         self._end_coordinators(error)
+        self.leadership.move_to(LeaderState.CLOSED)
         for coordinator in coordinators:
             await coordinator.settle()
 
@@ -166,7 +170,7 @@ class ScalableTopicController:
 
     async def delete(self) -> None:
         """Delete the topic. Raises NotOwnerError; anything else leaves it marked, to be finished later."""
-        async with self._changes:
+        async with self._change():
             self.leadership.check()
             self._record = await self._resources.load_topic(self.topic)
             deletion = self._deletion()
@@ -195,7 +199,7 @@ class ScalableTopicController:
 
         The record, in state CREATING, is the point of no return.
         """
-        async with self._changes:
+        async with self._change():
             self._check_serving()
             found = await self._resources.load_subscription(self.topic, name)
             if found is not None and found[0].state is not SubscriptionState.ACTIVE:
@@ -215,7 +219,7 @@ class ScalableTopicController:
 
         The record, in state DELETING, is the point of no return.
         """
-        async with self._changes:
+        async with self._change():
             self._check_serving()
             facts = await self.load_subscription(name)
             facts = replace(facts, state=SubscriptionState.DELETING)
@@ -266,7 +270,7 @@ class ScalableTopicController:
 
     async def seek_subscription(self, name: str, position: InitialPosition | int) -> None:
         """Move its cursors to an end, or to a wall-clock time in ms (SEMANTICS 38). Raises NotFoundError."""
-        async with self._changes:
+        async with self._change():
             self._check_serving()
             await self.load_subscription(name)
             await asyncio.gather(*(self._seek(s, name, position) for s in self.layout.segments.values()))
@@ -338,6 +342,15 @@ class ScalableTopicController:
         return coordinator
 
     # Small change.
+
+    @asynccontextmanager
+    async def _change(self) -> AsyncIterator[None]:
+        """One change at a time. A record that is not as the leader left it has another leader."""
+        async with self._changes:
+            try:
+                yield
+            except ConflictError as e:
+                raise self.leadership.not_owner(None) from e
 
     def _check_serving(self) -> None:
         self.touched = True

@@ -9,6 +9,7 @@ from engine.aio.tasks import Supervisor
 from engine.clock import Clock
 from engine.control.config import ControlConfig
 from engine.control.controller import ScalableTopicController
+from engine.control.leadership import LeaderState
 from engine.control.ports import SegmentHost
 from engine.control.resources import LeaderRecord, ScalableTopicResources, TopicRecord
 from engine.errors import AlreadyClosedError, EngineError, NotFoundError, NotOwnerError
@@ -56,20 +57,26 @@ class Controllers:
     async def lead(self, topic: TopicName) -> ScalableTopicController:
         """The topic's controller, leading. Raises NotOwnerError, NotFoundError, AlreadyClosedError."""
         key = keys.topic(topic)
-        while (leaving := self._leaving.get(key)) is not None:
-            await asyncio.shield(leaving)
+        while True:
+            while (leaving := self._leaving.get(key)) is not None:
+                await asyncio.shield(leaving)
+            controller = self._get_or_make(key, topic)
+            try:
+                await self._lead(controller)
+            except NotFoundError:
+                if self._by_key.get(key) is controller:
+                    del self._by_key[key]
+                raise
+            if controller.leadership.state is not LeaderState.CLOSED:
+                return controller
+
+    def _get_or_make(self, key: str, topic: TopicName) -> ScalableTopicController:
         if self._closed:
             raise AlreadyClosedError("this broker is closing")
         controller = self._by_key.get(key)
         if controller is None:
             controller = self._by_key[key] = self._make(topic)
             self._sweep_later()
-        try:
-            await self._lead(controller)
-        except NotFoundError:
-            if self._by_key.get(key) is controller:
-                del self._by_key[key]
-            raise
         return controller
 
     async def _lead(self, controller: ScalableTopicController) -> None:
@@ -114,15 +121,20 @@ class Controllers:
 
     async def finish_change(self, topic: TopicName) -> None:
         """Finish what a topic's record says is unfinished. Raises NotOwnerError, and what the change raises."""
-        try:
-            controller = await self.lead(topic)
-        except NotFoundError:
-            return
-        try:
-            await controller.resume()
-        finally:
-            if not controller.serving:
-                await self.release(topic)
+        while True:
+            try:
+                controller = await self.lead(topic)
+            except NotFoundError:
+                return
+            try:
+                await controller.resume()
+                return
+            except NotOwnerError:
+                if controller.leadership.state is not LeaderState.CLOSED or self._closed:
+                    raise  # else it was released while this waited for its turn: once more, with a new one
+            finally:
+                if not controller.serving:
+                    await self.release(topic)
 
     async def close(self) -> None:
         """Let consumers know, and end the session with all leaderships. Idempotent."""

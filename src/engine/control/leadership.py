@@ -71,6 +71,8 @@ class Leadership:
                 if leader.session != session.id:
                     raise self.not_owner(leader) from None
                 term = leader.term
+            if self.state is LeaderState.CLOSED:
+                break  # closed meanwhile; the record ends with the session
             self.term = term
             self.move_to(LeaderState.LEADING)
             return
@@ -80,13 +82,6 @@ class Leadership:
         """Whether the store says that this term still leads."""
         leader = await self._resources.load_leader(self.topic)
         return self.leading and leader is not None and leader.term == self.term
-
-    async def resign(self) -> None:
-        """Lead no more, for good."""
-        leading = self.leading
-        self.move_to(LeaderState.CLOSED)
-        if leading:
-            await self._resources.resign(self.topic, self.term)
 
     def check(self) -> None:
         """Raise NotOwnerError unless this broker leads."""
