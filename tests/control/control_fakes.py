@@ -10,9 +10,12 @@ from typing import Any
 from engine.clock import Clock
 from engine.control.config import ControlConfig
 from engine.control.ports import SegmentSpec, SegmentStatistics, SubscriptionStatistics, TopicView
+from engine.control.resources import INDEX_TOPICS, index_key
 from engine.control.service import ScalableTopicService
 from engine.errors import EngineError, FencedError
+from engine.metadata import keys
 from engine.metadata.memory import MemoryMetadataStore
+from engine.model.layout import SegmentLayout
 from engine.model.names import SegmentName, TopicName
 from engine.model.subscriptions import ConsumerAssignment, InitialPosition
 from engine.testing.clock import LoopClock
@@ -194,3 +197,17 @@ async def settle() -> None:
     """Let everything that is ready run."""
     for _ in range(50):
         await asyncio.sleep(0)
+
+
+async def subscribe(service: ScalableTopicService, name: str, channel: Channel | None = None, **more: Any) -> list[int]:
+    """Register a stream consumer of subscription "sub"; its share."""
+    registered = service.register_consumer("orders", "sub", name, instance=name, channel=channel or Channel(), **more)
+    return ids(await registered)
+
+
+async def reshape(brokers: Brokers, layout: SegmentLayout) -> None:
+    """What a split on some broker leaves in the store."""
+    record = await brokers.store.get(keys.topic(TOPIC))
+    assert record is not None
+    indexes = {INDEX_TOPICS: index_key(TOPIC)}
+    await brokers.store.put(keys.topic(TOPIC), layout.to_json(), record.stat.version, indexes=indexes)

@@ -1,88 +1,17 @@
-"""Consumers that join, drop, come back, leave and expire, on virtual time (SEMANTICS 7 to 9, 13 to 15)."""
+"""Consumers that join, drop, come back, leave and expire, on virtual time (SEMANTICS 13 to 15)."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from typing import Any
 
 import pytest
-from control_fakes import TOPIC, Channel, FakeHost, ids, settle, virtual
+from consumer_group import GRACE_S, Group
+from control_fakes import TOPIC, settle, virtual
 
-from engine.control.coordinator import SubscriptionCoordinator
 from engine.control.resources import ScalableTopicResources
 from engine.errors import ConsumerBusyError, EngineError, NotOwnerError, StorageError
 from engine.metadata import keys
-from engine.metadata.memory import MemoryMetadataStore
-from engine.metadata.store import Stat
-from engine.model.layout import SegmentLayout
-from engine.model.reshape import merge_segments, prune_segment, split_segment
-from engine.model.subscriptions import SubscriptionKind
-from engine.testing.clock import FakeClock
-
-GRACE_S = 60.0
-
-
-class Group:
-    """One subscription's coordinator, its store and its host."""
-
-    def __init__(self, segments: int = 4, kind: SubscriptionKind = SubscriptionKind.STREAM) -> None:
-        self.store = MemoryMetadataStore(FakeClock())
-        self.host = FakeHost()
-        self.layout = SegmentLayout.create(segments, now_ms=0)
-        self.kind = kind
-        self.leads = True
-        self.channels: dict[str, Channel] = {}
-        self.coordinator = self.make(term=1)
-
-    def make(self, term: int) -> SubscriptionCoordinator:
-        async def confirm() -> bool:
-            return self.leads
-
-        return SubscriptionCoordinator(
-            TOPIC,
-            "sub",
-            self.kind,
-            self.layout,
-            term=term,
-            confirm=confirm,
-            resources=ScalableTopicResources(self.store),
-            host=self.host,
-            grace_s=GRACE_S,
-        )
-
-    async def join(self, name: str, instance: str = "1") -> list[int]:
-        channel = self.channels[name] = Channel()
-        return ids(await self.coordinator.register(name, instance, channel))
-
-    def drop(self, name: str) -> None:
-        self.coordinator.disconnect(name, self.channels[name])
-
-    def shares(self) -> dict[str, tuple[int, ...]]:
-        return {name: share for name, (_, share) in self.coordinator.consumers.items()}
-
-    async def registered(self) -> dict[str, tuple[int, ...]]:
-        """What the store says."""
-        await self.coordinator.written()
-        found = await ScalableTopicResources(self.store).list_consumers(TOPIC)
-        return {facts.consumer_name: facts.segment_ids for _, facts, _ in found}
-
-    def slow_writes(self) -> None:
-        """Writes take a second from now on."""
-        put = self.store.put
-
-        async def slow(*args: Any, **kwargs: Any) -> Stat:
-            await asyncio.sleep(1)
-            return await put(*args, **kwargs)
-
-        self.store.put = slow  # type: ignore[method-assign]
-
-    def reshape(self, layout: SegmentLayout) -> None:
-        self.layout = layout
-        self.coordinator.layout_changed(layout)
-
-    def last(self, name: str) -> list[int]:
-        return ids(self.channels[name].pushed[-1])
 
 
 @virtual
@@ -222,105 +151,6 @@ async def test_semantics_14_a_leave_after_a_leader_change_is_told_by_its_instanc
     assert not await group.coordinator.leave("a", "6")
     assert await group.coordinator.leave("a", "7")
     assert await group.registered() == {}
-
-
-@virtual
-async def test_pushes_carry_the_layout_epoch_and_older_layouts_are_ignored() -> None:
-    group = Group(segments=1)
-    group.host.backlogs[0, "sub"] = 0
-    await group.join("a")
-    old = group.layout
-    group.reshape(split_segment(old, 0, 1))
-    await settle()
-    assert [(p.layout_epoch, ids(p)) for p in group.channels["a"].pushed] == [(1, [1, 2])]
-    group.coordinator.layout_changed(old)
-    await settle()
-    assert group.last("a") == [1, 2]
-
-
-@virtual
-async def test_semantics_7_and_8_children_wait_until_the_parents_backlog_is_acknowledged() -> None:
-    group = Group(segments=1)
-    group.host.backlogs[0, "sub"] = 5
-    await group.join("a")
-    await group.join("b")
-    group.reshape(split_segment(group.layout, 0, 1))
-    await settle()
-    assert group.shares() == {"a": (0,), "b": ()}
-    group.host.acknowledge_all(0, "sub")
-    assert group.shares() == {"a": (1,), "b": (2,)}
-    assert group.last("a") == [1]
-    assert group.last("b") == [2]
-
-
-@virtual
-async def test_semantics_8_an_empty_middle_generation_does_not_open_its_children() -> None:
-    group = Group(segments=1)
-    group.host.backlogs[0, "sub"] = 5
-    await group.join("a")
-    group.reshape(split_segment(group.layout, 0, 1))
-    group.reshape(split_segment(group.layout, 1, 2))
-    await settle()
-    assert group.shares() == {"a": (0,)}
-    group.host.acknowledge_all(0, "sub")
-    assert group.shares() == {"a": (3, 4, 2)}
-
-
-@virtual
-async def test_semantics_8_a_merged_child_waits_for_all_its_parents() -> None:
-    group = Group(segments=2)
-    group.host.backlogs |= {(0, "sub"): 1, (1, "sub"): 1}
-    await group.join("a")
-    group.reshape(merge_segments(group.layout, 0, 1, 1))
-    group.host.acknowledge_all(1, "sub")
-    await settle()
-    assert group.shares() == {"a": (0,)}
-    group.host.acknowledge_all(0, "sub")
-    assert group.shares() == {"a": (2,)}
-
-
-@virtual
-async def test_semantics_9_a_new_coordinator_leaves_drained_segments_out() -> None:
-    group = Group(segments=1)
-    group.layout = split_segment(group.layout, 0, 1)
-    group.coordinator = group.make(term=2)
-    await settle()
-    assert await group.join("a") == [1, 2]
-
-
-@virtual
-async def test_a_seek_back_gates_anew() -> None:
-    group = Group(segments=1)
-    await group.join("a")
-    group.reshape(split_segment(group.layout, 0, 1))
-    await settle()
-    assert group.shares() == {"a": (1, 2)}
-    group.host.backlogs[0, "sub"] = 9
-    group.coordinator.cursors_moved()
-    await settle()
-    assert group.shares() == {"a": (0,)}
-
-
-@virtual
-async def test_pruned_segments_are_watched_no_more() -> None:
-    group = Group(segments=1)
-    group.host.backlogs[0, "sub"] = 9
-    await group.join("a")
-    group.reshape(split_segment(group.layout, 0, 1))
-    assert len(group.host.waiting[0, "sub"]) == 1
-    group.reshape(prune_segment(group.layout, 0))
-    assert not group.host.waiting[0, "sub"]
-    assert group.shares() == {"a": (1, 2)}
-
-
-@virtual
-async def test_semantics_10_checkpoint_groups_are_not_gated_and_ask_for_no_backlog() -> None:
-    group = Group(segments=1, kind=SubscriptionKind.CHECKPOINT)
-    await group.join("a")
-    group.reshape(split_segment(group.layout, 0, 1))
-    await settle()
-    assert group.shares() == {"a": (0, 1, 2)}
-    assert not group.host.waiting
 
 
 @virtual

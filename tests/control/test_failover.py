@@ -6,7 +6,7 @@ import asyncio
 import random
 
 import pytest
-from control_fakes import TOPIC, Brokers, Channel, FakeHost, Listener, ids, settle, virtual
+from control_fakes import TOPIC, Brokers, Channel, FakeHost, Listener, settle, subscribe, virtual
 
 from engine.control.leadership import Leadership
 from engine.control.resources import ScalableTopicResources
@@ -14,11 +14,6 @@ from engine.control.service import ScalableTopicService
 from engine.errors import EngineError, FencedError, NotFoundError, NotOwnerError, StorageError
 from engine.metadata import keys
 from engine.testing.metadata import FaultyMetadataStore
-
-
-async def subscribe(service: ScalableTopicService, name: str, channel: Channel | None = None) -> list[int]:
-    """Register a stream consumer of subscription "sub"; its share."""
-    return ids(await service.register_consumer("orders", "sub", name, instance=name, channel=channel or Channel()))
 
 
 @virtual

@@ -1,4 +1,4 @@
-"""The service on one broker: topics, subscriptions, stats, watches, and changes that were cut short."""
+"""The service on one broker: topics, subscriptions, consumers, stats."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import json
 from typing import Any
 
 import pytest
-from control_fakes import TOPIC, Brokers, Channel, Listener, ids, settle, virtual
+from control_fakes import TOPIC, Brokers, Channel, ids, reshape, settle, subscribe, virtual
 
 from engine.control.config import ControlConfig
-from engine.control.service import ScalableTopicService
 from engine.errors import (
     AlreadyClosedError,
     AlreadyExistsError,
@@ -18,29 +17,12 @@ from engine.errors import (
     InvalidArgumentError,
     InvalidConfigurationError,
     NotFoundError,
-    StorageError,
-    UnsupportedError,
 )
 from engine.metadata import keys
-from engine.model.layout import PendingChange, SegmentLayout
+from engine.model.layout import SegmentLayout
 from engine.model.policies import NamespacePolicies
 from engine.model.reshape import split_segment
-from engine.model.subscriptions import InitialPosition, SubscriptionKind, SubscriptionMetadata, SubscriptionState
-
-
-async def subscribe(service: ScalableTopicService, name: str, channel: Channel | None = None, **more: Any) -> list[int]:
-    """Register a stream consumer of subscription "sub"; its share."""
-    return ids(
-        await service.register_consumer("orders", "sub", name, instance=name, channel=channel or Channel(), **more)
-    )
-
-
-async def reshape(brokers: Brokers, layout: SegmentLayout) -> None:
-    """What a split on some broker leaves in the store."""
-    record = await brokers.store.get(keys.topic(TOPIC))
-    assert record is not None
-    indexes = {"topics": "public/default/orders"}
-    await brokers.store.put(keys.topic(TOPIC), layout.to_json(), record.stat.version, indexes=indexes)
+from engine.model.subscriptions import InitialPosition, SubscriptionKind, SubscriptionState
 
 
 @virtual
@@ -253,196 +235,6 @@ async def test_semantics_38_seek_is_decided_by_each_segments_lifetime() -> None:
         await service.seek_subscription("orders", "sub", "yesterday")
     with pytest.raises(NotFoundError):
         await service.seek_subscription("orders", "nobody", "latest")
-    await service.close()
-
-
-@virtual
-async def test_deleting_tells_consumers_and_watchers() -> None:
-    service = await Brokers().start("a")
-    await service.create_topic("orders")
-    listener, channels = Listener(), [Channel(), Channel()]
-    watch = await service.watch_topic("orders", listener)
-    await subscribe(service, "one", channels[0])
-    await service.delete_subscription("orders", "sub")
-    assert isinstance(channels[0].closed[0], NotFoundError)
-    await subscribe(service, "two", channels[1])
-    await service.delete_topic("orders")
-    assert isinstance(channels[1].closed[0], NotFoundError)
-    await settle()
-    assert listener.deleted == 1
-    assert watch.view.layout.epoch == 0
-    with pytest.raises(NotFoundError):
-        await service.watch_topic("orders", listener)
-    await service.close()
-
-
-@virtual
-async def test_semantics_37_a_watch_hears_of_newer_layouts_only_and_of_each_state_once() -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
-    listener = Listener()
-    watch = await service.watch_topic("orders", listener, create=True)
-    assert watch.view.layout.epoch == 0
-    layout = watch.view.layout
-    for now in range(3):  # written in one go: events collapse
-        layout = split_segment(layout, layout.active[0].segment_id, now)
-        await reshape(brokers, layout)
-    await settle()
-    assert listener.views[-1].layout == layout == watch.view.layout
-    assert [v.layout.epoch for v in listener.views] == sorted({v.layout.epoch for v in listener.views})
-    await reshape(brokers, layout)
-    await settle()
-    assert len([v for v in listener.views if v.layout.epoch == 3]) == 1
-    watch.close()
-    watch.close()
-    await reshape(brokers, split_segment(layout, layout.active[0].segment_id, 9))
-    await settle()
-    assert listener.views[-1].layout.epoch == 3
-    await service.close()
-
-
-@virtual
-async def test_a_topic_deleted_and_created_anew_is_not_taken_for_the_old_one() -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
-    old, new = Listener(), Listener()
-    await service.watch_topic("orders", old, create=True)
-    await asyncio.sleep(1)
-    await service.delete_topic("orders")
-    await service.create_topic("orders", segments=3)
-    watch = await service.watch_topic("orders", new)
-    await settle()
-    assert (old.deleted, old.views) == (1, [])
-    assert (new.deleted, new.views) == (0, [])
-    assert len(watch.view.layout.active) == 3
-    await service.close()
-
-
-@virtual
-async def test_a_new_layout_reaches_the_consumers() -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
-    layout = (await service.create_topic("orders")).layout
-    channel = Channel()
-    await subscribe(service, "one", channel)
-    await reshape(brokers, split_segment(layout, 0, 1))
-    await settle()
-    assert (channel.pushed[-1].layout_epoch, ids(channel.pushed[-1])) == (1, [1, 2])
-    await service.close()
-
-
-@virtual
-async def test_segment_spec_follows_the_layout() -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
-    layout = (await service.create_topic("orders", entry_buckets=2)).layout
-    await service.watch_topic("orders", Listener())
-    spec = await service.segment_spec("orders", 0)
-    assert (spec.name.descriptor, spec.durability, spec.bucket_ends) == ("0000-ffff-0", "fsync", (32767, 65535))
-    await reshape(brokers, split_segment(layout, 0, 1))
-    assert (await service.segment_spec("orders", 2)).name.descriptor == "8000-ffff-2"
-    with pytest.raises(NotFoundError):
-        await service.segment_spec("orders", 3)
-    await service.close()
-
-
-@virtual
-async def test_a_deletion_that_fails_hides_the_topic_and_is_finished_later() -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
-    await service.create_topic("orders")
-    brokers.host.failures["delete_segment"] = StorageError("disk")
-    with pytest.raises(StorageError):
-        await service.delete_topic("orders")
-    with pytest.raises(NotFoundError):
-        await service.ensure_topic("orders", create=False)
-    with pytest.raises(NotFoundError):
-        await service.watch_topic("orders", Listener())
-    assert await service.list_topics("public/default") == []
-    with pytest.raises(StorageError):
-        await service.create_topic("orders")
-    brokers.host.failures.clear()
-    await service.delete_topic("orders")
-    assert await brokers.store.list_keys("/", "0") == []
-    await service.close()
-
-
-@pytest.mark.parametrize("phase", ["segments", "records", "topic"])
-@virtual
-async def test_a_deletion_cut_short_is_finished_at_the_next_start(phase: str) -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
-    layout = (await service.create_topic("orders", segments=2)).layout
-    await subscribe(service, "one")
-    await service.close()
-    record = await brokers.store.get(keys.topic(TOPIC))
-    assert record is not None
-    marked = json.loads(layout.to_json()) | {"change": PendingChange("delete", phase).to_json()}
-    indexes = {"topics": "public/default/orders", "topic-changes": "public/default/orders"}
-    await brokers.store.put(keys.topic(TOPIC), json.dumps(marked).encode(), indexes=indexes)
-    if phase == "topic":
-        await brokers.store.delete_range(keys.topic(TOPIC) + "/", keys.topic(TOPIC) + "0")
-    again = await brokers.start("a")
-    await asyncio.sleep(1)
-    assert await brokers.store.list_keys("/", "0") == []
-    assert len(brokers.host.deleted) == (2 if phase == "segments" else 0)
-    await again.close()
-
-
-@virtual
-async def test_creating_a_topic_anew_finishes_its_deletion_first() -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
-    await service.create_topic("orders")
-    brokers.host.failures["delete_segment"] = StorageError("disk")
-    with pytest.raises(StorageError):
-        await service.delete_topic("orders")
-    brokers.host.failures.clear()
-    view = await service.ensure_topic("orders")
-    assert len(brokers.host.deleted) == 1
-    assert view.layout.epoch == 0
-    await service.close()
-
-
-@virtual
-async def test_a_change_of_a_newer_version_is_left_alone() -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
-    layout = (await service.create_topic("orders")).layout
-    marked = json.loads(layout.to_json()) | {"change": PendingChange("teleport", "x").to_json()}
-    await brokers.store.put(keys.topic(TOPIC), json.dumps(marked).encode())
-    with pytest.raises(UnsupportedError, match="teleport"):
-        await service.create_topic("orders")
-    await service.close()
-
-
-@pytest.mark.parametrize("state", [SubscriptionState.CREATING, SubscriptionState.DELETING])
-@virtual
-async def test_a_subscription_cut_short_is_finished_by_the_next_leader(state: SubscriptionState) -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
-    await service.create_topic("orders", segments=2)
-    half = SubscriptionMetadata("half", InitialPosition.EARLIEST, 1, None, state)
-    await brokers.store.put(keys.subscription(TOPIC, "half"), half.to_json())
-    assert await service.list_subscriptions("orders") == []
-    await service.create_subscription("orders", "other")
-    found = [s.name for s in await service.list_subscriptions("orders")]
-    assert found == (["half", "other"] if state is SubscriptionState.CREATING else ["other"])
-    assert ("half" in brokers.host.cursors[0]) == (state is SubscriptionState.CREATING)
-    await service.close()
-
-
-@virtual
-async def test_a_subscription_that_fails_midway_is_completed_by_trying_again() -> None:
-    brokers = Brokers()
-    service = await brokers.start("a")
-    await service.create_topic("orders")
-    brokers.host.failures["create_subscription"] = StorageError("disk")
-    with pytest.raises(StorageError):
-        await subscribe(service, "one")
-    assert await service.list_subscriptions("orders") == []
-    brokers.host.failures.clear()
-    assert await subscribe(service, "one") == [0]
     await service.close()
 
 

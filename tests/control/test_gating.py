@@ -1,0 +1,108 @@
+"""Sealed segments and consumers: who waits for whom (SEMANTICS 7 to 10)."""
+
+from __future__ import annotations
+
+from consumer_group import Group
+from control_fakes import ids, settle, virtual
+
+from engine.model.reshape import merge_segments, prune_segment, split_segment
+from engine.model.subscriptions import SubscriptionKind
+
+
+@virtual
+async def test_pushes_carry_the_layout_epoch_and_older_layouts_are_ignored() -> None:
+    group = Group(segments=1)
+    group.host.backlogs[0, "sub"] = 0
+    await group.join("a")
+    old = group.layout
+    group.reshape(split_segment(old, 0, 1))
+    await settle()
+    assert [(p.layout_epoch, ids(p)) for p in group.channels["a"].pushed] == [(1, [1, 2])]
+    group.coordinator.layout_changed(old)
+    await settle()
+    assert group.last("a") == [1, 2]
+
+
+@virtual
+async def test_semantics_7_and_8_children_wait_until_the_parents_backlog_is_acknowledged() -> None:
+    group = Group(segments=1)
+    group.host.backlogs[0, "sub"] = 5
+    await group.join("a")
+    await group.join("b")
+    group.reshape(split_segment(group.layout, 0, 1))
+    await settle()
+    assert group.shares() == {"a": (0,), "b": ()}
+    group.host.acknowledge_all(0, "sub")
+    assert group.shares() == {"a": (1,), "b": (2,)}
+    assert group.last("a") == [1]
+    assert group.last("b") == [2]
+
+
+@virtual
+async def test_semantics_8_an_empty_middle_generation_does_not_open_its_children() -> None:
+    group = Group(segments=1)
+    group.host.backlogs[0, "sub"] = 5
+    await group.join("a")
+    group.reshape(split_segment(group.layout, 0, 1))
+    group.reshape(split_segment(group.layout, 1, 2))
+    await settle()
+    assert group.shares() == {"a": (0,)}
+    group.host.acknowledge_all(0, "sub")
+    assert group.shares() == {"a": (3, 4, 2)}
+
+
+@virtual
+async def test_semantics_8_a_merged_child_waits_for_all_its_parents() -> None:
+    group = Group(segments=2)
+    group.host.backlogs |= {(0, "sub"): 1, (1, "sub"): 1}
+    await group.join("a")
+    group.reshape(merge_segments(group.layout, 0, 1, 1))
+    group.host.acknowledge_all(1, "sub")
+    await settle()
+    assert group.shares() == {"a": (0,)}
+    group.host.acknowledge_all(0, "sub")
+    assert group.shares() == {"a": (2,)}
+
+
+@virtual
+async def test_semantics_9_a_new_coordinator_leaves_drained_segments_out() -> None:
+    group = Group(segments=1)
+    group.layout = split_segment(group.layout, 0, 1)
+    group.coordinator = group.make(term=2)
+    await settle()
+    assert await group.join("a") == [1, 2]
+
+
+@virtual
+async def test_a_seek_back_gates_anew() -> None:
+    group = Group(segments=1)
+    await group.join("a")
+    group.reshape(split_segment(group.layout, 0, 1))
+    await settle()
+    assert group.shares() == {"a": (1, 2)}
+    group.host.backlogs[0, "sub"] = 9
+    group.coordinator.cursors_moved()
+    await settle()
+    assert group.shares() == {"a": (0,)}
+
+
+@virtual
+async def test_pruned_segments_are_watched_no_more() -> None:
+    group = Group(segments=1)
+    group.host.backlogs[0, "sub"] = 9
+    await group.join("a")
+    group.reshape(split_segment(group.layout, 0, 1))
+    assert len(group.host.waiting[0, "sub"]) == 1
+    group.reshape(prune_segment(group.layout, 0))
+    assert not group.host.waiting[0, "sub"]
+    assert group.shares() == {"a": (1, 2)}
+
+
+@virtual
+async def test_semantics_10_checkpoint_groups_are_not_gated_and_ask_for_no_backlog() -> None:
+    group = Group(segments=1, kind=SubscriptionKind.CHECKPOINT)
+    await group.join("a")
+    group.reshape(split_segment(group.layout, 0, 1))
+    await settle()
+    assert group.shares() == {"a": (0, 1, 2)}
+    assert not group.host.waiting

@@ -1,0 +1,118 @@
+"""Changes that were cut short: resumed at a start, by the next leader, or by trying again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from control_fakes import TOPIC, Brokers, Listener, subscribe, virtual
+
+from engine.errors import (
+    NotFoundError,
+    StorageError,
+    UnsupportedError,
+)
+from engine.metadata import keys
+from engine.model.layout import PendingChange
+from engine.model.subscriptions import InitialPosition, SubscriptionMetadata, SubscriptionState
+
+
+@virtual
+async def test_a_deletion_that_fails_hides_the_topic_and_is_finished_later() -> None:
+    brokers = Brokers()
+    service = await brokers.start("a")
+    await service.create_topic("orders")
+    brokers.host.failures["delete_segment"] = StorageError("disk")
+    with pytest.raises(StorageError):
+        await service.delete_topic("orders")
+    with pytest.raises(NotFoundError):
+        await service.ensure_topic("orders", create=False)
+    with pytest.raises(NotFoundError):
+        await service.watch_topic("orders", Listener())
+    assert await service.list_topics("public/default") == []
+    with pytest.raises(StorageError):
+        await service.create_topic("orders")
+    brokers.host.failures.clear()
+    await service.delete_topic("orders")
+    assert await brokers.store.list_keys("/", "0") == []
+    await service.close()
+
+
+@pytest.mark.parametrize("phase", ["segments", "records", "topic"])
+@virtual
+async def test_a_deletion_cut_short_is_finished_at_the_next_start(phase: str) -> None:
+    brokers = Brokers()
+    service = await brokers.start("a")
+    layout = (await service.create_topic("orders", segments=2)).layout
+    await subscribe(service, "one")
+    await service.close()
+    record = await brokers.store.get(keys.topic(TOPIC))
+    assert record is not None
+    marked = json.loads(layout.to_json()) | {"change": PendingChange("delete", phase).to_json()}
+    indexes = {"topics": "public/default/orders", "topic-changes": "public/default/orders"}
+    await brokers.store.put(keys.topic(TOPIC), json.dumps(marked).encode(), indexes=indexes)
+    if phase == "topic":
+        await brokers.store.delete_range(keys.topic(TOPIC) + "/", keys.topic(TOPIC) + "0")
+    again = await brokers.start("a")
+    await asyncio.sleep(1)
+    assert await brokers.store.list_keys("/", "0") == []
+    assert len(brokers.host.deleted) == (2 if phase == "segments" else 0)
+    await again.close()
+
+
+@virtual
+async def test_creating_a_topic_anew_finishes_its_deletion_first() -> None:
+    brokers = Brokers()
+    service = await brokers.start("a")
+    await service.create_topic("orders")
+    brokers.host.failures["delete_segment"] = StorageError("disk")
+    with pytest.raises(StorageError):
+        await service.delete_topic("orders")
+    brokers.host.failures.clear()
+    view = await service.ensure_topic("orders")
+    assert len(brokers.host.deleted) == 1
+    assert view.layout.epoch == 0
+    await service.close()
+
+
+@virtual
+async def test_a_change_of_a_newer_version_is_left_alone() -> None:
+    brokers = Brokers()
+    service = await brokers.start("a")
+    layout = (await service.create_topic("orders")).layout
+    marked = json.loads(layout.to_json()) | {"change": PendingChange("teleport", "x").to_json()}
+    await brokers.store.put(keys.topic(TOPIC), json.dumps(marked).encode())
+    with pytest.raises(UnsupportedError, match="teleport"):
+        await service.create_topic("orders")
+    await service.close()
+
+
+@pytest.mark.parametrize("state", [SubscriptionState.CREATING, SubscriptionState.DELETING])
+@virtual
+async def test_a_subscription_cut_short_is_finished_by_the_next_leader(state: SubscriptionState) -> None:
+    brokers = Brokers()
+    service = await brokers.start("a")
+    await service.create_topic("orders", segments=2)
+    half = SubscriptionMetadata("half", InitialPosition.EARLIEST, 1, None, state)
+    await brokers.store.put(keys.subscription(TOPIC, "half"), half.to_json())
+    assert await service.list_subscriptions("orders") == []
+    await service.create_subscription("orders", "other")
+    found = [s.name for s in await service.list_subscriptions("orders")]
+    assert found == (["half", "other"] if state is SubscriptionState.CREATING else ["other"])
+    assert ("half" in brokers.host.cursors[0]) == (state is SubscriptionState.CREATING)
+    await service.close()
+
+
+@virtual
+async def test_a_subscription_that_fails_midway_is_completed_by_trying_again() -> None:
+    brokers = Brokers()
+    service = await brokers.start("a")
+    await service.create_topic("orders")
+    brokers.host.failures["create_subscription"] = StorageError("disk")
+    with pytest.raises(StorageError):
+        await subscribe(service, "one")
+    assert await service.list_subscriptions("orders") == []
+    brokers.host.failures.clear()
+    assert await subscribe(service, "one") == [0]
+    await service.close()
