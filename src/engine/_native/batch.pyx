@@ -4,8 +4,8 @@ cimport cython
 from engine._native.arrow cimport stream_of
 from engine._native.body cimport Lease, hold
 from engine._native.entry cimport (
-    AT_COUNT, AT_FIRST_OFFSET, AT_SEGMENT_ID, AT_SIZE, FAULT_NONE, FAULT_ORDER, FAULT_SEGMENT, Entry, Fault, check_body,
-    check_header, check_stamp, entry_at, load32, load64, raise_fault, unknown,
+    AT_COUNT, AT_FIRST_OFFSET, AT_SEGMENT_ID, AT_SIZE, FAULT_NONE, FAULT_ORDER, FAULT_SEGMENT, GIL_FREE_BYTES, Entry,
+    Fault, check_body, check_header, check_stamp, entry_at, load32, load64, raise_fault, unknown,
 )
 from engine._native.message cimport Message, Origin, Slice, message_at, new_origin, whole
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -13,10 +13,6 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from bisect import bisect_right
 
 from engine.errors import InvalidArgumentError, UnsupportedError
-
-cdef enum:
-    # Smaller blocks are checked with the GIL held: giving it up can cost a switch interval, checking costs 3 µs.
-    GIL_FREE_BYTES = 32768
 
 cdef uint64_t OFFSET_MAX = <uint64_t> 1 << 62
 

@@ -349,19 +349,28 @@ def verify(buffer):
     """
     cdef Lease lease = hold(buffer)
     cdef Py_ssize_t at = 0, count = 0
-    cdef Fault fault = FAULT_NONE
-    with nogil:
-        while at < lease.size:
-            fault = check_header(lease.start + at, lease.size - at)
-            if fault == FAULT_NONE:
-                fault = check_body(lease.start + at)
-            if fault != FAULT_NONE:
-                break
-            at += load32(lease.start + at + AT_SIZE)
-            count += 1
+    cdef Fault fault
+    if lease.size < GIL_FREE_BYTES:
+        fault = _verify(lease.start, lease.size, &at, &count)
+    else:
+        with nogil:
+            fault = _verify(lease.start, lease.size, &at, &count)
     if fault != FAULT_NONE:
         raise CorruptionError(f"byte {at} of the block: {FAULTS[fault]}")
     return count
+
+
+cdef Fault _verify(const uint8_t* p, Py_ssize_t size, Py_ssize_t* at, Py_ssize_t* count) noexcept nogil:
+    cdef Fault fault
+    while at[0] < size:
+        fault = check_header(p + at[0], size - at[0])
+        if fault == FAULT_NONE:
+            fault = check_body(p + at[0])
+        if fault != FAULT_NONE:
+            return fault
+        at[0] += load32(p + at[0] + AT_SIZE)
+        count[0] += 1
+    return FAULT_NONE
 
 
 def compress(data, int codec, compressor):
