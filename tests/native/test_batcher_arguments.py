@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
+from enum import StrEnum
+from types import MappingProxyType
 from typing import Any
 
 import msgpack
@@ -10,7 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from batchers import batcher, messages, sealed
-from entry_reference import PlainMessage
+from entry_reference import PlainMessage, decode
+from hypothesis import given
+from hypothesis import strategies as st
 
 from engine.errors import InvalidArgumentError, MessageTooLargeError
 from engine.limits import ENTRY_SIZE_MAX, KEY_SIZE_MAX, MESSAGE_SIZE_MAX, PROPERTIES_SIZE_MAX
@@ -49,6 +53,7 @@ def test_a_str_key_is_its_utf8_and_the_empty_key_is_a_key() -> None:
         ({"value": b"", "properties": 5}, "mapping of str to str"),
         ({"value": b"", "properties": {"a": 1}}, "'a' to 1"),
         ({"value": b"", "properties": {b"a": "1"}}, "mapping of str to str"),
+        ({"value": b"", "properties": {"a": "\ud800"}}, "not valid Unicode"),
         ({"value": b"", "event_time": datetime(2024, 1, 1)}, "event_time must be an aware datetime"),
         ({"value": b"", "event_time": 1.5}, "aware datetime or an int of milliseconds, not float"),
         ({"value": b"", "event_time": True}, "not bool"),
@@ -143,3 +148,30 @@ def test_properties_are_packed_once_and_kept_in_order() -> None:
     subject.send_nowait(b"3", key="k")
     assert [list(m.properties.items()) for m in messages(subject)] == [[("b", "1"), ("a", "ü")], [], []]
     assert calls == [{"b": "1", "a": "ü"}]
+
+
+@given(st.dictionaries(st.text(max_size=300), st.text(max_size=300), min_size=1, max_size=20))
+def test_properties_are_msgpack(properties: dict[str, str]) -> None:
+    packed = msgpack.packb(properties)
+    subject = batcher()
+    for given_as in (properties, MappingProxyType(properties)):
+        subject.send_nowait(b"", properties=given_as)
+    (entry,) = sealed(subject)
+    assert packed * 2 in entry.data
+    assert [list(m.properties.items()) for m in decode(entry.data)] == [list(properties.items())] * 2
+
+
+def test_kinds_of_str_and_bytes_are_str_and_bytes() -> None:
+    class Kind(StrEnum):
+        ORDER = "order"
+
+    class Raw(bytes):
+        pass
+
+    subject = batcher()
+    subject.send_nowait(Raw(b"v"), key=Kind.ORDER, properties={Kind.ORDER: Kind.ORDER})
+    subject.add_columns([Raw(b"v")], [Kind.ORDER])
+    assert messages(subject) == [
+        PlainMessage(b"v", b"order", {"order": "order"}),
+        PlainMessage(b"v", b"order", sequence_id=1),
+    ]

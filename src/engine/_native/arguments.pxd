@@ -16,7 +16,7 @@ cdef class MessageColumns:
     cdef const int64_t* event_times       # its memory, or NULL
 
 # The UTF-8 of a key; lives as long as `text`.
-cdef const char* utf8(str text, Py_ssize_t* size) except NULL
+cdef const char* utf8(object text, Py_ssize_t* size) except NULL
 # Open a contiguous buffer; InvalidArgumentError says what the argument `name` should have been.
 cdef int open_buffer(str name, object given, Py_buffer* view, bint text) except -1
 # Raise MessageTooLargeError if a part of a message is over its limit.

@@ -2,8 +2,9 @@
 """What the caller of a producer hands over, checked: the parts of one message, or columns of many."""
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyObject_CheckBuffer, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint8_t, uint64_t, uintptr_t
+from libc.string cimport memcpy
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -47,7 +48,7 @@ def _check_length(what, have, need):
         raise InvalidArgumentError(f"{need} values need as many {what}, not {have}")
 
 
-cdef const char* utf8(str text, Py_ssize_t* size) except NULL:
+cdef const char* utf8(object text, Py_ssize_t* size) except NULL:
     try:
         return PyUnicode_AsUTF8AndSize(text, size)
     except UnicodeEncodeError as error:
@@ -82,14 +83,62 @@ cdef uint64_t checked_sequence(object given, uint64_t least) except? 0xFFFFFFFFF
     return given
 
 
-def _checked_properties(properties):
+cdef dict _checked_properties(object properties):
+    cdef dict found
     if not isinstance(properties, Mapping):
         raise InvalidArgumentError(f"properties must be a mapping of str to str, not {type(properties).__name__}")
-    properties = dict(properties)
-    for name, value in properties.items():
+    found = properties if type(properties) is dict else dict(properties)
+    for name, value in found.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidArgumentError(f"properties must be a mapping of str to str, not {name!r} to {value!r}")
-    return properties
+    return found
+
+
+cdef size_t _text_size(object text) except 0:
+    cdef Py_ssize_t n
+    try:
+        PyUnicode_AsUTF8AndSize(text, &n)
+    except UnicodeEncodeError as error:
+        raise InvalidArgumentError(f"a property is not valid Unicode: {error}") from None
+    return n + (1 if n < 32 else 2 if n < 256 else 3)
+
+
+# Write a str of at most PROPERTIES_SIZE_MAX bytes as msgpack; where the next thing goes.
+cdef uint8_t* _put_text(uint8_t* at, object text) except NULL:
+    cdef Py_ssize_t n
+    cdef const char* utf8 = PyUnicode_AsUTF8AndSize(text, &n)
+    if n < 32:
+        at[0] = <uint8_t> (0xA0 | n)
+        at += 1
+    elif n < 256:
+        at[0], at[1] = 0xD9, <uint8_t> n
+        at += 2
+    else:
+        at[0], at[1], at[2] = 0xDA, <uint8_t> (n >> 8), <uint8_t> (n & 255)
+        at += 3
+    memcpy(at, utf8, n)
+    return at + n
+
+
+# The msgpack map of a message's properties.
+cdef bytes pack_properties(dict properties):
+    cdef size_t size = 1 if len(properties) < 16 else 3
+    cdef bytes packed
+    cdef uint8_t* at
+    for name, value in properties.items():
+        size += _text_size(name) + _text_size(value)
+    check_size("properties", size, PROPERTIES_SIZE_MAX)
+    packed = PyBytes_FromStringAndSize(NULL, size)
+    at = <uint8_t*> PyBytes_AS_STRING(packed)
+    if len(properties) < 16:
+        at[0] = <uint8_t> (0x80 | len(properties))
+        at += 1
+    else:
+        at[0], at[1], at[2] = 0xDE, <uint8_t> (len(properties) >> 8), <uint8_t> (len(properties) & 255)
+        at += 3
+    for name, value in properties.items():
+        at = _put_text(_put_text(at, name), value)
+    return packed
 
 
 def _deliver_after(deliver_at, after, now_ms):
@@ -113,7 +162,8 @@ cdef bytes fill_extras(Message* m, object pack, object now_ms, object properties
     if deliver_after is not None:
         m.deliver_at = _deliver_after(deliver_at, deliver_after, now_ms)
     if properties is not None and properties:
-        packed = pack(_checked_properties(properties))
+        checked = _checked_properties(properties)
+        packed = pack_properties(checked) if pack is None else pack(checked)
         m.properties, m.properties_size = <const uint8_t*> PyBytes_AS_STRING(packed), PyBytes_GET_SIZE(packed)
         check_size("properties", m.properties_size, PROPERTIES_SIZE_MAX)
     return packed

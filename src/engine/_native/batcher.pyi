@@ -24,7 +24,7 @@ class Batcher(Buckets):
         on_open: Callable[[], None] | None = None,
         on_sealed: Callable[[], None] | None = None,
         on_full: Callable[[], None] | None = None,
-        pack: Callable[[dict[str, str]], bytes] = ...,
+        pack: Callable[[dict[str, str]], bytes] | None = None,
         now_ms: Callable[[], int] | None = None,
     ) -> None: ...
     @property

@@ -9,8 +9,6 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SI
 from cpython.unicode cimport PyUnicode_Check
 from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint32_t, uint64_t
 
-from msgpack import packb
-
 from engine._native.arguments cimport MessageColumns, check_size, checked_sequence, fill_extras, open_buffer, utf8
 from engine._native.buckets cimport Buckets
 from engine._native.builder cimport Builder, Message, builder_add, builder_fits, message_cost
@@ -45,14 +43,17 @@ cdef class Batcher(Buckets):
     """Takes messages, gives sealed entries.
 
     `on_open()` is called when something became open after nothing was, `on_sealed()` when take() has something again,
-    `on_full()` when the pending limit is met: it may make room, by waiting for release(), or raise. `pack` makes the
-    msgpack map of a message's properties; `now_ms` tells the time for deliver_after. InvalidArgumentError for a
-    limit that an entry could not keep.
+    `on_full()` when the pending limit is met: it may make room, by waiting for release(), or raise. `pack`, when
+    given, makes the msgpack map of a message's properties; `now_ms` tells the time for deliver_after. A callback
+    that raises does so out of a call whose message was taken. InvalidArgumentError for a limit that an entry could
+    not keep.
     """
 
     def __init__(self, bytes producer_name not None, *, int key_hash=XXH64, Py_ssize_t bytes_max=BATCH_BYTES_MAX,
                  Py_ssize_t messages_max=BATCH_MESSAGES_MAX, Py_ssize_t pending_bytes_max=PENDING_BYTES_MAX,
-                 uint64_t first_sequence=0, on_open=None, on_sealed=None, on_full=None, pack=packb, now_ms=None):
+                 uint64_t first_sequence=0, on_open=None, on_sealed=None, on_full=None, pack=None, now_ms=None):
+        if self.routes is not None:
+            raise InvalidArgumentError("a batcher is constructed once")
         _check_bounds("bytes_max", bytes_max, ENTRY_SIZE_MAX)
         _check_bounds("messages_max", messages_max, ENTRY_MESSAGES_MAX)
         _check_bounds("pending_bytes_max", pending_bytes_max, 1 << 62)
