@@ -65,6 +65,16 @@ def test_nothing_built_is_in_the_tree():
     assert not built, f"built files are in the tree: {built}"
 
 
+def test_every_test_file_has_a_name_of_its_own():
+    """pytest imports them by their bare names, and so do tests what stands beside them."""
+    names: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        if path.name not in ("conftest.py", "__init__.py"):
+            names.setdefault(path.name, []).append(relative(path))
+    twice = {name: paths for name, paths in names.items() if len(paths) > 1}
+    assert not twice, f"rename all but one of each: {twice}"
+
+
 def golden_sums() -> dict[str, str]:
     """Path below tests/golden -> SHA-256, as recorded."""
     pairs = (line.split("  ", 1) for line in SUMS.read_text().splitlines() if line) if SUMS.exists() else ()
