@@ -469,9 +469,9 @@ class Committer:
         self._workers.post(work, done)
 
     def _rotation_failed(self, new: LogFile, error: BaseException | None) -> None:
+        """The new file may be there or not; so the old one is over, and the next append makes the new one again."""
         lost = self._cut_off(new.first_offset, [])
-        self._target = None if self.file is None else self.file
-        self._position = 0 if self.file is None else self.file.end_position
+        self.file = self._target = None
         if isinstance(error, CorruptionError):
             self._owner.file_failed(error)
             _fail_all(lost, error)
