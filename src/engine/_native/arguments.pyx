@@ -85,7 +85,7 @@ cdef uint64_t checked_sequence(object given, uint64_t least) except? 0xFFFFFFFFF
 
 cdef dict _checked_properties(object properties):
     cdef dict found
-    if not isinstance(properties, Mapping):
+    if type(properties) is not dict and not isinstance(properties, Mapping):
         raise InvalidArgumentError(f"properties must be a mapping of str to str, not {type(properties).__name__}")
     found = properties if type(properties) is dict else dict(properties)
     for name, value in found.items():

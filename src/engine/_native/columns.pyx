@@ -298,7 +298,7 @@ cdef int64_t instant_ms(object instant, str name) except? -1:
         if instant.tzinfo is None:
             raise InvalidArgumentError(f"{name} must be an aware datetime; this one has no time zone")
         ms = (instant - EPOCH) // MILLISECOND
-    elif not isinstance(instant, (int, np.integer)) or isinstance(instant, bool):
+    elif type(instant) is not int and (not isinstance(instant, (int, np.integer)) or isinstance(instant, bool)):
         raise InvalidArgumentError(
             f"{name} must be an aware datetime or an int of milliseconds, not {type(instant).__name__}")
     if not INT64_MIN < ms <= INT64_MAX:
