@@ -19,6 +19,7 @@ from engine.errors import InvalidArgumentError, MessageTooLargeError
 cdef extern from "Python.h":
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
     bytes PyBytes_FromObject(object o)
+    long long PyLong_AsLongLongAndOverflow(object number, int* overflow) except? -1
     object PySequence_GetSlice(object o, Py_ssize_t start, Py_ssize_t stop)
 
 # The Arrow C data interface, as its specification gives it.
@@ -294,11 +295,17 @@ cdef int set_format(str name, View* view, const ArrowSchema* schema, const Arrow
 
 cdef int64_t instant_ms(object instant, str name) except? -1:
     cdef object ms = instant
+    cdef int overflow = 1
+    cdef int64_t value = 0
+    if type(instant) is int:
+        value = PyLong_AsLongLongAndOverflow(instant, &overflow)
+    if not overflow and value != INT64_MIN:
+        return value
     if isinstance(instant, datetime):
         if instant.tzinfo is None:
             raise InvalidArgumentError(f"{name} must be an aware datetime; this one has no time zone")
         ms = (instant - EPOCH) // MILLISECOND
-    elif type(instant) is not int and (not isinstance(instant, (int, np.integer)) or isinstance(instant, bool)):
+    elif not isinstance(instant, (int, np.integer)) or isinstance(instant, bool):
         raise InvalidArgumentError(
             f"{name} must be an aware datetime or an int of milliseconds, not {type(instant).__name__}")
     if not INT64_MIN < ms <= INT64_MAX:
