@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from engine._native.batch import decode_block
 from engine._native.entry import Entry
 from engine._native.entry_queue import EntryQueue
+from engine.errors import InvalidArgumentError
 
 SALT = 77
 
@@ -190,6 +192,37 @@ def test_a_long_queue_gives_its_memory_back():
         waiting.push([single] * 3_000)
         assert len(drain(waiting)) == 3_000
     assert (waiting.messages, waiting.bytes) == (0, 0)
+
+
+def test_threads_share_a_queue():
+    """Two that pop and one that pushes: each message once, each thread's in order."""
+    waiting, done = queue(), threading.Event()
+    found: list[list[int]] = [[], []]
+
+    def pop(into: list[int], single: bool) -> None:
+        while not done.is_set() or waiting.messages:
+            messages = [waiting.pop_message()] if single else list(waiting.pop_batch(3))
+            into += [m.offset for m in messages if m is not None]
+
+    threads = [threading.Thread(target=pop, args=(found[i], i == 0)) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    for i in range(300):
+        waiting.push([entry(5, 5 * i)])
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert sorted(found[0] + found[1]) == list(range(1500))
+    assert found[0] == sorted(found[0])
+    assert found[1] == sorted(found[1])
+
+
+@pytest.mark.parametrize("bad", [[[1]], [[1, 2, 3, 4]], [["a", "b"]], [[-1, 2]], [[1, 2**63]], [[1.0, 2]]])
+def test_ranges_of_another_form_are_refused(bad: Any):
+    with pytest.raises(InvalidArgumentError, match="skip is a list of"):
+        queue().push([entry(1, 0)], skip=bad)
+    with pytest.raises(InvalidArgumentError, match="redelivered is a list of"):
+        queue().push([entry(1, 0)], redelivered=bad)
 
 
 def test_what_is_not_an_entry_is_refused():

@@ -1,17 +1,22 @@
 # cython: language_level=3
 """The queue between a connection that delivers entries and a user who receives messages."""
 cimport cython
+from engine._native.batch cimport MessageBatch
 from engine._native.entry cimport Entry
-from engine._native.message cimport Slice
+from engine._native.message cimport Message, Slice
 from libc.stdint cimport uint32_t, uint64_t
 
 
-# Entries in the order they arrived, popped by message or by batch. Every call is atomic under the GIL.
+# Entries in the order they arrived, popped by message or by batch.
 @cython.final
 cdef class EntryQueue:
     # Fixed.
     cdef readonly str topic
     cdef object make_id
+    # Under `lock`, and with `busy` set, the rest is changed: making objects may run the collector, which may run
+    # anything and let another thread in. Only pop_message() does its short way without.
+    cdef cython.pymutex lock
+    cdef bint busy
     # What waits: items[head:], of Slice, none empty. Of the first, the messages before `front` were popped.
     cdef list items
     cdef Py_ssize_t head
@@ -27,9 +32,14 @@ cdef class EntryQueue:
     cdef dict delivered
     cdef dict credit
 
+    # Invariant of all that follows: the lock is held.
+    cdef Py_ssize_t push_entry(self, Entry entry, object skip, object redelivered, uint64_t start_offset) except -1
     # Enqueue what `skip` (sorted ranges) leaves of an entry's messages from `start` on.
     cdef int push_around(self, Entry entry, uint32_t start, object skip, object redelivered) except -1
     cdef int enqueue(self, Entry entry, uint32_t start, uint32_t stop, object redelivered) except -1
+    cdef Message pop_carefully(self)  # takes the lock itself
+    cdef MessageBatch take_batch(self, Py_ssize_t max_messages, Py_ssize_t max_bytes)
+    cdef Py_ssize_t drop_segment(self, uint64_t segment_id) except -1
     cdef bint begin(self) except -1
     cdef int settle(self) except -1
     # Count the first item's messages up to `index` as popped; drop it when that is all of it.

@@ -1,13 +1,17 @@
 # cython: language_level=3, auto_pickle=False
 """The queue between a connection that delivers entries and a user who receives messages."""
 cimport cython
-from engine._native.batch cimport batch_of
+from engine._native.batch cimport MessageBatch, batch_of
 from engine._native.entry cimport Entry
 from engine._native.message cimport Message, Origin, Slice, message_at, new_origin, whole
 from libc.stdint cimport uint32_t, uint64_t
 
+from engine.errors import InvalidArgumentError
+
 cdef enum:
     COMPACT_ITEMS = 1024
+
+cdef object OFFSET_MAX = 1 << 63
 
 
 # How many messages from `start` on fit in so many messages and bytes (-1: any).
@@ -25,11 +29,22 @@ cdef Py_ssize_t _fitting(Slice slice, uint32_t start, Py_ssize_t messages, Py_ss
     return low
 
 
+cdef list _ranges(object found, int width, str name):
+    cdef list ranges = []
+    for item in found:
+        numbers = tuple(item)
+        if len(numbers) != width or not all([type(n) is int and 0 <= n < OFFSET_MAX for n in numbers]):
+            shape = "first, last offset" if width == 2 else "first, last offset, count"
+            raise InvalidArgumentError(f"{name} is a list of ({shape}), not of {item!r}")
+        ranges.append(numbers)
+    return ranges
+
+
 @cython.final
 cdef class EntryQueue:
     """Entries in the order they arrived, popped by message or by batch.
 
-    positions: {segment: next offset} delivered before. Every call is atomic under the GIL, from any thread.
+    positions: {segment: next offset} delivered before. Any thread may call anything at any time.
     """
 
     def __init__(self, str topic not None, make_id, positions=None):
@@ -48,21 +63,32 @@ cdef class EntryQueue:
         entry that is still compressed.
         """
         cdef Entry entry
-        cdef uint32_t below
-        cdef Py_ssize_t before = self.messages, waiting
-        skip = sorted([(first, last) for first, last in skip]) if skip else ()
-        redelivered = tuple([(first, last, count) for first, last, count in redelivered]) if redelivered else None
+        cdef Py_ssize_t added = 0
+        skip = sorted(_ranges(skip, 2, "skip")) if skip else ()
+        redelivered = tuple(_ranges(redelivered, 3, "redelivered")) if redelivered else None
         for entry in entries:
             entry.open_body(None)
-            below, waiting = 0, self.messages
-            if entry.first_offset < start_offset:
-                below = min(<uint64_t> entry.count, start_offset - entry.first_offset)
-            self.push_around(entry, below, skip, redelivered)
-            if self.messages > waiting:
-                (<Slice> self.items[len(self.items) - 1]).weight = entry.size
-                self.bytes += entry.size
-            if below or self.messages == waiting:
-                self.give_credit(entry.segment_id, below, entry.size if self.messages == waiting else 0)
+            with self.lock:
+                self.busy = True
+                try:
+                    added += self.push_entry(entry, skip, redelivered, start_offset)
+                finally:
+                    self.busy = False
+        return added
+
+    cdef Py_ssize_t push_entry(self, Entry entry, object skip, object redelivered, uint64_t start_offset) except -1:
+        cdef Py_ssize_t before = self.messages
+        cdef uint32_t below = 0
+        if entry.first_offset < start_offset:
+            below = min(<uint64_t> entry.count, start_offset - entry.first_offset)
+        self.push_around(entry, below, skip, redelivered)
+        if self.messages > before:
+            (<Slice> self.items[len(self.items) - 1]).weight = entry.size
+            self.bytes += entry.size
+            if below:
+                self.give_credit(entry.segment_id, below, 0)
+        else:
+            self.give_credit(entry.segment_id, below, entry.size)
         return self.messages - before
 
     cdef int push_around(self, Entry entry, uint32_t start, object skip, object redelivered) except -1:
@@ -72,7 +98,7 @@ cdef class EntryQueue:
                 continue
             if first > entry.first_offset + start:
                 self.enqueue(entry, start, first - entry.first_offset, redelivered)
-            start = max(start, <uint32_t> min(last + 1 - entry.first_offset, <uint64_t> entry.count))
+            start = max(start, <uint32_t> min(last - entry.first_offset, <uint64_t> entry.count - 1) + 1)
         if start < entry.count:
             self.enqueue(entry, start, entry.count, redelivered)
         return 0
@@ -87,14 +113,29 @@ cdef class EntryQueue:
     def pop_message(self):
         """The next message, or None."""
         cdef Message message
-        if self.current is None and not self.begin():
-            return None
+        if self.busy or self.current is None or self.index + 1 == self.current.stop:
+            return self.pop_carefully()
+        # Nothing here lets another thread in, so this needs no lock. Invariant: a message is not seen by the collector
+        # of cycles, so making one never runs it.
         message = message_at(self.current, self.index)
         self.index += 1
         self.messages -= 1
-        if self.index == self.current.stop:
-            self.settle()
-            self.current = None
+        return message
+
+    cdef Message pop_carefully(self):
+        cdef Message message = None
+        with self.lock:
+            self.busy = True
+            try:
+                if self.current is not None or self.begin():
+                    message = message_at(self.current, self.index)
+                    self.index += 1
+                    self.messages -= 1
+                    if self.index == self.current.stop:
+                        self.settle()
+                        self.current = None
+            finally:
+                self.busy = False
         return message
 
     cdef bint begin(self) except -1:
@@ -144,6 +185,14 @@ cdef class EntryQueue:
 
         max_bytes bounds its keys and values together (-1: no bound), but one message is always given.
         """
+        with self.lock:
+            self.busy = True
+            try:
+                return self.take_batch(max_messages, max_bytes)
+            finally:
+                self.busy = False
+
+    cdef MessageBatch take_batch(self, Py_ssize_t max_messages, Py_ssize_t max_bytes):
         cdef Origin origin
         cdef Slice slice
         cdef list parts = []
@@ -173,12 +222,25 @@ cdef class EntryQueue:
 
         The bytes are those of whole entries, counted when the last message of one is popped.
         """
-        self.settle()
-        taken, self.credit = self.credit, {}
+        with self.lock:
+            self.busy = True
+            try:
+                self.settle()
+                taken, self.credit = self.credit, {}
+            finally:
+                self.busy = False
         return taken
 
     def drop(self, uint64_t segment_id):
         """Forget what waits of one segment, and its credit: its attachment has ended. Returns how many messages."""
+        with self.lock:
+            self.busy = True
+            try:
+                return self.drop_segment(segment_id)
+            finally:
+                self.busy = False
+
+    cdef Py_ssize_t drop_segment(self, uint64_t segment_id) except -1:
         cdef Py_ssize_t before = self.messages
         cdef Slice slice
         self.settle()
@@ -197,8 +259,13 @@ cdef class EntryQueue:
     @property
     def positions(self):
         """{segment: next offset} of everything popped so far, a new dict."""
-        self.settle()
-        return self.delivered.copy()
+        with self.lock:
+            self.busy = True
+            try:
+                self.settle()
+                return self.delivered.copy()
+            finally:
+                self.busy = False
 
     def __len__(self):
         return self.messages
