@@ -236,7 +236,7 @@ class ScalableTopicController:
     async def _try_to_resume(self, facts: SubscriptionMetadata) -> None:
         try:
             await self._resume_subscription(facts)
-        except EngineError as e:  # the topic's other subscriptions are served all the same
+        except (EngineError, ConflictError) as e:  # the topic's other subscriptions are served all the same
             log.warning("%s: subscription %s stays %s for now: %s", self.topic, facts.name, facts.state, e)
 
     async def _resume_subscription(self, facts: SubscriptionMetadata) -> None:

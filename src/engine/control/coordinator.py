@@ -15,10 +15,10 @@ from engine.aio.bag import Bag
 from engine.aio.tasks import Supervisor
 from engine.control.policy.assignment import assign
 from engine.control.ports import ConsumerChannel, SegmentHost, segment_spec
+from engine.control.records import SessionRecords
 from engine.control.resources import ScalableTopicResources
 from engine.control.sessions import ConsumerSession, SessionState
 from engine.errors import ConsumerBusyError, EngineError, NotOwnerError
-from engine.metadata.store import ABSENT, ANY, ConflictError
 from engine.model.layout import SegmentLayout
 from engine.model.names import TopicName
 from engine.model.subscriptions import AssignedSegment, ConsumerAssignment, ConsumerRegistration, SubscriptionKind
@@ -46,9 +46,7 @@ class SubscriptionCoordinator:
         self.subscription = subscription
         self.kind = kind
         self._layout = layout
-        self._term = term
-        self._confirm = confirm
-        self._resources = resources
+        self._records = SessionRecords(topic, subscription, term=term, confirm=confirm, resources=resources)
         self._host = host
         self._grace_s = grace_s
         self._sessions: dict[str, ConsumerSession] = {}
@@ -159,22 +157,12 @@ class SubscriptionCoordinator:
         async with session.lock:
             if not still() or self._sessions.get(session.name) is not session:
                 return False
-            await self._delete_record(session)
+            await self._records.delete(session)
             if not still():
                 return False
             self._drop(session)
         self._rebalance()
         return True
-
-    async def _delete_record(self, session: ConsumerSession) -> None:
-        expected = ANY if session.version is None else session.version
-        try:
-            await self._resources.delete_consumer(self.topic, self.subscription, session.name, expected)
-        except ConflictError:
-            if not await self._confirm():
-                raise self._not_owner() from None
-            await self._resources.delete_consumer(self.topic, self.subscription, session.name, ANY)
-        session.stored = session.version = None
 
     def _drop(self, session: ConsumerSession) -> None:
         session.end()
@@ -185,30 +173,11 @@ class SubscriptionCoordinator:
     # Records.
 
     async def _persist(self, session: ConsumerSession, instance: str | None = None) -> None:
-        """Make the record say what the session is; nothing when it does, or when a newer instance is to be written.
-
-        Verified after the write: a record that went in before the next election is seen by the next leader, one
-        that came later is taken back.
-        """
+        """Make the record say what the session is, unless a newer instance is to be written, or it is over."""
         async with session.lock:
-            facts = session.registration(self._term)
             stale = instance is not None and session.instance != instance
-            if stale or facts == session.stored or session.state is SessionState.GONE:
-                return
-            await self._write_record(session, facts)
-            if not await self._confirm():
-                await self._delete_record(session)
-                raise self._not_owner()
-
-    async def _write_record(self, session: ConsumerSession, facts: ConsumerRegistration) -> None:
-        save = partial(self._resources.save_consumer, self.topic, self.subscription, facts)
-        try:
-            version = await save(ABSENT if session.version is None else session.version)
-        except ConflictError:
-            if not await self._confirm():
-                raise self._not_owner() from None
-            version = await save(ANY)
-        session.stored, session.version = facts, version
+            if not stale and session.state is not SessionState.GONE:
+                await self._records.save(session)
 
     def _write_behind(self, sessions: Iterable[ConsumerSession]) -> None:
         self._dirty.update(sessions)
@@ -307,9 +276,6 @@ class SubscriptionCoordinator:
     def _check_open(self) -> None:
         if self._closed is not None:
             raise self._closed
-
-    def _not_owner(self) -> NotOwnerError:
-        return NotOwnerError(f"this broker leads {self.topic} no more; look the topic up again")
 
     @property
     def idle(self) -> bool:

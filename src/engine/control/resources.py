@@ -137,6 +137,11 @@ class ScalableTopicResources:
         key = keys.consumer(topic, subscription, facts.consumer_name)
         return await self._put(key, facts.to_json(), expected)
 
+    async def consumer_version(self, topic: TopicName, subscription: str, name: str) -> int | None:
+        """The version of a session's record, if there is one."""
+        record = await self.metadata.get(keys.consumer(topic, subscription, name))
+        return None if record is None else record.stat.version
+
     async def delete_consumer(self, topic: TopicName, subscription: str, name: str, expected: Expected | int) -> None:
         """Forget the session."""
         await self._delete(keys.consumer(topic, subscription, name), expected)

@@ -158,7 +158,7 @@ class ScalableTopicService:
         return [
             str(name)
             for name, value in found
-            if name not in leaving and (not wanted or wanted <= SegmentLayout.from_json(value).properties.items())
+            if name not in leaving and (not wanted or wanted <= SegmentLayout.properties_in(value).items())
         ]
 
     async def get_metadata(self, topic: str | TopicName) -> dict[str, Any]:

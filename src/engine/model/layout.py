@@ -178,6 +178,11 @@ class SegmentLayout:
         """Undo to_json(). Raises CorruptionError naming the field."""
         return cls.from_metadata(Fields.parse("topic record", value).values)
 
+    @staticmethod
+    def properties_in(value: bytes) -> dict[str, str]:
+        """Only the properties of a topic record, for searching many. Raises CorruptionError."""
+        return Fields.parse("topic record", value).texts("properties", {})
+
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any]) -> SegmentLayout:
         """Undo to_metadata(). Raises CorruptionError naming the field."""
