@@ -7,7 +7,7 @@ import errno
 import random
 
 import pytest
-from entry_images import KEYED, entry, values_of
+from entry_images import entry, values_of
 
 from engine.errors import EngineError
 from engine.metadata.memory import MemoryMetadataStore

@@ -13,6 +13,7 @@ class Handles:
         self.disk = disk
         self._open_max = open_max
         self._open: dict[LogFile, None] = {}
+        self._retired: set[LogFile] = set()
 
     def pin(self, log: LogFile) -> File:
         """The open file, until unpin(). Raises OSError."""
@@ -32,22 +33,23 @@ class Handles:
     def unpin(self, log: LogFile) -> None:
         """Its user is done."""
         log.pins -= 1
-        if len(self._open) > self._open_max:
+        if log.pins == 0 and log in self._retired:
+            self.retire(log)
+        elif len(self._open) > self._open_max:
             self._close_some()
 
     def _close_some(self) -> None:
         for log in [log for log in self._open if log.pins == 0]:
             if len(self._open) <= self._open_max:
                 return
-            self.close(log)
+            self.retire(log)
 
     def retire(self, log: LogFile) -> None:
-        """Close one file as soon as nobody uses it."""
-        if log.pins == 0:
-            self.close(log)
-
-    def close(self, log: LogFile) -> None:
-        """Close one file now, if it is open."""
+        """Close one file as soon as nobody uses it: a job may have its descriptor in hand."""
+        if log.pins:
+            self._retired.add(log)
+            return
+        self._retired.discard(log)
         if log in self._open:
             del self._open[log]
             handle, log.handle = log.handle, None

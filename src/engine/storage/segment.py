@@ -408,7 +408,7 @@ class Segment:
         """Let go of files and memory without another word to the disk."""
         self._closed = True
         for file in self._files:
-            self._context.handles.close(file)
+            self._context.handles.retire(file)
         self._context.cache.clear(self._tail)
         self._wake()
 
@@ -458,7 +458,7 @@ class Segment:
     def file_created(self, file: LogFile) -> None:
         """It is the active one now."""
         if self._files[-1].first_offset == file.first_offset:
-            self._context.handles.close(self._files.pop())
+            self._context.handles.retire(self._files.pop())
         self._files.append(file)
 
     def group_durable(self, group: Group) -> None:

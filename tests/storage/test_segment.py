@@ -1,0 +1,399 @@
+"""Segments: append, read, wait, roll, seal, fence, retain, fail."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import random
+from pathlib import Path
+
+import pytest
+from entry_images import KEYED, entry, values_of
+from stores import QUARTERS, TOPIC, forget_tail, log_files, make_store, name, read_blocks
+
+from engine.errors import (
+    AlreadyClosedError,
+    CorruptionError,
+    DiskFullError,
+    FencedError,
+    InvalidArgumentError,
+    InvalidConfigurationError,
+    NotFoundError,
+    SegmentSealedError,
+    StorageError,
+    UnknownOutcomeError,
+)
+from engine.storage.segment import Appended, Block
+from engine.storage.workers import ThreadWorkers
+from engine.testing.clock import FakeClock
+from engine.testing.disk import Fault, SimDisk
+
+
+async def test_append_gives_each_entry_its_place(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    segment = await store.create(name())
+    two = bytearray(entry(0, (b"a", b"b")) + entry(2, (b"c",)))
+    assert await segment.append(two) == [Appended(0, 1, 0, 2, False), Appended(2, 2, 2, 1, False)]
+    assert segment.durable_offset == segment.next_offset == 3
+    block = segment.read(1)
+    assert isinstance(block, Block)
+    assert values_of(block.data) == [(0, b"a"), (1, b"b"), (2, b"c")]
+    assert (block.first_offset, block.next_offset, block.messages) == (0, 3, 3)
+    assert segment.read(3) is None
+    await store.close()
+
+
+async def test_large_appends_are_stamped_in_place_and_read_only_ones_copied(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    segment = await store.create(name())
+    image = entry(0, (b"x" * 50_000,))
+    mine = bytearray(image)
+    await segment.append(mine)
+    assert bytes(mine) != image
+    assert bytes(mine[:80]) == image[:80]
+    kept = entry(1, (b"y" * 50_000,))
+    copy = bytes(bytearray(kept))
+    await segment.append(kept)
+    assert kept == copy
+    await store.close()
+
+
+@pytest.mark.parametrize("max_bytes", [1, 700, 5_000, 1 << 20])
+async def test_blocks_are_whole_entries_from_memory_as_from_files(tmp_path: Path, max_bytes: int) -> None:
+    store = make_store(tmp_path, file_size_max=300_000)
+    segment = await store.create(name())
+    rng = random.Random(3)
+    sizes = [rng.choice([10, 200, 3_000, 90_000]) for _ in range(60)]
+    for i, size in enumerate(sizes):
+        await segment.append(entry(2 * i, (b"a" * size, b"b")))
+    expected = [(2 * i + j, v) for i, size in enumerate(sizes) for j, v in enumerate((b"a" * size, b"b"))]
+    assert len(log_files(store, name())) > 2
+    for _ in range(2):
+        blocks = await read_blocks(segment, 0, max_bytes)
+        assert [m for b in blocks for m in values_of(b.data)] == expected
+        assert all(len(b.data) <= max_bytes or b.messages == 2 for b in blocks)
+        assert [b.first_offset for b in blocks[1:]] == [b.next_offset for b in blocks[:-1]]
+        for offset in range(0, 120, 7):
+            block = segment.read(offset, max_bytes)
+            block = block if isinstance(block, Block) else await block
+            assert block.first_offset == offset - offset % 2
+        forget_tail(segment)
+    await store.close()
+
+
+async def test_d5_nothing_is_read_or_acknowledged_before_the_sync(tmp_path: Path) -> None:
+    store = make_store("/data", disk=SimDisk(random.Random(1)).mount(), workers=(workers := HeldWorkers()))
+    creating = asyncio.ensure_future(store.create(name()))
+    segment = await workers.release_until(creating)
+    future = segment.append(entry(0))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert len(workers.held) == 1
+    assert not future.done()
+    assert segment.read(0) is None
+    assert segment.durable_offset == 0
+    assert segment.next_offset == 1
+    workers.release()
+    await future
+    assert segment.read(0) is not None
+
+
+async def test_appends_during_a_sync_form_the_next_commit(tmp_path: Path) -> None:
+    store = make_store("/data", disk=SimDisk(random.Random(1)).mount(), workers=(workers := HeldWorkers()))
+    segment = await workers.release_until(asyncio.ensure_future(store.create(name())))
+    first = segment.append(entry(0))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    others = [segment.append(entry(i)) for i in range(1, 20)]
+    await asyncio.sleep(0)
+    assert len(workers.held) == 1, "they wait for the sync that runs"
+    workers.release()
+    await first
+    assert len(workers.held) == 1
+    workers.release()
+    await asyncio.gather(*others)
+    assert segment.statistics().syncs == 2
+
+
+class HeldWorkers:
+    """Keeps jobs until they are released."""
+
+    def __init__(self) -> None:
+        self.held: list = []
+
+    def post(self, work, done) -> None:
+        self.held.append((work, done))
+
+    def release(self) -> None:
+        """Do the oldest job."""
+        work, done = self.held.pop(0)
+        done(work(), None)
+
+    async def release_until(self, future: asyncio.Future):
+        """Do jobs until something is done."""
+        while not future.done():
+            await asyncio.sleep(0)
+            while self.held:
+                self.release()
+        return future.result()
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+async def test_when_durable_wakes_readers(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    segment = await store.create(name())
+    early, late = segment.when_durable(0), segment.when_durable(1)
+    await segment.append(entry(0))
+    assert early.done()
+    assert not late.done()
+    await segment.seal()
+    assert late.done(), "a sealed segment keeps nobody waiting"
+    assert segment.when_durable(99).done()
+    await store.close()
+
+
+async def test_seal_is_final_and_idempotent(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    segment = await store.create(name())
+    pending = segment.append(entry(0, (b"a", b"b")))
+    assert await segment.seal() == 2
+    assert pending.done()
+    assert await segment.seal() == 2
+    with pytest.raises(SegmentSealedError):
+        await segment.append(entry(2))
+    await store.close()
+    segment = await make_store(tmp_path).open(name())
+    assert segment.sealed
+    assert segment.next_offset == 2
+    with pytest.raises(SegmentSealedError):
+        await segment.append(entry(2))
+
+
+async def test_g3_l1_older_terms_are_refused(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    segment = await store.create(name(), term=3)
+    await segment.append(entry(0), term=4)
+    with pytest.raises(FencedError):
+        await segment.append(entry(1), term=3)
+    with pytest.raises(FencedError):
+        await segment.seal(3)
+    assert segment.next_offset == 1
+    segment.release()
+    segment = await make_store(tmp_path).open(name())
+    assert segment.term == 4, "the log remembers"
+    segment.release()
+
+
+async def test_bad_entries_are_refused_whole(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    segment = await store.create(name(0, 0, 0x7FFF), bucket_ends=QUARTERS)
+    damaged = bytearray(entry(0) + entry(1))
+    damaged[-1] ^= 1
+    for image, error in [
+        (b"", InvalidArgumentError),
+        (b"x" * 200, CorruptionError),
+        (bytes(damaged), CorruptionError),
+        (entry(0)[:-8], CorruptionError),
+        (entry(0, bucket=(0x3FFF, 0x4000)), InvalidArgumentError),
+        (entry(0, segment_hash=(0x8000, 0x8000), flags=KEYED), InvalidArgumentError),
+        (entry(0) + entry(0, ("a",) * 0 or (b"a", b"b")), InvalidArgumentError),
+    ]:
+        with pytest.raises(error):
+            await segment.append(image)
+    assert segment.next_offset == 0
+    assert await segment.append(entry(0)) == [Appended(0, 0, 0, 1, False)]
+    await store.close()
+
+
+async def test_open_and_create(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    with pytest.raises(NotFoundError):
+        await store.open(name())
+    segment = await store.create(name())
+    assert await store.create(name()) is segment
+    assert store.get(name()) is segment
+    assert await store.list(TOPIC) == [name()]
+    with pytest.raises(InvalidConfigurationError):
+        await store.create(name(1), durability="maybe")
+    with pytest.raises(InvalidArgumentError):
+        await store.create(name(1), bucket_ends=[5])
+    await store.delete(name())
+    await store.delete(name())
+    assert store.get(name()) is None
+    assert await store.list(TOPIC) == []
+    with pytest.raises(AlreadyClosedError):
+        segment.read(0)
+    await store.close()
+    with pytest.raises(AlreadyClosedError):
+        await store.create(name())
+
+
+async def test_names_that_trouble_a_file_system(tmp_path: Path) -> None:
+    from engine.model.hashrange import HashRange
+    from engine.model.names import TopicName
+
+    store = make_store(tmp_path)
+    for local in ("a b", "ü" * 120, "%", "x" * 255, "CON:*?"):
+        segment_name = TopicName("t", "n", local).segment(HashRange.whole(), 0)
+        segment = await store.create(segment_name)
+        await segment.append(entry(0))
+        await store.release(segment_name)
+        assert (await store.open(segment_name)).next_offset == 1
+        assert await store.list(segment_name.topic) == [segment_name]
+    await store.close()
+
+
+async def test_retention_deletes_whole_acknowledged_files_only(tmp_path: Path) -> None:
+    clock = FakeClock()
+    store = make_store(tmp_path, clock=clock, file_size_max=4096, retention_ms=1000)
+    segment = await store.create(name())
+    for i in range(60):
+        await segment.append(entry(i, (b"x" * 200,)))
+        clock.advance(0.1)
+    before = log_files(store, name())
+    assert await segment.retain(0) == 0, "nothing is acknowledged"
+    assert await segment.retain(60, retention_ms=None) == 0, "kept for ever"
+    assert await segment.retain(25) == len([p for p in before[1:] if int(p.stem) <= 25])
+    assert segment.first_offset <= 25
+    block = segment.read(0)
+    block = block if isinstance(block, Block) else await block
+    assert block.first_offset == segment.first_offset
+    assert await segment.retain(60, retention_bytes=6000, retention_ms=None) > 0
+    assert segment.size_bytes >= 6000
+    assert segment.next_offset == 60
+    await store.close()
+    segment = await make_store(tmp_path).open(name())
+    assert await segment.append(entry(0, (b"x" * 200,))) == [Appended(0, 0, -1, 1, True)], (
+        "its file is gone, not its sequence"
+    )
+    segment.release()
+
+
+async def test_offset_at_a_time(tmp_path: Path) -> None:
+    clock = FakeClock(time_ms=10_000)
+    store = make_store(tmp_path, clock=clock, file_size_max=4096)
+    segment = await store.create(name())
+    assert await segment.offset_at(0) == 0
+    for i in range(60):
+        await segment.append(entry(i, (b"x" * 200,)))
+        clock.jump(-5 if i == 30 else 10)
+    forget_tail(segment)
+    times = [t for b in await read_blocks(segment, 0, 1) for t in [int.from_bytes(b.data[96:104], "little")]]
+    assert times == sorted(times), "publish times never go back, whatever the clock does"
+    for at in (0, 10_000, 10_001, 10_155, 10_299, 10_305, 11_000):
+        expected = next((i for i, t in enumerate(times) if t >= at), 60)
+        assert await segment.offset_at(at) == expected
+    await store.close()
+
+
+@pytest.mark.parametrize("durability", ["interval", "os"])
+async def test_relaxed_modes_acknowledge_what_is_written(durability: str) -> None:
+    disk = SimDisk(random.Random(1))
+    store = make_store("/data", disk=disk.mount(), interval_ms=20)
+    segment = await store.create(name(), durability=durability)
+    syncs = disk.statistics.calls["sync"]
+    await segment.append(entry(0))
+    assert segment.durable_offset == 1
+    assert disk.statistics.calls["sync"] == syncs
+    await asyncio.sleep(0.1)
+    assert disk.statistics.calls["sync"] == syncs + (durability == "interval")
+    await segment.seal()
+    disk.crash()
+    segment = await make_store("/data", disk=disk.mount()).open(name())
+    assert segment.sealed
+    assert segment.next_offset == 1
+
+
+async def test_a_full_disk_fails_exactly_what_did_not_fit() -> None:
+    disk = SimDisk(random.Random(1))
+    store = make_store("/data", disk=disk.mount())
+    segment = await store.create(name())
+    await segment.append(entry(0))
+    disk.capacity = disk.used() + 5_000
+    future = segment.append(entry(1, (b"x" * 20_000,)))
+    with pytest.raises(DiskFullError):
+        await future
+    assert segment.next_offset == segment.durable_offset == 1
+    with pytest.raises(DiskFullError):
+        await segment.append(entry(1, (b"x" * 20_000,)))
+    disk.capacity = None
+    assert (await segment.append(entry(1, (b"x" * 20_000,))))[0].first_offset == 1
+    disk.crash()
+    segment = await make_store("/data", disk=disk.mount()).open(name())
+    assert [v for b in await read_blocks(segment) for _, v in values_of(b.data)] == [b"v", b"x" * 20_000]
+
+
+async def test_a_failed_sync_is_never_retried() -> None:
+    disk = SimDisk(random.Random(1))
+    store = make_store("/data", disk=disk.mount())
+    segment = await store.create(name())
+    await segment.append(entry(0))
+    disk.faults = [Fault("sync", errno.EIO)]
+    with pytest.raises(UnknownOutcomeError):
+        await segment.append(entry(1))
+    (place,) = await segment.append(entry(1))
+    assert place.first_offset == 1
+    assert [p.rsplit("/")[-1] for p in disk.paths()] == ["0.log", "1.log"], "a new file continues"
+    disk.crash()
+    segment = await make_store("/data", disk=disk.mount()).open(name())
+    assert len(await read_blocks(segment, 0, 1)) == 2
+
+
+async def test_damage_found_after_a_failed_sync_stops_the_segment() -> None:
+    disk = SimDisk(random.Random(1))
+    store = make_store("/data", disk=disk.mount())
+    segment = await store.create(name())
+    await segment.append(entry(0))
+    disk.corrupt(disk.paths()[0], 128 + 130)
+    disk.faults = [Fault("sync", errno.EIO)]
+    with pytest.raises(UnknownOutcomeError):
+        await segment.append(entry(1))
+    with pytest.raises(CorruptionError, match=r"0\.log"):
+        await segment.append(entry(1))
+    assert isinstance(segment.failed, CorruptionError)
+
+
+async def test_a_failed_append_has_to_come_again_before_later_ones() -> None:
+    disk = SimDisk(random.Random(1))
+    store = make_store("/data", disk=disk.mount())
+    segment = await store.create(name())
+    await segment.append(entry(0))
+    disk.faults = [Fault("write", errno.EIO)]
+    with pytest.raises(StorageError):
+        await segment.append(entry(1))
+    with pytest.raises(StorageError, match="sequence 1 failed"):
+        await segment.append(entry(2))
+    assert (await segment.append(entry(9, producer="other")))[0].first_offset == 1, "others go on"
+    assert (await segment.append(entry(1)))[0].first_offset == 2
+    with pytest.raises(StorageError, match="sequence 2 failed"):
+        await segment.append(entry(3))
+    segment.producer_attached("p")
+    assert (await segment.append(entry(3)))[0].first_offset == 3
+    await store.close()
+
+
+async def test_many_open_segments_share_few_descriptors(tmp_path: Path) -> None:
+    store = make_store(tmp_path, open_files_max=3, workers=(workers := ThreadWorkers(4)))
+    segments = [await store.create(name(i)) for i in range(20)]
+    for round_ in range(3):
+        await asyncio.gather(*(s.append(entry(round_)) for s in segments))
+        assert sum(s._files[-1].handle is not None for s in segments) <= 3
+    assert all(s.durable_offset == 3 for s in segments)
+    await store.close()
+    workers.close()
+
+
+async def test_the_tail_cache_is_bounded_over_all_segments(tmp_path: Path) -> None:
+    store = make_store(tmp_path, cache_bytes=50_000)
+    segments = [await store.create(name(i)) for i in range(5)]
+    for i in range(30):
+        for segment in segments:
+            await segment.append(entry(i, (b"x" * 1000,)))
+    assert store._context.cache._bytes <= 50_000
+    for segment in segments:
+        assert segment._tail.read(0, 1) is None
+        assert isinstance(segment.read(29), Block)
+        assert len(await read_blocks(segment, 0, 1)) == 30
+    await store.close()
