@@ -1,4 +1,4 @@
-"""One random life of a broker with producers, a stream and a queue subscription, under faults; then the reading of it all."""
+"""One random life of a broker with producers and two subscriptions, under faults; then the reading of it all."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ class Plan:
     faults: int = 6
     kinds: tuple[str, ...] = FAULTS
     quiet_s: float = 3.0  # at most, between two faults
+    delays_s: tuple[float, ...] = (0.002, 0.01, 0.05)  # one of these is the longest way of a piece
     final_power_cut: bool = True
     readers: tuple[type[Reader], ...] = field(default=(StreamReader, QueueReader))
 
@@ -49,6 +50,7 @@ class Scenario:
 
     async def __call__(self, cluster: SimCluster) -> SimCluster:
         rng = cluster.rng("scenario")
+        cluster.network.delay_s = (0.0001, rng.choice(self.plan.delays_s))
         broker = await cluster.start()
         senders = [
             Sender(cluster.history, cluster.client(f"c-p{i}", broker), f"p{i}", TOPIC, cluster.rng(f"sender {i}"))
@@ -113,7 +115,10 @@ class Scenario:
         await self._read(cluster, broker, cluster.client("c-final", broker), 3)
 
     async def _read(self, cluster, broker, client, reading) -> None:
-        await read_all(cluster.history, client, TOPIC, reading)
+        try:
+            await read_all(cluster.history, client, TOPIC, reading)
+        except EngineError as e:
+            cluster.history.record("final", "fault", text=f"reading {reading} ended: {e!r}")
         write_layout(cluster.history, TOPIC, await broker.broker.admin.get_metadata(TOPIC))
 
 
@@ -124,6 +129,3 @@ async def _heal(cluster: SimCluster, broker: SimBroker) -> None:
     if not broker.running:
         await broker.start()
     broker.metadata.delay_s_max = 0.0
-
-
-__all__ = ["FAULTS", "TOPIC", "EngineError", "Plan", "Scenario"]

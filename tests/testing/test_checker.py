@@ -217,3 +217,9 @@ def test_a_description_is_bounded():
     text = describe(check(history.events))
     assert text.count("\n") == 20
     assert "more" in text
+
+
+def test_d1_a_reading_that_shows_nothing_is_flagged():
+    history = good()
+    history.record("f", "reading", reading=3)
+    assert rules_of(history) == {"D1", "D4"}

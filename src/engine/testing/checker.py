@@ -112,6 +112,10 @@ def _gather_deliver(evidence: Evidence, event: Fact, call: Fact) -> None:
     evidence.deliveries.append(event)
 
 
+def _gather_reading(evidence: Evidence, event: Fact, call: Fact) -> None:
+    evidence.finals.setdefault(event["reading"], [])  # also one that shows nothing is a reading
+
+
 def _gather_final(evidence: Evidence, event: Fact, call: Fact) -> None:
     evidence.finals[event["reading"]].append(event)
 
@@ -142,6 +146,7 @@ _GATHERERS: dict[str, Callable[[Evidence, Fact, Fact], None]] = {
     "send": _gather_send,
     "attach": _gather_attach,
     "deliver": _gather_deliver,
+    "reading": _gather_reading,
     "final": _gather_final,
     "ack": _gather_ack,
     "ack_one": _gather_ack_one,

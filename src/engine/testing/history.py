@@ -11,6 +11,7 @@ unique in a history, and name their client, counter and key.
     ack         invoke: subscription, positions {segment: first offset not acknowledged}     ok
     ack_one     invoke: subscription, segment, offset     ok
     drained     ok: subscription; it was read to the end, nothing is left
+    reading     ok: reading; a final reading begins
     final       ok: reading, value, key, segment, offset; of one whole reading from earliest, in order
     layout      ok: epoch, segments [{id, start, end, state}]
     fault       ok: text

@@ -188,7 +188,8 @@ class QueueReader(Reader):
 
 
 async def read_all(history: History, client: AsyncClient, topic: str, reading: int | str) -> int:
-    """One final reading, from earliest until nothing more comes; how many messages."""
+    """One final reading, from earliest until nothing more comes; how many messages. Raises what reading raises."""
+    history.record("final", "reading", reading=reading)
     consumer = await client.checkpoint_consumer(topic, start=Checkpoint.earliest())
     count = 0
     while len(batch := await consumer.receive_batch(max_messages=1000, timeout=IDLE_S)):

@@ -1,0 +1,120 @@
+"""The suite can fail: each of these bugs, planted, is flagged within a few seeds, by the rule that is named for it."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from pyroaring import BitMap64
+from scenario import TOPIC, Plan, Scenario
+
+from engine.broker.consumers import LoneReader
+from engine.errors import CorruptionError
+from engine.storage import commit, cursor, recovery
+from engine.storage.dedup import Dedup
+from engine.storage.logfile import SyncFailed
+from engine.testing.cluster import simulate
+from engine.testing.disk import MountedDisk
+from engine.testing.workload import Sender, read_all
+
+SEEDS = range(100, 130)
+
+
+def flagged(rule, plan):
+    """Whether some seed shows a violation of the rule."""
+    for seed in SEEDS:
+        try:
+            simulate(seed, Scenario(plan))
+        except AssertionError as e:
+            if f"{rule} at event" in str(e):
+                return True
+    return False
+
+
+def test_ack_before_sync(monkeypatch):
+    monkeypatch.setattr(commit, "sync", lambda file: None)
+    assert flagged("D1", Plan(kinds=("power cut",), messages=40, faults=2))
+
+
+def test_skip_the_directory_sync(monkeypatch, log_file_size):
+    log_file_size(4096)
+    monkeypatch.setattr(MountedDisk, "sync_directory", lambda disk, path: None)
+    assert flagged("D1", Plan(kinds=("power cut",), messages=40, faults=2))
+
+
+def test_retry_a_failed_sync(monkeypatch):
+    def sync(file):
+        try:
+            file.sync()
+        except OSError:
+            try:
+                file.sync()
+            except OSError as e:
+                raise SyncFailed(e) from e
+
+    monkeypatch.setattr(commit, "sync", sync)
+    assert flagged("D1", Plan(kinds=("sync fails", "sync fails", "power cut"), messages=80, faults=6))
+
+
+def test_save_the_cursor_before_processing(monkeypatch):
+    send = LoneReader._send
+
+    def send_and_save(consumer, block):
+        send(consumer, block)
+        if consumer._subscription is not None:
+            consumer._subscription.cursor.ack_cumulative(block.next_offset)
+
+    monkeypatch.setattr(LoneReader, "_send", send_and_save)
+    assert flagged("O2", Plan(kinds=("kill",), messages=40, faults=3))
+
+
+def test_redeliver_acknowledged_after_reconnect_of_a_stream(monkeypatch):
+    monkeypatch.setattr(cursor, "unpack", lambda image, key: (0, BitMap64()))
+    assert flagged("C1", Plan(kinds=("kill",), messages=40, faults=3))
+
+
+def test_redeliver_acknowledged_after_reconnect_of_a_queue(monkeypatch):
+    unpack = cursor.unpack
+    monkeypatch.setattr(cursor, "unpack", lambda image, key: (unpack(image, key)[0] // 2, BitMap64()))
+    assert flagged("C2", Plan(kinds=("kill",), messages=40, faults=3))
+
+
+def test_forget_what_producers_have_sent(monkeypatch):
+    monkeypatch.setattr(Dedup, "find", lambda dedup, claim: None)
+    assert flagged("D3", Plan(kinds=("reset", "kill"), messages=80, faults=8, quiet_s=1.0, delays_s=(0.05,)))
+
+
+# Damage of bytes that were durable. The good product says so; the bad one takes it for the end of the log.
+
+
+async def rot(cluster):
+    """Fill a segment, flip a bit in its middle while nobody looks, start again, read."""
+    broker = await cluster.start()
+    sender = Sender(cluster.history, cluster.client("c-p", broker), "p", TOPIC, cluster.rng("sender"))
+    await sender.run(60)
+    await read_all(cluster.history, cluster.client("c-r", broker), TOPIC, 1)
+    await broker.kill()
+    path = max(broker.disk.paths(), key=lambda path: len(broker.disk.read(path)))
+    used = len(broker.disk.read(path).rstrip(b"\0"))
+    broker.disk.corrupt(path, used // 2)
+    await broker.start()
+    client = cluster.client("c-r2", broker)
+    try:
+        count = await read_all(cluster.history, client, TOPIC, 2)
+    except CorruptionError:
+        return None
+    return count
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_d6_bit_rot_is_an_error_never_an_end(seed):
+    assert simulate(seed, rot) is None
+
+
+def test_treat_a_bad_checksum_as_the_end_of_the_log(monkeypatch):
+    monkeypatch.setattr(recovery._Opener, "_check_torn", lambda *arguments: None)
+    counts = []
+    for seed in range(5):
+        with contextlib.suppress(CorruptionError):
+            counts.append(simulate(seed, rot))
+    assert any(count is not None and count < 60 for count in counts)
