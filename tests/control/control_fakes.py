@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import random
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from engine.model.names import SegmentName, TopicName
 from engine.model.subscriptions import ConsumerAssignment, InitialPosition
 from engine.testing.clock import LoopClock
 from engine.testing.loop import run_virtual
+from engine.testing.metadata import FaultyMetadataStore
 
 TOPIC = TopicName.parse("orders")
 
@@ -168,12 +170,18 @@ class Brokers:
         self.host = FakeHost()
         self.config = ControlConfig(**config)
         self.handles: dict[str, MemoryMetadataStore] = {}
+        # How the metadata store of brokers started from now on behaves.
+        self.rng = random.Random(0)
+        self.delay_s_max = 0.0
+        self.unknown_rate = 0.0
 
     async def start(self, name: str, **config: Any) -> ScalableTopicService:
         """A broker called `engine://{name}`."""
         handle = self.handles[name] = self.store.client()
+        faulty = FaultyMetadataStore(handle, self.rng)
+        faulty.delay_s_max, faulty.unknown_rate = self.delay_s_max, self.unknown_rate
         service = ScalableTopicService(
-            handle,
+            faulty if self.delay_s_max or self.unknown_rate else handle,
             self.host,
             clock=self.clock,
             broker_url=f"engine://{name}",

@@ -11,9 +11,21 @@ from control_fakes import TOPIC, Brokers, Channel, FakeHost, Listener, settle, s
 from engine.control.leadership import Leadership
 from engine.control.resources import ScalableTopicResources
 from engine.control.service import ScalableTopicService
-from engine.errors import EngineError, FencedError, NotFoundError, NotOwnerError, StorageError
+from engine.errors import AlreadyExistsError, EngineError, FencedError, NotFoundError, NotOwnerError, StorageError
 from engine.metadata import keys
 from engine.testing.metadata import FaultyMetadataStore
+
+
+async def create(service: ScalableTopicService) -> None:
+    """The topic with six segments, on a store that is not sure."""
+    while True:
+        try:
+            await service.create_topic("orders", segments=6)
+            return
+        except AlreadyExistsError:
+            return
+        except EngineError:
+            await asyncio.sleep(1)
 
 
 @virtual
@@ -259,18 +271,41 @@ async def test_a_failed_takeover_gives_the_leadership_back() -> None:
     await service.close()
 
 
-@pytest.mark.parametrize("seed", range(10))
+@virtual
+async def test_consumers_that_come_during_a_takeover_wait_for_what_it_restores() -> None:
+    brokers = Brokers()
+    first = await brokers.start("a")
+    await first.create_topic("orders", segments=2)
+    await subscribe(first, "one")
+    await subscribe(first, "two")
+    await settle()
+    await first.close()
+    brokers.delay_s_max = 0.5
+    for seed in range(20):
+        brokers.rng.seed(seed)
+        name = f"b{seed}"
+        second = await brokers.start(name)
+        shares = await asyncio.gather(*(subscribe(second, n) for n in ("one", "two", "one")))
+        assert shares == [[0], [1], [0]]
+        await asyncio.sleep(200)
+        stored = await ScalableTopicResources(brokers.store).list_consumers(TOPIC)
+        assert {facts.consumer_name: facts.segment_ids for _, facts, _ in stored} == {"one": (0,), "two": (1,)}
+        await second.close()
+
+
+@pytest.mark.parametrize("seed", range(20))
 @virtual
 async def test_random_failovers_keep_every_segment_with_one_consumer(seed: int) -> None:
     """Brokers die and come, clients follow the leader; in the end the shares tile the topic and the store agrees."""
     rng = random.Random(seed)
     brokers = Brokers()
+    brokers.rng, brokers.delay_s_max, brokers.unknown_rate = rng, 0.3 * (seed % 2), 0.1 * (seed % 3)
     alive = {name: await brokers.start(name) for name in "ab"}
-    await alive["a"].create_topic("orders", segments=6)
+    await create(alive["a"])
     clients = [f"c{i}" for i in range(4)]
 
     async def connect(client: str) -> None:
-        for _ in range(50):
+        for _ in range(200):
             service = rng.choice(list(alive.values()))
             try:
                 await subscribe(service, client)
@@ -304,6 +339,7 @@ async def test_racing_creations_deletions_and_registrations_end_well(seed: int) 
     """Whoever wins, everybody gets an answer, and afterwards the topic works or is gone without a trace."""
     rng = random.Random(seed)
     brokers = Brokers(controller_idle=5.0)
+    brokers.rng, brokers.delay_s_max = rng, 0.3 * (seed % 2)
     services = [await brokers.start(name) for name in "ab"]
 
     async def act() -> None:

@@ -59,6 +59,7 @@ class ScalableTopicController:
         self._clock = clock
         self._config = config
         self._record: TopicRecord | None = None
+        self._restored = False  # leading, and what the last leader left is taken over: consumers may come
         self._coordinators: dict[str, SubscriptionCoordinator] = {}
         self._changes = asyncio.Lock()
 
@@ -71,7 +72,7 @@ class ScalableTopicController:
         is released.
         """
         self.touched = True
-        if self.leadership.leading:
+        if self._restored:
             return
         async with self._changes:
             if self.leadership.state is not LeaderState.FOLLOWING:
@@ -80,6 +81,8 @@ class ScalableTopicController:
             await self.leadership.acquire()
             try:
                 await self._take_over()
+                self.leadership.check()
+                self._restored = True
             except BaseException:
                 self.lost()
                 await self._resources.resign(self.topic, self.leadership.term)
@@ -118,9 +121,10 @@ class ScalableTopicController:
 
     def lost(self) -> None:
         """Another broker leads, or may: forget everything; consumers are told to look again."""
+        self._restored = False
         if self.leadership.leading:
             self.leadership.move_to(LeaderState.FOLLOWING)
-            self._end_coordinators(self.leadership.not_owner(None))
+        self._end_coordinators(self.leadership.not_owner(None))
 
     async def release(self) -> None:
         """Resign and close, after the change under way; consumers look again. Their sessions stay registered."""
@@ -134,6 +138,7 @@ class ScalableTopicController:
         """Serve nobody any more; consumers are told `error`. The leader's record is left to the end of its session."""
         coordinators = list(self._coordinators.values())
         self._end_coordinators(error)
+        self._restored = False
         self.leadership.move_to(LeaderState.CLOSED)
         for coordinator in coordinators:
             await coordinator.settle()
