@@ -6,6 +6,7 @@ the broker serves other processes at the same time.
 
 from __future__ import annotations
 
+import pathlib
 from collections.abc import Generator, Mapping
 from os import PathLike
 from typing import Any
@@ -95,7 +96,7 @@ class Opening:
 async def _open(path: Path, listen: Address, admin: Address, config: Config, *, threadsafe: bool) -> AsyncEngine:
     served_at = None if listen is None else address(listen, PORT)
     admin_at = None if admin is None else address(admin, ADMIN_PORT)
-    broker = Broker(path, config=load_config(config))
+    broker = Broker(pathlib.Path(path), config=load_config(config))
     try:
         await broker.start()
         if admin_at is not None:

@@ -8,7 +8,6 @@ thread before they ask the loop.
 
 from __future__ import annotations
 
-import atexit
 import concurrent.futures
 import contextlib
 import weakref
@@ -16,7 +15,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from datetime import datetime
 from typing import Any, TypeVar
 
-from engine.aio.portal import Portal
+from engine.aio.portal import Portal, before_exit
 from engine.client import (
     AsyncAdmin,
     AsyncCheckpointConsumer,
@@ -99,7 +98,15 @@ class Producer:
         Where `max_pending_bytes` are on their way it waits for room, or, for a producer made with
         `block_when_full=False`, raises QueueFullError.
         """
-        raise AlreadyClosedError(f"the producer {self.name} of {self.topic} was closed")  # shadowed while it is open
+        self._producer.send_nowait(  # shadowed by the native method
+            value,
+            key=key,
+            properties=properties,
+            event_time=event_time,
+            sequence_id=sequence_id,
+            deliver_at=deliver_at,
+            deliver_after=deliver_after,
+        )
 
     def send_batch(self, values: Any, keys: Any = None, *, event_times: Any = None, transaction: None = None) -> None:
         """Enqueue many messages at once, waiting for room where needed. See AsyncProducer.send_batch."""
@@ -120,7 +127,6 @@ class Producer:
 
     def close(self) -> None:
         """Flush, then end. Idempotent. Raises what flush() raises, after everything is closed."""
-        self.__dict__.pop("send_nowait", None)
         _run_to_close(self._portal, self._producer.close)
 
     def __enter__(self) -> Producer:
@@ -258,11 +264,11 @@ class Admin:
         self,
         topic: str,
         *,
-        segments: int = 1,
+        segments: int | None = 1,
         properties: Mapping[str, str] | None = None,
-        key_hash: str = "xxh64",
-        durability: str = "fsync",
-        entry_buckets: int = 4,
+        key_hash: str | None = "xxh64",
+        durability: str | None = "fsync",
+        entry_buckets: int | None = 4,
     ) -> None:
         """Create a topic of `segments` equal hash ranges. Raises AlreadyExistsError, InvalidArgumentError."""
         self._portal.run(
@@ -308,6 +314,30 @@ class Admin:
         """Acknowledge everything it has not."""
         self._portal.run(self._admin.clear_backlog(topic, subscription))
 
+    def get_namespace_policies(self, namespace: str) -> dict[str, Any]:
+        """The policies in effect: retention_time_s, retention_size_bytes, durability."""
+        return self._portal.run(self._admin.get_namespace_policies(namespace))
+
+    def set_namespace_policies(self, namespace: str, policies: Mapping[str, Any]) -> None:
+        """Replace the policies; what is not named has its default. Raises InvalidArgumentError."""
+        self._portal.run(self._admin.set_namespace_policies(namespace, policies))
+
+    def remove_namespace_policies(self, namespace: str) -> None:
+        """Go back to the broker's defaults."""
+        self._portal.run(self._admin.remove_namespace_policies(namespace))
+
+    def set_auto_scale_policy(self, topic: str, policy: Mapping[str, Any]) -> None:
+        """Raises UnsupportedError: segments do not change in this version."""
+        self._portal.run(self._admin.set_auto_scale_policy(topic, policy))
+
+    def get_auto_scale_policy(self, topic: str) -> dict[str, Any]:
+        """Raises UnsupportedError: segments do not change in this version."""
+        return self._portal.run(self._admin.get_auto_scale_policy(topic))
+
+    def remove_auto_scale_policy(self, topic: str) -> None:
+        """Raises UnsupportedError: segments do not change in this version."""
+        self._portal.run(self._admin.remove_auto_scale_policy(topic))
+
     def split_segment(self, topic: str, segment_id: int) -> None:
         """Raises UnsupportedError: segments do not change in this version."""
         self._portal.run(self._admin.split_segment(topic, segment_id))
@@ -341,7 +371,7 @@ class Client:
         self._portal = portal
         self._client = client
         self.admin = Admin(portal, client.admin)
-        self._at_exit = _close_at_exit(self)
+        _close_before_exit(self)
 
     @property
     def service_url(self) -> str:
@@ -389,7 +419,6 @@ class Client:
 
     def close(self) -> None:
         """Close every producer (flushing it) and consumer, then the connections. Idempotent."""
-        atexit.unregister(self._at_exit)
         try:
             _run_to_close(self._portal, self._client.close)
         finally:
@@ -413,11 +442,8 @@ def _run_to_close(portal: Portal, close: Callable[[], Coroutine[Any, Any, None]]
         portal.run(close())
 
 
-def _close_at_exit(client: Client) -> Callable[[], None]:
-    """Registers with atexit without keeping the client alive.
-
-    Runs before the portal ends: that one registered earlier.
-    """
+def _close_before_exit(client: Client) -> None:
+    """Arrange for a forgotten client to be closed in time, without keeping it alive."""
     reference = weakref.ref(client)
 
     def close() -> None:
@@ -426,5 +452,4 @@ def _close_at_exit(client: Client) -> Callable[[], None]:
             with contextlib.suppress(EngineError):
                 alive.close()
 
-    atexit.register(close)
-    return close
+    before_exit(close)

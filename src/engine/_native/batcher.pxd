@@ -18,7 +18,8 @@ cdef class Batcher(Buckets):
     # Fixed after construction.
     cdef size_t bytes_max
     cdef uint32_t messages_max
-    cdef Py_ssize_t pending_max
+    cdef Py_ssize_t pending_max   # 0 after refuse()
+    cdef object refusal           # what refuse() said, or None
     cdef object on_full
     cdef object pack
     cdef object now_ms

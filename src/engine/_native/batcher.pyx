@@ -142,7 +142,13 @@ cdef class Batcher(Buckets):
         self.pending_bytes -= bytes
         self.pending_messages -= messages
 
+    def refuse(self, error not None):
+        """Take nothing more: send_nowait() and add() raise `error` from now on, add_columns() takes none."""
+        self.refusal, self.pending_max = error, 0
+
     cdef int make_room(self) except -1:
+        if self.refusal is not None:
+            raise self.refusal
         if self.on_full is not None:
             self.on_full()
         if self.pending_bytes >= self.pending_max:

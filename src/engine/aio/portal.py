@@ -109,6 +109,14 @@ class Portal:
             self.loop.close()
 
 
+def before_exit(callback: Callable[[], object]) -> None:
+    """Call it when the interpreter begins to end: before atexit's turn, while executors and daemon threads still work.
+
+    It cannot be taken back.
+    """
+    getattr(threading, "_register_atexit", atexit.register)(callback)
+
+
 def _call_into(future: concurrent.futures.Future[T], function: Callable[..., T], args: tuple[Any, ...]) -> None:
     try:
         future.set_result(function(*args))

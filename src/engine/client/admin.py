@@ -26,11 +26,11 @@ class AdminBackend(Protocol):
         self,
         topic: str,
         *,
-        segments: int,
+        segments: int | None,
         properties: Mapping[str, str] | None,
-        key_hash: str,
-        durability: str,
-        entry_buckets: int,
+        key_hash: str | None,
+        durability: str | None,
+        entry_buckets: int | None,
     ) -> None:
         """Raises AlreadyExistsError."""
 
@@ -58,6 +58,15 @@ class AdminBackend(Protocol):
     async def clear_backlog(self, topic: str, subscription: str) -> None:
         """Raises NotFoundError."""
 
+    async def get_namespace_policies(self, namespace: str) -> dict[str, Any]:
+        """By snake_case name."""
+
+    async def set_namespace_policies(self, namespace: str, policies: Mapping[str, Any]) -> None:
+        """Replace them all."""
+
+    async def remove_namespace_policies(self, namespace: str) -> None:
+        """Back to the broker's defaults."""
+
     async def close(self) -> None:
         """Release what it holds. Idempotent."""
 
@@ -83,23 +92,25 @@ class AsyncAdmin:
         self,
         topic: str,
         *,
-        segments: int = 1,
+        segments: int | None = 1,
         properties: Mapping[str, str] | None = None,
-        key_hash: str = "xxh64",
-        durability: str = "fsync",
-        entry_buckets: int = 4,
+        key_hash: str | None = "xxh64",
+        durability: str | None = "fsync",
+        entry_buckets: int | None = 4,
     ) -> None:
         """Create a topic of `segments` equal hash ranges.
 
         `properties`: text to text. `key_hash`: "xxh64" or "murmur3", fixed for good. `durability`: what an
-        acknowledgement means: "fsync", "interval" or "os". `entry_buckets`: over the whole topic. Raises
-        AlreadyExistsError, InvalidArgumentError.
+        acknowledgement means: "fsync", "interval" or "os". `entry_buckets`: over the whole topic. None takes the
+        namespace's or the broker's default. Raises AlreadyExistsError, InvalidArgumentError.
         """
         name = str(TopicName.parse(topic))
-        check_number("segments", segments, 1, SEGMENTS_PER_TOPIC_MAX, whole=True)
-        check_number("entry_buckets", entry_buckets, 1, BUCKETS_PER_SEGMENT_MAX, whole=True)
-        check_choice("key_hash", key_hash, KEY_HASHES)
-        check_choice("durability", durability, DURABILITIES)
+        if segments is not None:
+            check_number("segments", segments, 1, SEGMENTS_PER_TOPIC_MAX, whole=True)
+        if entry_buckets is not None:
+            check_number("entry_buckets", entry_buckets, 1, BUCKETS_PER_SEGMENT_MAX, whole=True)
+        check_choice("key_hash", key_hash, (*KEY_HASHES, None))
+        check_choice("durability", durability, (*DURABILITIES, None))
         check_properties(properties)
         backend = await self._get()
         await backend.create_topic(
@@ -162,6 +173,25 @@ class AsyncAdmin:
         check_name(subscription, "subscription name")
         await (await self._get()).clear_backlog(name, subscription)
 
+    # -- namespaces ------------------------------------------------------------------------------------------
+
+    async def get_namespace_policies(self, namespace: str) -> dict[str, Any]:
+        """The policies in effect: retention_time_s, retention_size_bytes, durability."""
+        parse_namespace(namespace)
+        return await (await self._get()).get_namespace_policies(namespace)
+
+    async def set_namespace_policies(self, namespace: str, policies: Mapping[str, Any]) -> None:
+        """Replace the policies; what is not named has its default. Raises InvalidArgumentError."""
+        parse_namespace(namespace)
+        if not isinstance(policies, Mapping):
+            raise InvalidArgumentError(f"policies are {type(policies).__name__}; a mapping of their names is right")
+        await (await self._get()).set_namespace_policies(namespace, policies)
+
+    async def remove_namespace_policies(self, namespace: str) -> None:
+        """Go back to the broker's defaults."""
+        parse_namespace(namespace)
+        await (await self._get()).remove_namespace_policies(namespace)
+
     # -- not in this version ---------------------------------------------------------------------------------
 
     async def split_segment(self, topic: str, segment_id: int) -> None:
@@ -175,6 +205,18 @@ class AsyncAdmin:
     async def rebucket_segment(self, topic: str, segment_id: int, buckets: int) -> None:
         """Raises UnsupportedError: segments do not change in this version."""
         raise _fixed_segments("rebucket_segment")
+
+    async def set_auto_scale_policy(self, topic: str, policy: Mapping[str, Any]) -> None:
+        """Raises UnsupportedError: segments do not change in this version."""
+        raise _fixed_segments("set_auto_scale_policy")
+
+    async def get_auto_scale_policy(self, topic: str) -> dict[str, Any]:
+        """Raises UnsupportedError: segments do not change in this version."""
+        raise _fixed_segments("get_auto_scale_policy")
+
+    async def remove_auto_scale_policy(self, topic: str) -> None:
+        """Raises UnsupportedError: segments do not change in this version."""
+        raise _fixed_segments("remove_auto_scale_policy")
 
     async def close(self) -> None:
         """Release what it holds. Idempotent."""

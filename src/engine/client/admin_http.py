@@ -20,7 +20,8 @@ from engine.errors import (
 )
 from engine.model.names import TopicName
 
-PREFIX = "/admin/v2/scalable"
+SCALABLE = "/admin/v2/scalable"
+NAMESPACES = "/admin/v2/namespaces"
 
 # For answers that carry no code of ours, as from a proxy in between.
 _BY_STATUS: dict[int, type[EngineError]] = {401: AuthenticationError, 403: AuthorizationError, 404: NotFoundError}
@@ -36,10 +37,15 @@ class HttpAdmin:
         self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout), headers=headers)
 
     async def _call(
-        self, method: str, *parts: str, query: list[tuple[str, str]] | None = None, body: Any = None
+        self,
+        method: str,
+        *parts: str,
+        under: str = SCALABLE,
+        query: list[tuple[str, str]] | None = None,
+        body: Any = None,
     ) -> Any:
         """One request; each of `parts` is one part of the path, whatever characters it holds."""
-        url = self._url.with_path("/".join((PREFIX, *(_quote(p) for p in parts))), encoded=True)
+        url = self._url.with_path("/".join((under, *(_quote(p) for p in parts))), encoded=True)
         if query:
             url = url.with_query(query)
         try:
@@ -59,11 +65,11 @@ class HttpAdmin:
         self,
         topic: str,
         *,
-        segments: int,
+        segments: int | None,
         properties: Mapping[str, str] | None,
-        key_hash: str,
-        durability: str,
-        entry_buckets: int,
+        key_hash: str | None,
+        durability: str | None,
+        entry_buckets: int | None,
     ) -> None:
         """PUT /{tenant}/{namespace}/{topic}"""
         body = {
@@ -73,7 +79,7 @@ class HttpAdmin:
             "durability": durability,
             "entryBuckets": entry_buckets,
         }
-        await self._call("PUT", *_parts(topic), body=body)
+        await self._call("PUT", *_parts(topic), body={name: value for name, value in body.items() if value is not None})
 
     async def delete_topic(self, topic: str) -> None:
         """DELETE /{tenant}/{namespace}/{topic}"""
@@ -108,6 +114,18 @@ class HttpAdmin:
     async def clear_backlog(self, topic: str, subscription: str) -> None:
         """POST …/subscriptions/{subscription}/clear-backlog"""
         await self._call("POST", *_parts(topic), "subscriptions", subscription, "clear-backlog")
+
+    async def get_namespace_policies(self, namespace: str) -> dict[str, Any]:
+        """GET /admin/v2/namespaces/{tenant}/{namespace}/policies"""
+        return dict(await self._call("GET", *namespace.split("/"), "policies", under=NAMESPACES))
+
+    async def set_namespace_policies(self, namespace: str, policies: Mapping[str, Any]) -> None:
+        """PUT …/policies"""
+        await self._call("PUT", *namespace.split("/"), "policies", under=NAMESPACES, body=dict(policies))
+
+    async def remove_namespace_policies(self, namespace: str) -> None:
+        """DELETE …/policies"""
+        await self._call("DELETE", *namespace.split("/"), "policies", under=NAMESPACES)
 
     async def close(self) -> None:
         """Close the HTTP session."""

@@ -120,7 +120,7 @@ class AsyncClient:
             on_error=on_error,
         )
         producer = AsyncProducer(self._pool, TopicName.parse(topic), name or self._make_name("producer"), options)
-        return await self._started(producer, producer.start(_on_full))
+        return await self._started(producer, lambda: producer.start(_on_full))
 
     async def stream_consumer(
         self,
@@ -144,7 +144,7 @@ class AsyncClient:
         refuse(namespace=namespace)
         check_properties(properties)
         consumer = AsyncStreamConsumer(self._pool, TopicName.parse(topic), options)
-        return await self._started(consumer, consumer.start())
+        return await self._started(consumer, consumer.start)
 
     async def queue_consumer(
         self,
@@ -177,7 +177,7 @@ class AsyncClient:
         )
         check_properties(properties)
         consumer = AsyncQueueConsumer(self._pool, TopicName.parse(topic), options)
-        return await self._started(consumer, consumer.start())
+        return await self._started(consumer, consumer.start)
 
     async def checkpoint_consumer(
         self,
@@ -198,7 +198,7 @@ class AsyncClient:
             raise InvalidArgumentError(f"start is {type(start).__name__}; an engine.Checkpoint is right")
         options = self._consumer_options(name, None, "latest", receive_queue_size)
         consumer = AsyncCheckpointConsumer(self._pool, TopicName.parse(topic), options)
-        return await self._started(consumer, consumer.start(start or Checkpoint.latest()))
+        return await self._started(consumer, lambda: consumer.start(start or Checkpoint.latest()))
 
     def transaction(self, timeout: float = 60.0) -> Any:
         """Raises UnsupportedError: transactions are not part of this version."""
@@ -218,9 +218,8 @@ class AsyncClient:
     def _make_name(self, kind: str) -> str:
         return f"{kind}-{self._options.rng.getrandbits(64):016x}"
 
-    async def _started(self, made: C, start: Awaitable[None]) -> C:
-        self._pool.check_open()
-        await start
+    async def _started(self, made: C, start: Callable[[], Awaitable[None]]) -> C:
+        await start()
         self._open.add(made)
         made.on_closed = self._open.discard  # type: ignore[attr-defined]
         return made

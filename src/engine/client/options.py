@@ -42,10 +42,10 @@ def check_number(name: str, value: Any, low: float, high: float | None = None, *
         raise InvalidArgumentError(f"{name} is {value}; {right} is right")
 
 
-def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
+def check_choice(name: str, value: Any, choices: tuple[str | None, ...]) -> str:
     """`value` itself when it is one of `choices`; else InvalidArgumentError."""
     if value not in choices:
-        raise InvalidArgumentError(f"{name} is {value!r}; one of {', '.join(choices)} is right")
+        raise InvalidArgumentError(f"{name} is {value!r}; one of {', '.join(map(str, choices))} is right")
     return str(value)
 
 

@@ -12,7 +12,7 @@ import asyncio
 import builtins
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any
 
 from engine._native import entry as native_entry
 from engine._native.batcher import Batcher, MessageColumns, SealedEntry
@@ -176,7 +176,15 @@ class AsyncProducer:
         Raises QueueFullError when `max_pending_bytes` are on their way: `await writable()`, then send again. A loop
         of many must `await writable()` now and then (each thousand messages, say), or nothing is sent.
         """
-        self._raise_failure()  # shadowed by the native method while the producer takes messages
+        self._batcher.send_nowait(  # shadowed by the native method
+            value,
+            key=key,
+            properties=properties,
+            event_time=event_time,
+            sequence_id=sequence_id,
+            deliver_at=deliver_at,
+            deliver_after=deliver_after,
+        )
 
     def send_for(
         self,
@@ -345,9 +353,10 @@ class AsyncProducer:
 
     def lane_fatal(self, error: EngineError) -> None:
         """Fenced, refused or deleted: nothing more goes out."""
-        self._stop_taking(error)
+        self._failure = self._failure or error
         if not self._started:
             return  # start() raises it
+        self._batcher.refuse(self._failure)
         self._send_open()
         for lane in self._lanes.values():
             lane.fail_queued(error)
@@ -367,13 +376,6 @@ class AsyncProducer:
     def statistics(self) -> ProducerStatistics:
         """A frozen record of totals."""
         return self.ledger.statistics()
-
-    def _stop_taking(self, error: EngineError) -> None:
-        self._failure = self._failure or error
-        self.__dict__.pop("send_nowait", None)
-
-    def _raise_failure(self) -> NoReturn:
-        raise self._failure or AlreadyClosedError(f"the producer {self.name} of {self.topic} was closed")
 
     async def close(self) -> None:
         """Flush, then end. Idempotent. Raises what flush() raises, after everything is closed."""

@@ -1,0 +1,44 @@
+"""The same tests over an embedded engine and over a served one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import engine
+
+KINDS = ["embedded", "tcp"]
+
+
+@pytest.fixture(params=KINDS)
+async def client(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[engine.AsyncClient]:
+    """An asynchronous client."""
+    async with AsyncExitStack() as stack:
+        if request.param == "embedded":
+            yield await stack.enter_async_context(engine.open_async(tmp_path / "data"))
+        else:
+            served = await stack.enter_async_context(
+                engine.open_async(tmp_path / "data", listen="127.0.0.1:0", admin="127.0.0.1:0")
+            )
+            yield await stack.enter_async_context(engine.AsyncClient(served.service_url))
+
+
+@pytest.fixture(params=KINDS)
+def blocking(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[engine.Client]:
+    """A blocking client."""
+    with ExitStack() as stack:
+        if request.param == "embedded":
+            yield stack.enter_context(engine.open(tmp_path / "data"))
+        else:
+            served = stack.enter_context(engine.open(tmp_path / "data", listen="127.0.0.1:0", admin="127.0.0.1:0"))
+            yield stack.enter_context(engine.Client(served.service_url))
+
+
+@pytest.fixture
+def restart(tmp_path: Path) -> Callable[[], Any]:
+    """Opens the same data directory, each time anew."""
+    return lambda: engine.open_async(tmp_path / "data")
