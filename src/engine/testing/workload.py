@@ -14,7 +14,7 @@ from engine.model.positions import Checkpoint
 from engine.testing.history import Call, History, parse_value, value_of
 
 SURE_FAILURES = (InvalidArgumentError, MessageTooLargeError, QueueFullError)  # nothing was sent
-IDLE_S = 5.0  # after this long without a message everything there is has been read
+IDLE_S = 5.0  # after this long without a message everything there is counts as read
 
 
 def key_text(key: bytes | None) -> str | None:
@@ -35,12 +35,19 @@ class Sender:
         self._rng = rng
         self._keys = [None, *(f"{name}-key{i}" for i in range(4))]
         self._sent = 0
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Send no more."""
+        self._stopped = True
 
     async def run(self, count: int) -> None:
-        """Send `count` messages and wait for all outcomes. Raises what making the producer raises."""
+        """Send `count` messages, fewer after stop(), and wait for all outcomes. Raises what a new producer raises."""
         producer = await self._client.producer(self._topic, name=self.name)
         sends = []
         for _ in range(count):
+            if self._stopped:
+                break
             sends.append(asyncio.create_task(self._send(producer)))
             if self._rng.random() < 0.3:
                 await asyncio.sleep(self._rng.uniform(0, self.pause_s_max))
@@ -75,6 +82,7 @@ class Reader:
         self.name = name
         self.life_s_max = 10.0
         self.ack_rate = 0.5
+        self.idle_s = IDLE_S
         self._history = history
         self._connect = connect
         self._topic = topic
@@ -116,7 +124,7 @@ class Reader:
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while loop.time() < end and (drain or not self._stopped):
-            wait = IDLE_S if drain else min(1.0, end - loop.time())
+            wait = self.idle_s if drain else min(1.0, end - loop.time())
             batch = await consumer.receive_batch(max_messages=self._rng.randint(1, 40), timeout=wait)
             if drain and not len(batch):
                 return
@@ -172,27 +180,34 @@ class QueueReader(Reader):
         return await client.queue_consumer(self._topic, self.name, name=self.name, initial_position="earliest")
 
     async def _acknowledge(self, consumer: Any, batch: Any) -> None:
+        acks = []
         for message in batch:
             if self._rng.random() < 0.1:
                 await consumer.negative_acknowledge(message)
-                continue
-            call = self._history.invoke(
-                self.name, "ack_one", subscription=self.name, segment=message.segment_id, offset=message.offset
-            )
-            try:
-                await consumer.acknowledge(message)
-            except EngineError as e:
-                call.info(repr(e))
             else:
-                call.ok()
+                acks.append(self._acknowledge_one(consumer, message))
+        await asyncio.gather(*acks)
+
+    async def _acknowledge_one(self, consumer: Any, message: Any) -> None:
+        call = self._history.invoke(
+            self.name, "ack_one", subscription=self.name, segment=message.segment_id, offset=message.offset
+        )
+        try:
+            await consumer.acknowledge(message)
+        except EngineError as e:
+            call.info(repr(e))
+        else:
+            call.ok()
 
 
-async def read_all(history: History, client: AsyncClient, topic: str, reading: int | str) -> int:
+async def read_all(
+    history: History, client: AsyncClient, topic: str, reading: int | str, idle_s: float = IDLE_S
+) -> int:
     """One final reading, from earliest until nothing more comes; how many messages. Raises what reading raises."""
     history.record("final", "reading", reading=reading)
     consumer = await client.checkpoint_consumer(topic, start=Checkpoint.earliest())
     count = 0
-    while len(batch := await consumer.receive_batch(max_messages=1000, timeout=IDLE_S)):
+    while len(batch := await consumer.receive_batch(max_messages=1000, timeout=idle_s)):
         for message in batch:
             parse_value(message.value)
             history.record(

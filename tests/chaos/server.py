@@ -1,0 +1,73 @@
+"""A real `engine serve` process on a data directory, to be killed, stopped and started again on the same port."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sys
+from pathlib import Path
+
+START_S_MAX = 30.0
+
+
+def free_port() -> int:
+    """A port that nobody uses at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Server:
+    """At most one process at a time. Its standard error goes to a file beside the data."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.log = data.with_name("server.log")
+        self.port = free_port()
+        self.url = f"engine://127.0.0.1:{self.port}"
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        """Start and wait until the port answers. Raises AssertionError with the log when it does not."""
+        with self.log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "engine", "serve", "--data", str(self.data), "--log-level", "warning"),
+                *("--listen", f"127.0.0.1:{self.port}", "--admin", "127.0.0.1:0"),
+                stderr=log,
+            )
+        async with asyncio.timeout(START_S_MAX):
+            while not await self._answers():
+                assert self._process.returncode is None, f"the server ended:\n{self.log.read_text()}"
+                await asyncio.sleep(0.02)
+
+    async def _answers(self) -> bool:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        except OSError:
+            return False
+        writer.close()
+        return True
+
+    async def kill(self) -> None:
+        """kill -9."""
+        await self._end(signal.SIGKILL)
+
+    async def close(self) -> None:
+        """SIGTERM; it has to end in order."""
+        if self._process is not None:
+            code = await self._end(signal.SIGTERM)
+            assert code == 0, f"exit code {code}:\n{self.log.read_text()}"
+
+    async def _end(self, number: signal.Signals) -> int:
+        process, self._process = self._process, None
+        assert process is not None
+        process.send_signal(number)
+        return await process.wait()
+
+    async def freeze(self, seconds: float) -> None:
+        """SIGSTOP, and SIGCONT after a while."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        await asyncio.sleep(seconds)
+        self._process.send_signal(signal.SIGCONT)
