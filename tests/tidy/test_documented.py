@@ -34,9 +34,7 @@ def documented_elsewhere() -> set[str]:
             if isinstance(node, ast.ClassDef):
                 classes[node.name] = node
                 bases.update(ast.unparse(b).split("[")[0].split(".")[-1] for b in node.bases)
-    protocols = {
-        name for name, node in classes.items() if any("Protocol" in ast.unparse(b) for b in node.bases)
-    }
+    protocols = {name for name, node in classes.items() if any("Protocol" in ast.unparse(b) for b in node.bases)}
     stated = [n for name in protocols | bases if name in classes for n in classes[name].body for name in [name]]
     return {n.name for n in stated if isinstance(n, Function) and ast.get_docstring(n)}
 

@@ -27,11 +27,11 @@ FOREIGN = [
         "/wo" r"rk/(?:main|plan|shared|\.lib)",
         "pypi" r"\.org",
         "python" r"hosted\.org",
-        "registry\\.npm" "js",
+        "registry\\.npmjs",
         "crates" r"\.io",
-        "proxy\\.go" "lang",
-        "repo[0-9]*\\.ma" "ven",
-        "deb\\.deb" "ian",
+        "proxy\\.golang",
+        "repo[0-9]*\\.maven",
+        "deb\\.debian",
     )
 ]
 

@@ -63,20 +63,21 @@ def read_log(path: Path) -> LogReport:
     closing = Closing.unpack(data[BLOCK_SIZE:HEADER_SIZE], opening.salt)
     start = opening.data_position
     stop = closing.end_position if closing else len(data)
+    known_end = closing.end_offset if closing else _next_file_offset(path, opening.first_offset)
     scan = log.Scan(
-        opening.salt,
-        opening.segment_id,
-        opening.first_offset,
-        start,
-        [HASH_RING_SIZE - 1],
-        closing.end_offset if closing else None,
+        opening.salt, opening.segment_id, opening.first_offset, start, [HASH_RING_SIZE - 1], known_end
     )
     size = scan.feed(memoryview(data)[start:stop])
     rest = memoryview(data)[start + size : stop]
     entries = walk(data[start : start + size])
     tail = 0 if is_zero(rest) else len(rest)
-    damage = _damage(opening, closing, scan, rest)
+    damage = _damage(opening, known_end, scan, rest)
     return LogReport(str(path), opening, closing, entries, scan.next_offset, tail, damage)
+
+
+def _next_file_offset(path: Path, first_offset: int) -> int | None:
+    """Where the segment goes on in another file; what an unclosed file has beyond that was never durable."""
+    return min((n for p in path.parent.glob(f"*{SUFFIX}") if (n := _number(p)) > first_offset), default=None)
 
 
 def is_zero(data: memoryview) -> bool:
@@ -84,13 +85,14 @@ def is_zero(data: memoryview) -> bool:
     return not data.tobytes().strip(b"\0")
 
 
-def _damage(opening: Opening, closing: Closing | None, scan: log.Scan, rest: memoryview) -> str | None:
+def _damage(opening: Opening, known_end: int | None, scan: log.Scan, rest: memoryview) -> str | None:
     """What is wrong after the last good entry; None when nothing is, or when it is only a torn tail."""
     where = f"position {scan.position}, offset {scan.next_offset}"
-    if closing is not None:
-        complete = scan.next_offset == closing.end_offset and not rest
-        return None if complete else f"{where}: the closed file should go on to offset {closing.end_offset}"
-    if is_zero(rest) or log.find_durable(rest, opening.salt, opening.segment_id, scan.next_offset) < 0:
+    if known_end is not None and scan.next_offset == known_end:
+        return None
+    if known_end is None and (
+        is_zero(rest) or log.find_durable(rest, opening.salt, opening.segment_id, scan.next_offset) < 0
+    ):
         return None
     try:
         log.raise_fault(scan.fault or log.FAULT_SHORT, opening.segment_id, scan.next_offset)

@@ -46,9 +46,9 @@ def show_directory(path: Path, as_json: bool) -> int:
     """One line for each log file, and what the metadata file holds."""
     from engine.broker import offline
 
-    rows = [directory_row(segment, file) for segment, file in offline.log_files(path)]
     metadata = offline.metadata_file(path)
-    records = read_records(metadata) if metadata else []
+    records = read_records(metadata) if metadata else []  # first: it is refused while an engine has the directory
+    rows = [directory_row(segment, file) for segment, file in offline.log_files(path)]
     if as_json:
         output.print_json({"metadata_records": len(records), "logs": rows})
     else:
