@@ -112,6 +112,14 @@ class FakeBroker:
         """The headers of one command, in the order they came."""
         return [header for seen, header in self.seen if seen is command]
 
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Let the loop run until it holds."""
+        for _ in range(10_000):
+            if condition():
+                return
+            await asyncio.sleep(0)
+        raise AssertionError("it never came to that")
+
     async def settle(self) -> None:
         """Let the loop run until nobody has anything to do at once."""
         for _ in range(20):
@@ -164,8 +172,10 @@ class FakeConnection:
 
     def update(self, session_id: int, request_id: int | None = None) -> None:
         dag = self.broker.dag()
-        self.stream.send(Command.SCALABLE_TOPIC_UPDATE, {"request_id": request_id, "session_id": session_id,
-                                                         "topic": str(TOPIC), "epoch": dag["epoch"], "dag": dag})  # fmt: skip
+        fields = {"request_id": request_id, "session_id": session_id}
+        self.stream.send(
+            Command.SCALABLE_TOPIC_UPDATE, {**fields, "topic": str(TOPIC), "epoch": dag["epoch"], "dag": dag}
+        )
 
     def scalable_topic_close(self, header: dict[str, Any], payload: memoryview) -> None: ...
 

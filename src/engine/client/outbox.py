@@ -1,0 +1,244 @@
+"""A producer's outbox: the native batcher that takes messages, the ledger of what is on its way, a lane per segment.
+
+It decides what goes out when. A batch that is full goes out in the same turn of the loop; with nothing on its way an
+open batch goes out at the end of the turn, so that one message does not wait and a burst goes together; otherwise it
+goes when the last receipt comes in, or after `Batching.max_delay`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+from collections.abc import Callable, Sequence
+
+from engine._native import entry as native_entry
+from engine._native.batcher import Batcher, SealedEntry
+from engine._native.hashing import MURMUR3, XXH64
+from engine.client.compression import Compressor, compressor
+from engine.client.lane import Lane
+from engine.client.ledger import Ledger
+from engine.client.options import ProducerOptions
+from engine.client.pool import Pool
+from engine.client.topic import TopicLayout, TopicSession, persist
+from engine.errors import EngineError, ProtocolError, TimeoutError, UnsupportedError
+from engine.model.names import TopicName
+
+KEY_HASHES = {"xxh64": XXH64, "murmur3": MURMUR3}
+
+
+class Outbox:
+    """Loop thread only, but for the batcher's own methods. start() makes `batcher` and `ledger`."""
+
+    batcher: Batcher
+    ledger: Ledger
+
+    def __init__(self, pool: Pool, topic: TopicName, name: str, options: ProducerOptions) -> None:
+        # Fixed.
+        self.pool = pool
+        self.name = name
+        self.access_mode = options.access_mode
+        self.session = TopicSession(pool, topic)
+        self._topic = str(topic)
+        self._options = options
+        self._codec, self._compressor = compressor(options.compression)
+        self._loop = asyncio.get_running_loop()
+
+        self.failure: EngineError | None = None  # why it takes nothing more
+        self._lanes: dict[int, Lane] = {}
+        self._started = False
+        # What is scheduled already.
+        self.pumping = False
+        self._turning = False
+        self._delay: asyncio.TimerHandle | None = None
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    async def start(self, on_full: Callable[[], None] | None) -> None:
+        """Look the topic up, attach where the access mode or the name asks for it, take messages.
+
+        A name of the user's own continues its sequence: the first message gets the id after the largest one that is
+        durable.
+        """
+        options = self._options
+        layout = await self.session.open()
+        try:
+            lanes = [Lane(self, segment) for segment in layout.active]
+            self._lanes = {lane.segment.segment_id: lane for lane in lanes}
+            if options.name is not None or options.access_mode != "shared":
+                for lane in lanes:
+                    await persist(
+                        self.pool, lane.attach, self.pool.options.operation_timeout, f"attaching to {lane.segment.name}"
+                    )
+            last = max((lane.last_sequence for lane in lanes), default=-1)
+            if options.initial_sequence_id is not None:
+                last = options.initial_sequence_id
+            self._make_batcher(self.session.layout, last + 1, on_full)
+            self._started = True
+            self.session.follow(self._set_layout, self.lane_fatal)
+            if self.failure is not None:
+                raise self.failure
+        except BaseException:
+            await self.release()
+            raise
+
+    def _make_batcher(self, layout: TopicLayout, first_sequence: int, on_full: Callable[[], None] | None) -> None:
+        options = self._options
+        limit = min(options.max_pending_bytes, self.pool.options.memory_limit)
+        self.batcher = Batcher(
+            self.name.encode(),
+            key_hash=_key_hash(layout),
+            bytes_max=options.batching.max_bytes,
+            messages_max=options.batching.max_messages,
+            pending_bytes_max=limit,
+            first_sequence=first_sequence,
+            on_open=self._on_loop(self._opened),
+            on_sealed=self._on_loop(self._sealed),
+            on_full=on_full,
+            now_ms=self.pool.options.clock.time_ms,
+        )
+        self.ledger = Ledger(
+            self.batcher,
+            self._topic,
+            send_timeout=options.send_timeout,
+            pending_bytes_max=limit,
+            on_error=options.on_error,
+        )
+        self._set_layout(layout)
+
+    def _on_loop(self, function: Callable[[], None]) -> Callable[[], None]:
+        """`function`, to be called from any thread where the client is used from several."""
+        if not self.pool.options.threadsafe:
+            return function
+        loop = self._loop
+        return lambda: _call_unless_closed(loop, function)
+
+    async def release(self) -> None:
+        """End every attachment."""
+        if self._started:
+            self.ledger.stop()
+        if self._delay is not None:
+            self._delay.cancel()
+        self.session.close()
+        await asyncio.gather(*(lane.close() for lane in self._lanes.values()))
+
+    async def wait_room(self, timeout: float | None) -> None:
+        """Send what is open and wait for room. Raises TimeoutError after `timeout` seconds."""
+        self.send_open()
+        if not self.ledger.has_room:
+            try:
+                async with asyncio.timeout(timeout):
+                    await self.ledger.wait_room()
+            except builtins.TimeoutError as e:
+                raise TimeoutError(f"the pending limit was reached and no room came free within {timeout:g} s") from e
+
+    # -- what is scheduled -----------------------------------------------------------------------------------
+
+    def _opened(self) -> None:
+        """The batcher holds an open batch again."""
+        if len(self.ledger) or self.pumping:
+            if self._delay is None:
+                self._delay = self._loop.call_later(self._options.batching.max_delay, self._delay_over)
+        elif not self._turning:
+            self._turning = True
+            self._loop.call_soon(self._turn_over)
+
+    def _sealed(self) -> None:
+        """The batcher holds sealed entries again."""
+        if not self.pumping:
+            self.pumping = True
+            self._loop.call_soon(self._pump_scheduled)
+
+    def _turn_over(self) -> None:
+        self._turning = False
+        self.send_open()
+
+    def _delay_over(self) -> None:
+        self._delay = None
+        self.send_open()
+
+    def send_open(self) -> None:
+        """Close every open batch and send it."""
+        if self._delay is not None:
+            self._delay.cancel()
+            self._delay = None
+        self.batcher.seal_all()
+        self.pump()
+
+    def _pump_scheduled(self) -> None:
+        if self.pumping:
+            self.pump()
+
+    def pump(self) -> None:
+        """Move sealed entries into their lanes and send."""
+        self.pumping = False
+        entries = self.batcher.take()
+        if not entries:
+            return
+        if self._compressor is not None:
+            self._compress(entries, self._compressor)
+        self.ledger.enter(entries)
+        if self.failure is not None:
+            self.ledger.fail(entries, self.failure)
+            return
+        lanes = self._lanes
+        touched: dict[Lane, None] = {}  # in order, so that a simulation repeats
+        for entry in entries:
+            lane = lanes[entry.segment_id]
+            lane.queue.append(entry)
+            touched[lane] = None
+        for lane in touched:
+            lane.transmit()
+
+    def _compress(self, entries: Sequence[SealedEntry], function: Compressor) -> None:
+        for entry in entries:
+            entry.data = native_entry.compress(entry.data, self._codec, function)
+
+    def receipts_came(self) -> None:
+        """A lane has handed in receipts: with nothing left on its way, what is open goes out after those who just
+        woke have sent.
+        """
+        if not len(self.ledger) and not self._turning:
+            self._turning = True
+            self._loop.call_soon(self._turn_over)
+
+    # -- layout ----------------------------------------------------------------------------------------------
+
+    def _set_layout(self, layout: TopicLayout) -> None:
+        """Route by this layout from now on. What is open was routed by the one before, and goes there first."""
+        active = layout.active
+        self.batcher.set_layout(
+            [s.hash_range.start for s in active], [s.segment_id for s in active], [list(s.bucket_ends) for s in active]
+        )
+        self.pump()
+        for segment in active:
+            lane = self._lanes.get(segment.segment_id)
+            if lane is None:
+                self._lanes[segment.segment_id] = Lane(self, segment)
+            else:
+                lane.segment = segment
+
+    def lane_sealed(self, lane: Lane) -> None:
+        """What waits for a sealed segment belongs to its children, split by message."""
+        # The one place that re-splitting goes; segments of this version are sealed only when their topic is deleted.
+        lane.fail_queued(UnsupportedError(f"{lane.segment.name} was sealed with messages on their way to it"))
+
+    def lane_fatal(self, error: EngineError) -> None:
+        """Fenced, refused or deleted: nothing more goes out."""
+        self.failure = self.failure or error
+        if not self._started:
+            return  # start() raises it
+        self.batcher.refuse(self.failure)
+        self.send_open()
+        for lane in self._lanes.values():
+            lane.fail_queued(error)
+
+
+def _call_unless_closed(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(function)
+
+
+def _key_hash(layout: TopicLayout) -> int:
+    if layout.key_hash not in KEY_HASHES:
+        raise ProtocolError(f"the topic's key hash is {layout.key_hash!r}; this client knows {', '.join(KEY_HASHES)}")
+    return KEY_HASHES[layout.key_hash]

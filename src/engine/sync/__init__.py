@@ -1,0 +1,15 @@
+"""The same client for code that does not await: thin shells over the asynchronous one, whose loop runs on a thread.
+
+Every object may be used from several threads. What a shell adds: `Producer.send_nowait` is the native method on the
+caller's thread, and waits for room where the pending limit is reached; receives look into the queue on the caller's
+thread before they ask the loop.
+"""
+
+from __future__ import annotations
+
+from engine.sync.admin import Admin
+from engine.sync.client import Client
+from engine.sync.consumers import CheckpointConsumer, QueueConsumer, StreamConsumer
+from engine.sync.producer import Producer
+
+__all__ = ["Admin", "CheckpointConsumer", "Client", "Producer", "QueueConsumer", "StreamConsumer"]

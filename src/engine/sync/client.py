@@ -1,0 +1,100 @@
+"""The blocking `Client`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from engine.aio.portal import Portal
+from engine.client import AsyncClient, AsyncProducer
+from engine.sync.admin import Admin
+from engine.sync.closing import close_before_exit, run_to_close
+from engine.sync.consumers import CheckpointConsumer, QueueConsumer, StreamConsumer
+from engine.sync.producer import Producer
+
+S = TypeVar("S", bound="Client")
+
+
+class Client:
+    """A blocking client of one service, `engine://host:port`; any number of threads may use it, preferably as `with`.
+
+    AsyncClient says what the arguments are. A client that is still open when the interpreter exits is closed then.
+    """
+
+    def __init__(self, url: str, **options: Any) -> None:
+        self._begin(lambda: _make_client(url, options))
+
+    def _begin(self, make: Callable[[], Coroutine[Any, Any, AsyncClient]]) -> None:
+        """Start the loop's thread and make the asynchronous client there."""
+        portal = Portal("engine")
+        try:
+            client = portal.run(make())
+        except BaseException:
+            portal.close()
+            raise
+        self._portal = portal
+        self._client = client
+        self.admin = Admin(portal, client.admin)
+        close_before_exit(self)
+
+    @property
+    def service_url(self) -> str:
+        """Where the broker is."""
+        return str(self._client.service_url)
+
+    def producer(self, topic: str, *, block_when_full: bool = True, **options: Any) -> Producer:
+        """A producer for one topic; AsyncClient.producer says what the options are and what it raises.
+
+        `block_when_full`: whether send_nowait waits for room (else it raises QueueFullError).
+        """
+        made: list[AsyncProducer] = []
+
+        def wait_for_room() -> None:
+            while not made[0].has_room:
+                self._portal.run(made[0].writable())
+
+        on_full: Callable[[], None] | None = wait_for_room if block_when_full else None
+        made.append(self._portal.run(self._client.producer(topic, _on_full=on_full, **options)))
+        return Producer(self._portal, made[0])
+
+    def stream_consumer(self, topic: str, subscription: str, **options: Any) -> StreamConsumer:
+        """An ordered consumer; AsyncClient.stream_consumer says what the options are and what it raises."""
+        return StreamConsumer(
+            self._portal, self._portal.run(self._client.stream_consumer(topic, subscription, **options))
+        )
+
+    def queue_consumer(self, topic: str, subscription: str, **options: Any) -> QueueConsumer:
+        """A consumer of single messages; AsyncClient.queue_consumer says what the options are and what it raises."""
+        return QueueConsumer(
+            self._portal, self._portal.run(self._client.queue_consumer(topic, subscription, **options))
+        )
+
+    def checkpoint_consumer(self, topic: str, **options: Any) -> CheckpointConsumer:
+        """A reader; AsyncClient.checkpoint_consumer says what the options are and what it raises."""
+        return CheckpointConsumer(self._portal, self._portal.run(self._client.checkpoint_consumer(topic, **options)))
+
+    def transaction(self, timeout: float = 60.0) -> Any:
+        """Raises UnsupportedError: transactions are not part of this version."""
+        return self._client.transaction(timeout)
+
+    def connect(self) -> None:
+        """Connect now. Raises ConnectError, AuthenticationError, UnsupportedError."""
+        self._portal.run(self._client.connect())
+
+    def close(self) -> None:
+        """Close every producer (flushing it) and consumer, then the connections. Idempotent."""
+        try:
+            run_to_close(self._portal, self._client.close)
+        finally:
+            self._portal.close()
+
+    def __enter__(self: S) -> S:
+        self.connect()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+async def _make_client(url: str, options: dict[str, Any]) -> AsyncClient:
+    return AsyncClient(url, threadsafe=True, **options)

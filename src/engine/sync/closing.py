@@ -1,0 +1,37 @@
+"""How blocking objects end, also when their user has forgotten to."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from engine.aio.portal import Portal, before_exit
+from engine.errors import EngineError
+
+
+class Closable(Protocol):
+    """Something with a blocking close()."""
+
+    def close(self) -> None:
+        """End it. Idempotent."""
+
+
+def run_to_close(portal: Portal, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run a close() on the loop; nothing when the loop has ended, and everything with it."""
+    if not portal.closed:
+        portal.run(close())
+
+
+def close_before_exit(client: Closable) -> None:
+    """Arrange for a forgotten client to be closed in time, without keeping it alive."""
+    reference = weakref.ref(client)
+
+    def close() -> None:
+        alive = reference()
+        if alive is not None:
+            with contextlib.suppress(EngineError):
+                alive.close()
+
+    before_exit(close)

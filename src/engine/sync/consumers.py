@@ -1,0 +1,141 @@
+"""The blocking consumers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from engine.aio.portal import Portal
+from engine.client import (
+    AsyncCheckpointConsumer,
+    AsyncQueueConsumer,
+    AsyncStreamConsumer,
+    Checkpoint,
+    ConsumerStatistics,
+    Message,
+    MessageBatch,
+    MessageId,
+)
+from engine.client.options import check_number, check_timeout
+from engine.errors import AlreadyClosedError
+from engine.sync.closing import run_to_close
+
+BATCH_MESSAGES = 10_000
+S = TypeVar("S")
+
+
+class _Consumer:
+    """What the three kinds of consumers share."""
+
+    _portal: Portal
+    _consumer: Any
+
+    @property
+    def name(self) -> str:
+        """The consumer's name."""
+        return str(self._consumer.name)
+
+    @property
+    def topic(self) -> str:
+        """The topic's full name."""
+        return str(self._consumer.topic)
+
+    def receive(self, timeout: float | None = None) -> Message | None:
+        """The next message; None when none came within `timeout` seconds (None: wait for ever).
+
+        Raises AlreadyClosedError when the consumer is closed, also meanwhile; CorruptionError for damaged data.
+        """
+        message: Message | None = self._consumer.take_now()
+        if message is None:
+            check_timeout(timeout)
+            message = self._portal.run(self._consumer.receive(timeout))
+        return message
+
+    def receive_batch(
+        self, max_messages: int = BATCH_MESSAGES, max_bytes: int | None = None, timeout: float | None = None
+    ) -> MessageBatch:
+        """The messages that wait, at least one, at most `max_messages` and `max_bytes` of keys and values (but one
+        message always).
+
+        Empty when none came within `timeout` seconds. Raises as receive().
+        """
+        check_number("max_messages", max_messages, 1, whole=True)
+        if max_bytes is not None:
+            check_number("max_bytes", max_bytes, 1, whole=True)
+        batch: MessageBatch | None = self._consumer.take_now(max_messages, -1 if max_bytes is None else max_bytes)
+        if batch is None:
+            check_timeout(timeout)
+            batch = self._portal.run(self._consumer.receive_batch(max_messages, max_bytes, timeout))
+        return batch
+
+    def __iter__(self) -> Iterator[Message]:
+        """Messages as they come, until the consumer is closed."""
+        while True:
+            try:
+                message = self.receive()
+            except AlreadyClosedError:
+                return
+            if message is not None:
+                yield message
+
+    def statistics(self) -> ConsumerStatistics:
+        """A frozen record of totals."""
+        statistics: ConsumerStatistics = self._consumer.statistics()
+        return statistics
+
+    def close(self) -> None:
+        """Leave. Acknowledges nothing; receives that wait on other threads raise AlreadyClosedError. Idempotent."""
+        run_to_close(self._portal, self._consumer.close)
+
+    def __enter__(self: S) -> S:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class StreamConsumer(_Consumer):
+    """Receives the messages of its segments, per segment in order. Made by `client.stream_consumer()`."""
+
+    def __init__(self, portal: Portal, consumer: AsyncStreamConsumer) -> None:
+        self._portal = portal
+        self._consumer: AsyncStreamConsumer = consumer
+
+    def acknowledge_cumulative(self, x: Message | MessageId | MessageBatch, *, transaction: None = None) -> None:
+        """Acknowledge `x` and everything delivered before it, in every segment; durable when this returns.
+
+        AsyncStreamConsumer.acknowledge_cumulative has the details.
+        """
+        self._portal.run(self._consumer.acknowledge_cumulative(x, transaction=transaction))
+
+
+class QueueConsumer(_Consumer):
+    """Receives messages that no other consumer of the subscription has. Made by `client.queue_consumer()`."""
+
+    def __init__(self, portal: Portal, consumer: AsyncQueueConsumer) -> None:
+        self._portal = portal
+        self._consumer: AsyncQueueConsumer = consumer
+
+    def acknowledge(self, x: Message | MessageId | MessageBatch, *, transaction: None = None) -> None:
+        """Acknowledge a Message, an id, or every message of a MessageBatch; durable when this returns."""
+        self._portal.run(self._consumer.acknowledge(x, transaction=transaction))
+
+    def negative_acknowledge(self, x: Message | MessageId | MessageBatch, *, delay: float = 1.0) -> None:
+        """Hand back: it is delivered again `delay` seconds later. Does not wait for that."""
+        self._portal.run(self._consumer.negative_acknowledge(x, delay=delay))
+
+
+class CheckpointConsumer(_Consumer):
+    """A reader that keeps its own position. Made by `client.checkpoint_consumer()`."""
+
+    def __init__(self, portal: Portal, consumer: AsyncCheckpointConsumer) -> None:
+        self._portal = portal
+        self._consumer: AsyncCheckpointConsumer = consumer
+
+    def checkpoint(self) -> Checkpoint:
+        """Where this consumer stands: what it has delivered, for every segment."""
+        return self._portal.run(self._consumer.checkpoint())
+
+    def seek(self, checkpoint: Checkpoint) -> None:
+        """Go on from `checkpoint`; what was fetched ahead is dropped."""
+        self._portal.run(self._consumer.seek(checkpoint))

@@ -1,0 +1,111 @@
+"""The blocking `Producer`."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from engine.aio.portal import Portal
+from engine.client import AsyncProducer, MessageId, ProducerStatistics
+from engine.client.producer import refuse_transaction
+from engine.sync.closing import run_to_close
+
+
+class Producer:
+    """Sends messages to one topic, in order per key. Made by `client.producer()`; usable with `with`."""
+
+    def __init__(self, portal: Portal, producer: AsyncProducer) -> None:
+        self._portal = portal
+        self._producer = producer
+        self.send_nowait = producer.send_nowait  # type: ignore[method-assign]  # the native method itself
+
+    @property
+    def name(self) -> str:
+        """The producer's name."""
+        return self._producer.name
+
+    @property
+    def topic(self) -> str:
+        """The topic's full name."""
+        return self._producer.topic
+
+    @property
+    def last_sequence_id(self) -> int:
+        """The sequence id of the last message taken, -1 before the first; a named producer's continues."""
+        return self._producer.last_sequence_id
+
+    def send(
+        self,
+        value: Any,
+        *,
+        key: bytes | str | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time: datetime | int | None = None,
+        sequence_id: int | None = None,
+        deliver_at: datetime | int | None = None,
+        deliver_after: float | None = None,
+        transaction: None = None,
+    ) -> MessageId:
+        """Send one message and wait until it is durable; its id.
+
+        AsyncProducer.send says what the arguments are and what it raises.
+        """
+        refuse_transaction(transaction)
+        future: concurrent.futures.Future[MessageId] = concurrent.futures.Future()
+        self._producer.send_for(future, value, key, properties, event_time, sequence_id, deliver_at, deliver_after)
+        return future.result()
+
+    def send_nowait(
+        self,
+        value: Any,
+        *,
+        key: bytes | str | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time: datetime | int | None = None,
+        sequence_id: int | None = None,
+        deliver_at: datetime | int | None = None,
+        deliver_after: float | None = None,
+    ) -> None:
+        """Enqueue one message. Failures surface in flush(), close() and `on_error`.
+
+        Where `max_pending_bytes` are on their way it waits for room, or, for a producer made with
+        `block_when_full=False`, raises QueueFullError.
+        """
+        self._producer.send_nowait(  # shadowed by the native method
+            value,
+            key=key,
+            properties=properties,
+            event_time=event_time,
+            sequence_id=sequence_id,
+            deliver_at=deliver_at,
+            deliver_after=deliver_after,
+        )
+
+    def send_batch(self, values: Any, keys: Any = None, *, event_times: Any = None, transaction: None = None) -> None:
+        """Enqueue many messages at once, waiting for room where needed. See AsyncProducer.send_batch."""
+        self._portal.run(self._producer.send_batch(values, keys, event_times=event_times, transaction=transaction))
+
+    def writable(self) -> None:
+        """Wait while the pending limit is reached."""
+        if not self._producer.has_room:
+            self._portal.run(self._producer.writable())
+
+    def flush(self) -> None:
+        """Wait until every message sent before this call is durable. Raises the first failure not reported yet."""
+        self._portal.run(self._producer.flush())
+
+    def statistics(self) -> ProducerStatistics:
+        """A frozen record of totals."""
+        return self._producer.statistics()
+
+    def close(self) -> None:
+        """Flush, then end. Idempotent. Raises what flush() raises, after everything is closed."""
+        run_to_close(self._portal, self._producer.close)
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
