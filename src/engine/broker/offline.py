@@ -90,15 +90,22 @@ def _damage(opening: Opening, known_end: int | None, scan: log.Scan, rest: memor
     where = f"position {scan.position}, offset {scan.next_offset}"
     if known_end is not None and scan.next_offset == known_end:
         return None
-    if known_end is None and (
-        is_zero(rest) or log.find_durable(rest, opening.salt, opening.segment_id, scan.next_offset) < 0
-    ):
+    if known_end is None and not _was_durable(opening, scan, rest):
         return None
     try:
         log.raise_fault(scan.fault or log.FAULT_SHORT, opening.segment_id, scan.next_offset)
     except CorruptionError as e:
         return f"{where}: {e}"
     return f"{where}: entries that were durable are missing"
+
+
+def _was_durable(opening: Opening, scan: log.Scan, rest: memoryview) -> bool:
+    """Whether more than the good entries was durable once; the rule of storage/recovery.py."""
+    if is_zero(rest):
+        return scan.durable_upto > scan.next_offset
+    if scan.fault in log.FAULTS_DELIBERATE or scan.durable_upto > scan.next_offset:
+        return True
+    return log.find_durable(rest, opening.salt, opening.segment_id, scan.next_offset) >= 0
 
 
 def log_files(directory: Path) -> Iterator[tuple[str, Path]]:
