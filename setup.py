@@ -1,6 +1,6 @@
 """Builds one extension module per `src/engine/_native/*.pyx`; everything else is in pyproject.toml.
 
-ENGINE_DEBUG=1      checks of bounds, None, initialisation and division, and frame pointers in every module
+ENGINE_DEBUG=1      checks of bounds, initialisation and division, and frame pointers in every module
 ENGINE_SANITIZE=1   with ENGINE_DEBUG: address and undefined-behaviour sanitizers as well (they see overflow, too)
 ENGINE_EXT=a,b      build only these modules (while working on one of them)
 """
@@ -33,7 +33,6 @@ DIRECTIVES = {
     "wraparound": False,
     "cdivision": not DEBUG,
     "initializedcheck": DEBUG,
-    "nonecheck": DEBUG,
     "embedsignature": True,
     "freethreading_compatible": False,
 }
