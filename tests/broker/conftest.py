@@ -14,6 +14,12 @@ from engine.broker.config import BrokerConfig
 from engine.broker.server import Broker
 
 
+@pytest.fixture(autouse=True)
+async def _end_peers() -> AsyncIterator[None]:
+    yield
+    await Peer.end_all()
+
+
 @pytest.fixture
 def start_broker(tmp_path: Path) -> Callable[..., Any]:
     """An async context manager: a started broker on the test's directory; again and again, for restarts."""
@@ -37,19 +43,14 @@ async def broker(start_broker) -> AsyncIterator[Broker]:
 
 
 @pytest.fixture(params=["memory", "tcp"])
-async def connect(broker: Broker, request: pytest.FixtureRequest) -> AsyncIterator[Callable[..., Any]]:
+async def connect(broker: Broker, request: pytest.FixtureRequest) -> Callable[..., Any]:
     """`await connect()` gives a peer with its handshake done, over each kind of stream in turn."""
-    peers: list[Peer] = []
     url = None
     if request.param == "tcp":
         host, port = await broker.serve("127.0.0.1", 0)
         url = f"engine://{host}:{port}"
 
     async def make(**options: Any) -> Peer:
-        peers.append(await Peer.connect(broker, url, **options))
-        return peers[-1]
+        return await Peer.connect(broker, url, **options)
 
-    yield make
-    for peer in peers:
-        if not peer.lost.done():
-            await peer.close()
+    return make

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from typing import Any
+import socket
+from typing import Any, ClassVar
 
 from engine._native.batch import decode_block
 from engine._native.batcher import Batcher
@@ -21,7 +22,10 @@ WAIT_S = 20.0
 class Peer:
     """One connection. Frames that nobody has asked for yet are kept in order."""
 
+    made: ClassVar[list[Peer]] = []  # in this test; ended after it
+
     def __init__(self) -> None:
+        self.made.append(self)
         self.stream: Any = None
         self.frames: list[Frame] = []
         self.lost: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
@@ -111,6 +115,19 @@ class Peer:
             raise EngineError.from_code(answer["code"], answer["message"])
         return answer
 
+    def stop_reading(self) -> None:
+        """Take nothing more from the system, which itself holds little for this connection."""
+        self.stream._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        self.stream.pause_reading()
+
+    @classmethod
+    async def end_all(cls) -> None:
+        """End every connection of the test that is still there."""
+        for peer in [p for p in cls.made if p.stream is not None]:
+            peer.stream.abort()
+            await asyncio.wait_for(peer.lost, WAIT_S)
+        cls.made.clear()
+
     async def close(self) -> None:
         self.stream.close()
         await asyncio.wait_for(self.lost, WAIT_S)
@@ -118,9 +135,7 @@ class Peer:
     # what most tests do
 
     async def lookup(self, topic: str, create: bool = True) -> dict[str, Any]:
-        answer = await self.ask(
-            Command.SCALABLE_TOPIC_LOOKUP, session_id=self.next_id(), topic=topic, create=create
-        )
+        answer = await self.ask(Command.SCALABLE_TOPIC_LOOKUP, session_id=self.next_id(), topic=topic, create=create)
         return answer
 
     async def segment(self, topic: str, index: int = 0) -> str:
@@ -149,7 +164,14 @@ class Peer:
         return sequences, offsets
 
     async def consumer(
-        self, segment: str, mode: str, subscription: str | None = "s", *, name: str = "c", credit: int = 10**6, **more: Any
+        self,
+        segment: str,
+        mode: str,
+        subscription: str | None = "s",
+        *,
+        name: str = "c",
+        credit: int = 10**6,
+        **more: Any,
     ) -> int:
         ident = self.next_id()
         await self.ask(
@@ -205,7 +227,7 @@ def make_entries(
     values: list[bytes], *, producer: str = "p", key: str | None = None, per_entry: int = 1, first: int = 0
 ) -> list[bytes]:
     """Sealed entries of `per_entry` messages each, for a topic of one segment with one bucket."""
-    batcher = Batcher(producer.encode(), first_sequence=first)
+    batcher = Batcher(producer.encode(), first_sequence=first, pending_bytes_max=1 << 30)
     batcher.set_layout([0], [0], [[65535]])
     entries: list[bytes] = []
     for start in range(0, len(values), per_entry):

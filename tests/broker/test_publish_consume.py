@@ -268,9 +268,7 @@ async def test_ids_in_use_are_refused(connect):
     segment = await peer.segment("orders")
     ident = await peer.producer(segment)
     with pytest.raises(InvalidArgumentError, match="in use"):
-        await peer.ask(
-            Command.PRODUCER, producer_id=ident, topic=segment, producer_name="q", access_mode="shared"
-        )
+        await peer.ask(Command.PRODUCER, producer_id=ident, topic=segment, producer_name="q", access_mode="shared")
 
 
 async def test_sends_of_unknown_producers_are_refused(connect):

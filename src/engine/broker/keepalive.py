@@ -21,7 +21,7 @@ _SWEEPS_PER_PERIOD = 4
 class Pulse:
     """When a connection last showed that it lives. Times of the loop's clock."""
 
-    __slots__ = ("heard_at", "pinged", "received", "since", "unsent", "written_at")
+    __slots__ = ("heard_at", "pinged", "received", "since", "taken", "written_at")
 
     def __init__(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -29,8 +29,8 @@ class Pulse:
         self.received = -1  # what was received in total at `heard_at`
         self.heard_at = now
         self.pinged = False
-        self.unsent = 0  # what was queued at `written_at`, when the peer last took something
-        self.written_at = now
+        self.taken = 0  # what the peer had taken at the last look
+        self.written_at = now  # when it last took something, or there was nothing to take
 
 
 class KeepAlive:
@@ -86,14 +86,16 @@ class KeepAlive:
         elif hasattr(stream, "compact"):
             stream.compact()
         unsent = stream.unsent_bytes
-        if unsent == 0 or unsent != pulse.unsent:
-            pulse.unsent, pulse.written_at = unsent, now
+        taken = getattr(stream, "bytes_sent", 0) - unsent
+        if unsent == 0 or taken > pulse.taken:
+            pulse.written_at = now
+        pulse.taken = taken
         return self._judge(connection, now) if self._period else ""
 
     def _judge(self, connection: Connection, now: float) -> str:
         pulse = connection.pulse
         if now - pulse.written_at >= 2 * self._period:
-            return f"it took nothing of {pulse.unsent} bytes for {now - pulse.written_at:.0f} s"
+            return f"it took nothing of {connection.stream.unsent_bytes} bytes for {now - pulse.written_at:.0f} s"
         if now - pulse.heard_at >= 2 * self._period:
             return f"it was silent for {now - pulse.heard_at:.0f} s"
         if now - pulse.heard_at >= self._period and not pulse.pinged:

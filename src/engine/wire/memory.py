@@ -27,11 +27,12 @@ class MemoryStream:
     """One end of a pair. `_inbox` is what the other end sent and this end's handler has not been given."""
 
     __slots__ = ("_closing", "_handler", "_inbox", "_inbox_bytes", "_loop", "_lost", "_other", "_reading_paused",
-                 "_scheduled", "_writing_paused", "bytes_received", "peer")  # fmt: skip
+                 "_scheduled", "_writing_paused", "bytes_received", "bytes_sent", "peer")  # fmt: skip
 
     def __init__(self, peer: str) -> None:
         self.peer = peer
         self.bytes_received = 0
+        self.bytes_sent = 0
         self._loop = asyncio.get_running_loop()
         self._other: MemoryStream = self
         self._handler: FrameHandler | None = None
@@ -48,6 +49,7 @@ class MemoryStream:
         if self._closing:
             return
         other, view = self._other, _as_view(payload)
+        self.bytes_sent += len(view) + _FRAME_OVERHEAD
         other._inbox.append((command, header, view))
         other._inbox_bytes += len(view) + _FRAME_OVERHEAD
         other._schedule()

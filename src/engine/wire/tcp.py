@@ -42,11 +42,13 @@ class TcpStream(asyncio.BufferedProtocol):
         "_reader",
         "_transport",
         "_uncork_due",
+        "bytes_sent",
         "peer",
     )  # fmt: skip
 
     def __init__(self, make_handler: Accept, pool: ChunkPool, frame_size_max: int = FRAME_SIZE_MAX) -> None:
         self.peer = "not connected"
+        self.bytes_sent = 0
         self._make_handler: Accept | None = make_handler
         self._handler: FrameHandler | None = None
         self._reader = FrameReader(pool, self._frame_received, frame_size_max)
@@ -120,6 +122,7 @@ class TcpStream(asyncio.BufferedProtocol):
         if self._closing:
             return
         buffers, size = encode(command, header, payload)
+        self.bytes_sent += size
         if size > _SMALL:
             self._gathered.extend(buffers)
             self._flush()

@@ -1,0 +1,180 @@
+"""The admin API, in process and over HTTP, and the broker's pages."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import aiohttp
+import pytest
+from peer import Peer, make_entries
+
+from engine.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, UnsupportedError
+from engine.wire.commands import Command
+
+BASE = "/admin/v2/scalable/public/default"
+
+
+@pytest.fixture
+async def http(broker):
+    host, port = await broker.serve_admin("127.0.0.1", 0)
+    async with aiohttp.ClientSession(f"http://{host}:{port}") as session:
+        yield session
+
+
+async def call(http, method, path, status=204, **options):
+    async with http.request(method, path, **options) as response:
+        text = await response.text()
+        assert response.status == status, text
+        return await response.json() if response.content_type == "application/json" else text
+
+
+async def test_topics_over_http(http):
+    await call(http, "PUT", f"{BASE}/orders", json={"segments": 4, "properties": {"a": "b"}, "entryBuckets": 8})
+    await call(http, "PUT", f"{BASE}/plain")
+    assert await call(http, "GET", BASE, 200) == ["topic://public/default/orders", "topic://public/default/plain"]
+    assert await call(http, "GET", f"{BASE}?property=a=b", 200) == ["topic://public/default/orders"]
+    metadata = await call(http, "GET", f"{BASE}/orders", 200)
+    assert len(metadata["segments"]) == 4
+    assert metadata["properties"] == {"a": "b"}
+    stats = await call(http, "GET", f"{BASE}/orders/stats", 200)
+    assert isinstance(stats, dict)
+    await call(http, "DELETE", f"{BASE}/orders")
+    answer = await call(http, "GET", f"{BASE}/orders", 404)
+    assert answer["code"] == NotFoundError.code
+    assert "orders" in answer["reason"]
+
+
+async def test_errors_are_json_with_reason_and_code(http):
+    await call(http, "PUT", f"{BASE}/orders")
+    answer = await call(http, "PUT", f"{BASE}/orders", 409)
+    assert answer["code"] == AlreadyExistsError.code
+    for body in ({"segments": "many"}, {"colour": 1}, {"segments": 0}, {"keyHash": "md5"}, [1]):
+        answer = await call(http, "PUT", f"{BASE}/other", 400, json=body)
+        assert answer["code"] == InvalidArgumentError.code
+    await call(http, "PUT", f"{BASE}/other", 400, data=b"{")
+    await call(http, "GET", f"{BASE}?property=x", 400)
+    answer = await call(http, "POST", f"{BASE}/orders/split/0", 501)
+    assert answer["code"] == UnsupportedError.code
+    assert "reason" in await call(http, "GET", "/nowhere", 404)
+    assert "reason" in await call(http, "PATCH", BASE, 405)
+
+
+async def test_names_with_reserved_characters(http):
+    await call(http, "PUT", f"{BASE}/a%20b%3Fc%2Bd")
+    assert await call(http, "GET", BASE, 200) == ["topic://public/default/a b?c+d"]
+    await call(http, "PUT", f"{BASE}/a%2Fb", 400)
+
+
+async def test_subscriptions_over_http(http, broker):
+    peer = await Peer.connect(broker)
+    segment = await peer.segment("orders")
+    producer = await peer.producer(segment)
+    peer.publish(producer, make_entries([b"x"] * 10))
+    await peer.receipts(producer, 10)
+    path = f"{BASE}/orders/subscriptions/billing"
+    await call(http, "PUT", path, json={"initialPosition": "earliest"})
+    await call(http, "PUT", path, 409)
+    (hosted,) = broker.hosting
+    found = await broker.hosting.subscription(hosted, "billing")
+    assert found.backlog == 10
+    await call(http, "POST", f"{path}/clear-backlog")
+    assert found.backlog == 0
+    await call(http, "POST", f"{path}/seek", json={"when": 0})
+    assert found.backlog == 10
+    await call(http, "POST", f"{path}/seek", json={"when": "latest"})
+    assert found.backlog == 0
+    await call(http, "POST", f"{path}/seek", 400)
+    await call(http, "POST", f"{path}/seek", 400, json={"when": "noon"})
+    await call(http, "DELETE", path)
+    await call(http, "DELETE", path, 404)
+
+
+async def test_seek_moves_attached_consumers(broker):
+    peer = await Peer.connect(broker)
+    segment = await peer.segment("orders")
+    producer = await peer.producer(segment)
+    peer.publish(producer, make_entries([b"x"] * 10))
+    await peer.receipts(producer, 10)
+    consumer = await peer.consumer(segment, "exclusive")
+    await peer.messages(consumer, 10)
+    await peer.ack(consumer, position=10)
+    await broker.admin.seek_subscription("orders", "s", datetime(2000, 1, 1, tzinfo=UTC))
+    await peer.take(Command.CLOSE_CONSUMER, consumer_id=consumer)
+    again = await peer.consumer(segment, "exclusive")
+    assert len(await peer.messages(again, 10)) == 10
+    with pytest.raises(InvalidArgumentError, match="time zone"):
+        await broker.admin.seek_subscription("orders", "s", datetime(2000, 1, 1))
+
+
+async def test_deleting_tells_those_who_are_attached(broker):
+    peer = await Peer.connect(broker)
+    session = await peer.lookup("orders")
+    segment = await peer.segment("orders")
+    producer, consumer = await peer.producer(segment), await peer.consumer(segment, "exclusive")
+    queue = await peer.consumer(segment, "queue", "q")
+    await broker.admin.delete_subscription("orders", "s")
+    _, closing, _ = await peer.take(Command.CLOSE_CONSUMER, consumer_id=consumer)
+    assert closing["code"] == NotFoundError.code
+    await broker.admin.delete_topic("orders")
+    await peer.take(Command.CLOSE_CONSUMER, consumer_id=queue)
+    await peer.take(Command.CLOSE_PRODUCER, producer_id=producer)
+    _, gone, _ = await peer.take(Command.ERROR, session_id=session["session_id"])
+    assert (gone["code"], gone["request_id"]) == (NotFoundError.code, 0)
+    assert len(broker.hosting) == 0
+
+
+async def test_namespace_policies(http):
+    path = "/admin/v2/namespaces/public/default/policies"
+    before = await call(http, "GET", path, 200)
+    await call(http, "PUT", path, json={"retention_time_s": 5})
+    assert (await call(http, "GET", path, 200))["retention_time_s"] == 5
+    await call(http, "PUT", path, 400, json={"retention": 5})
+    await call(http, "DELETE", path)
+    assert await call(http, "GET", path, 200) == before
+
+
+async def test_pages(http, broker):
+    peer = await Peer.connect(broker)
+    segment = await peer.segment("orders")
+    producer = await peer.producer(segment)
+    peer.publish(producer, make_entries([b"x"] * 10))
+    await peer.receipts(producer, 10)
+    await peer.consumer(segment, "exclusive")
+    assert (await call(http, "GET", "/health", 200))["status"] == "ok"
+    metrics = await call(http, "GET", "/metrics", 200)
+    labels = 'namespace="public/default",topic="topic://public/default/orders",segment="0"'
+    assert f"engine_in_messages_total{{{labels}}} 10" in metrics
+    assert "engine_subscription_back_log{" + labels + ',subscription="s"} 10' in metrics
+    document = await call(http, "GET", "/openapi.json", 200)
+    assert document["openapi"].startswith("3.")
+    routes = {(m, p) for p, methods in document["paths"].items() for m in methods}
+    served = {
+        (route.method.lower(), route.resource.canonical)
+        for route in broker._admin_server._runner.app.router.routes()
+        if route.method != "HEAD"
+    }
+    assert routes == served
+
+
+async def test_the_admin_address_is_told_in_the_handshake(http, broker):
+    peer = await Peer.connect(broker, hello=False)
+    assert (await peer.hello())["admin"] == broker.admin_url
+
+
+async def test_in_process(broker):
+    admin = broker.admin
+    await admin.create_topic("orders", segments=2)
+    assert await admin.list_topics() == ["topic://public/default/orders"]
+    assert len((await admin.get_metadata("orders"))["segments"]) == 2
+    await admin.create_subscription("orders", "s", initial_position="earliest")
+    await admin.clear_backlog("orders", "s")
+    for refused in (
+        admin.split_segment("orders", 0),
+        admin.merge_segments("orders", 0, 1),
+        admin.rebucket_segment("orders", 0, 4),
+        admin.set_auto_scale_policy("orders", {}),
+    ):
+        with pytest.raises(UnsupportedError, match="fixed"):
+            await refused
+    await admin.delete_topic("orders")
+    assert await admin.list_topics() == []
