@@ -281,11 +281,16 @@ async def test_consumers_that_come_during_a_takeover_wait_for_what_it_restores()
     await settle()
     await first.close()
     brokers.delay_s_max = 0.5
+
+    async def come(service: ScalableTopicService, name: str, after: float) -> list[int]:
+        await asyncio.sleep(after)
+        return await subscribe(service, name)
+
     for seed in range(20):
         brokers.rng.seed(seed)
-        name = f"b{seed}"
-        second = await brokers.start(name)
-        shares = await asyncio.gather(*(subscribe(second, n) for n in ("one", "two", "one")))
+        second = await brokers.start(f"b{seed}")
+        arrivals = [("one", 0.0), ("two", brokers.rng.uniform(0, 3)), ("one", brokers.rng.uniform(0, 3))]
+        shares = await asyncio.gather(*(come(second, name, after) for name, after in arrivals))
         assert shares == [[0], [1], [0]]
         await asyncio.sleep(200)
         stored = await ScalableTopicResources(brokers.store).list_consumers(TOPIC)
