@@ -1,0 +1,182 @@
+"""Cursors: durable when confirmed, never back (C1), saved in groups, fenced."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stores import name
+
+from engine.clock import SystemClock
+from engine.errors import AlreadyClosedError, CorruptionError, FencedError, InvalidArgumentError, NotFoundError
+from engine.metadata import keys
+from engine.metadata.memory import MemoryMetadataStore
+from engine.metadata.sqlite import SqliteMetadataStore
+from engine.metadata.store import OutcomeUnknownError
+from engine.storage.cursor import CursorStore
+
+
+async def test_c1_a_confirmed_ack_survives_and_never_moves_back(tmp_path: Path) -> None:
+    metadata = MemoryMetadataStore(SystemClock())
+    store = CursorStore(metadata)
+    cursor = await store.create(name(), "s", 5)
+    await cursor.ack_cumulative(9)
+    await cursor.ack_cumulative(3)
+    assert cursor.position == 9
+    await cursor.ack_individual([(12, 14), (20, 21)])
+    again = await store.open(name(), "s")
+    assert (again.position, again.unacked(0, 22)) == (9, [(9, 12), (14, 20), (21, 22)])
+    assert again.backlog(22) == 10
+    assert again.backlog(5) == 0
+    assert (await store.create(name(), "s", 0)).position == 9, "there already"
+
+
+async def test_c1_sqlite_after_reopening(tmp_path: Path) -> None:
+    metadata = await SqliteMetadataStore.open(str(tmp_path / "m"), clock=SystemClock())
+    cursor = await CursorStore(metadata).create(name(), "s", 0)
+    await cursor.ack_cumulative(7)
+    await metadata.close()
+    metadata = await SqliteMetadataStore.open(str(tmp_path / "m"), clock=SystemClock())
+    assert (await CursorStore(metadata).open(name(), "s")).position == 7
+    await metadata.close()
+
+
+async def test_acks_during_a_save_are_saved_together() -> None:
+    metadata = CountingStore(SystemClock())
+    cursor = await CursorStore(metadata).create(name(), "s", 0)
+    metadata.puts = 0
+    await asyncio.gather(*(cursor.ack_cumulative(i) for i in range(1, 100)))
+    assert metadata.puts <= 2
+    await cursor.ack_cumulative(50)
+    assert metadata.puts <= 2, "nothing new, nothing saved"
+
+
+class CountingStore(MemoryMetadataStore):
+    """Counts writes; may lose the answer to one, or refuse it."""
+
+    puts = 0
+    lose_answer = lose_write = False
+
+    async def put(self, *args, **kwargs):
+        self.puts += 1
+        await asyncio.sleep(0)
+        if self.lose_write:
+            self.lose_write = False
+            raise OutcomeUnknownError("lost")
+        stat = await super().put(*args, **kwargs)
+        if self.lose_answer:
+            self.lose_answer = False
+            raise OutcomeUnknownError("lost")
+        return stat
+
+
+async def test_an_unknown_outcome_is_resolved_by_reading_back() -> None:
+    metadata = CountingStore(SystemClock())
+    store = CursorStore(metadata)
+    cursor = await store.create(name(), "s", 0)
+    metadata.lose_answer = True
+    await cursor.ack_cumulative(1)
+    metadata.lose_write = True
+    await cursor.ack_cumulative(2)
+    assert (await store.open(name(), "s")).position == 2
+    metadata.lose_answer = True
+    assert (await store.create(name(), "other", 4)).position == 4
+
+
+async def test_c4_a_cursor_saved_by_another_owner_is_fenced() -> None:
+    store = CursorStore(MemoryMetadataStore(SystemClock()))
+    old = await store.create(name(), "s", 0)
+    new = await store.open(name(), "s")
+    await new.ack_cumulative(5)
+    with pytest.raises(FencedError):
+        await old.ack_cumulative(9)
+    with pytest.raises(FencedError):
+        await old.ack_cumulative(10)
+    assert (await store.open(name(), "s")).position == 5
+
+
+async def test_seek_moves_back_and_forgets() -> None:
+    store = CursorStore(MemoryMetadataStore(SystemClock()))
+    cursor = await store.create(name(), "s", 0)
+    await cursor.ack_individual([(3, 9)])
+    await cursor.seek(2)
+    assert (cursor.position, cursor.acked_count) == (2, 0)
+    assert (await store.open(name(), "s")).position == 2
+
+
+async def test_store_lists_and_deletes() -> None:
+    metadata = MemoryMetadataStore(SystemClock())
+    store = CursorStore(metadata)
+    for subscription, position in (("a", 4), ("b/ü", 2)):
+        await store.create(name(7), subscription, position)
+    await store.create(name(8), "a", 1)
+    assert await store.list(name(7)) == [("a", 4), ("b/ü", 2)]
+    assert await store.min_position(name(7), 99) == 2
+    assert await store.min_position(name(9), 99) == 99
+    assert await store.delete(name(7), "a")
+    assert not await store.delete(name(7), "a")
+    with pytest.raises(NotFoundError):
+        await store.open(name(7), "a")
+
+
+async def test_d6_a_damaged_cursor_is_reported() -> None:
+    metadata = MemoryMetadataStore(SystemClock())
+    store = CursorStore(metadata)
+    await (await store.create(name(), "s", 3)).ack_individual([(5, 6)])
+    key = keys.cursor(name(), "s")
+    record = await metadata.get(key)
+    assert record is not None
+    for at in range(len(record.value)):
+        damaged = bytearray(record.value)
+        damaged[at] ^= 1
+        await metadata.put(key, bytes(damaged))
+        with pytest.raises(CorruptionError, match="cursor"):
+            await store.open(name(), "s")
+
+
+async def test_closed_cursors_and_bad_ranges() -> None:
+    store = CursorStore(MemoryMetadataStore(SystemClock()))
+    cursor = await store.create(name(), "s", 0)
+    with pytest.raises(InvalidArgumentError):
+        cursor.ack_individual([(5, 4)])
+    saving = cursor.ack_cumulative(3)
+    await cursor.close()
+    assert saving.done()
+    with pytest.raises(AlreadyClosedError):
+        await cursor.ack_cumulative(4)
+    assert (await store.open(name(), "s")).position == 3
+
+
+ACKS = st.lists(
+    st.one_of(
+        st.integers(0, 60).map(lambda p: ("cumulative", p)),
+        st.lists(st.tuples(st.integers(0, 60), st.integers(0, 9)), max_size=3).map(lambda r: ("individual", r)),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(acks=ACKS)
+def test_c1_cursor_agrees_with_a_set(acks: list) -> None:
+    async def main() -> None:
+        store = CursorStore(MemoryMetadataStore(SystemClock()))
+        cursor, model = await store.create(name(), "s", 0), set()
+        for kind, what in acks:
+            if kind == "cumulative":
+                model |= set(range(what))
+                await cursor.ack_cumulative(what)
+            else:
+                for start, n in what:
+                    model |= set(range(start, start + n))
+                await cursor.ack_individual([(start, start + n) for start, n in what])
+        for c in (cursor, await store.open(name(), "s")):
+            assert [i for i in range(80) if c.is_acked(i)] == sorted(model)
+            assert c.position == next(i for i in range(81) if i not in model)
+            assert [i for a, b in c.unacked(0, 80) for i in range(a, b)] == [i for i in range(80) if i not in model]
+            assert c.backlog(80) == 80 - len(model)
+
+    asyncio.run(main())
