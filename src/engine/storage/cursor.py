@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections import deque
 from collections.abc import Iterable
 from urllib.parse import unquote
 
@@ -21,6 +22,7 @@ from engine.errors import (
     FencedError,
     InvalidArgumentError,
     NotFoundError,
+    UnknownOutcomeError,
 )
 from engine.metadata import keys
 from engine.metadata.store import ABSENT, ConflictError, Expected, MetadataStore, OutcomeUnknownError
@@ -30,6 +32,9 @@ from engine.model.names import SegmentName
 _HEAD = struct.Struct("<IIIQI")
 _MAGIC = 0x55434E45
 _VERSION = 1
+
+_SAVES_MAX = 8
+_UNSURE_MAX = 64
 
 
 def pack(position: int, acked: BitMap64) -> bytes:
@@ -56,7 +61,18 @@ class Cursor:
     `position` and `is_acked` answer for what was acknowledged, also when it is not saved yet.
     """
 
-    __slots__ = ("_acked", "_closed", "_dirty", "_metadata", "_position", "_task", "_version", "_waiters", "key")
+    __slots__ = (
+        "_acked",
+        "_closed",
+        "_dirty",
+        "_metadata",
+        "_position",
+        "_task",
+        "_unsure",
+        "_version",
+        "_waiters",
+        "key",
+    )
 
     def __init__(self, metadata: MetadataStore, key: str, position: int, acked: BitMap64, version: int) -> None:
         self.key = key
@@ -64,6 +80,8 @@ class Cursor:
         self._position = position
         self._acked = acked
         self._version = version
+        # What may have been saved since `_version`, when the store did not say.
+        self._unsure: deque[bytes] = deque(maxlen=_UNSURE_MAX)
         self._closed: EngineError | None = None
         self._dirty = False
         self._waiters: list[asyncio.Future[None]] = []
@@ -191,16 +209,25 @@ class Cursor:
                 future.set_exception(error)
 
     async def _save(self, image: bytes) -> None:
-        try:
-            self._version = (await self._metadata.put(self.key, image, self._version)).version
-        except (ConflictError, OutcomeUnknownError) as e:
-            record = await self._metadata.get(self.key)
-            if record is not None and record.value == image:
-                self._version = record.stat.version
-            elif record is not None and record.stat.version == self._version:
+        """Raises FencedError; UnknownOutcomeError when the store leaves it open time and again."""
+        self._unsure.append(image)
+        for _ in range(_SAVES_MAX):
+            try:
                 self._version = (await self._metadata.put(self.key, image, self._version)).version
-            else:
-                raise FencedError(f"{self.key} was saved or deleted by another owner") from e
+            except (ConflictError, OutcomeUnknownError) as e:
+                if not await self._is_saved(image, e):
+                    continue
+            self._unsure.clear()
+            return
+        raise UnknownOutcomeError(f"{self.key}: the metadata store does not say whether it was saved")
+
+    async def _is_saved(self, image: bytes, error: Exception) -> bool:
+        """Read back. What is there may also be an earlier image, whose save seemed to fail."""
+        record = await self._metadata.get(self.key)
+        if record is None or (record.stat.version != self._version and record.value not in self._unsure):
+            raise FencedError(f"{self.key} was saved or deleted by another owner") from error
+        self._version = record.stat.version
+        return record.value == image
 
     async def seek(self, position: int) -> None:
         """Put the cursor at a position, forwards or back, forgetting what was acknowledged above it. Durable."""
