@@ -45,8 +45,8 @@ async def chaos(data: Path, seed: int, seconds: float) -> History:
 
 
 def _reader(kind: type[Reader], history: History, server: Server, rng: random.Random) -> Reader:
-    name = f"sub-{kind.kind}"
-    reader = kind(history, lambda: AsyncClient(server.url), name, TOPIC, random.Random(rng.random()))
+    connect, own = (lambda: AsyncClient(server.url)), random.Random(rng.random())
+    reader = kind(history, connect, kind.kind, TOPIC, f"sub-{kind.kind}", own)
     reader.life_s_max, reader.idle_s = 2.0, IDLE_S
     return reader
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from engine.errors import EngineError
 from engine.testing.checker import check, describe
@@ -14,6 +14,8 @@ from engine.testing.disk import Fault
 from engine.testing.workload import QueueReader, Reader, Sender, StreamReader, read_all, write_layout
 
 TOPIC = "orders"
+HEALING_S = 10.0
+CLIENTS = ("c-p0", "c-p1", "c-stream0", "c-stream1", "c-queue2")
 FAULTS = (
     "kill",
     "power cut",
@@ -21,6 +23,8 @@ FAULTS = (
     "reset",
     "partition",
     "slow metadata",
+    "unsure metadata",
+    "metadata out of reach",
     "clock jump",
     "sync fails",
     "disk full",
@@ -39,7 +43,7 @@ class Plan:
     quiet_s: float = 3.0  # at most, between two faults
     delays_s: tuple[float, ...] = (0.002, 0.01, 0.05)  # one of these is the longest way of a piece
     final_power_cut: bool = True
-    readers: tuple[type[Reader], ...] = field(default=(StreamReader, QueueReader))
+    readers: tuple[type[Reader], ...] = (StreamReader, StreamReader, QueueReader)
 
 
 class Scenario:
@@ -58,13 +62,15 @@ class Scenario:
         ]
         for sender in senders:
             sender.pause_s_max = 2 * self.plan.faults * self.plan.quiet_s / self.plan.messages
-        readers = [self._reader(cluster, broker, kind) for kind in self.plan.readers]
+        readers = [self._reader(cluster, broker, kind, i) for i, kind in enumerate(self.plan.readers)]
         sending = [asyncio.create_task(sender.run(self.plan.messages), name=sender.name) for sender in senders]
         reading = [asyncio.create_task(reader.run(), name=reader.name) for reader in readers]
         for _ in range(self.plan.faults):
             await asyncio.sleep(rng.uniform(0.05, self.plan.quiet_s))
             await self._fault(cluster, broker, rng)
         await _heal(cluster, broker)
+        await asyncio.sleep(HEALING_S)
+        cluster.history.record("nemesis", "healed")
         await asyncio.wait_for(asyncio.gather(*sending), 120)
         for reader in readers:
             reader.stop()
@@ -72,13 +78,14 @@ class Scenario:
         await self._read_everything(cluster, broker, readers)
         violations = check(cluster.history.events)
         assert not violations, f"seed {cluster.seed}:\n{describe(violations)}"
+        assert not cluster.loop.problems, f"seed {cluster.seed}: {cluster.loop.problems}"
         assert not cluster.stuck, f"seed {cluster.seed}: tasks outlived their process: {cluster.stuck}"
         return cluster
 
-    def _reader(self, cluster: SimCluster, broker: SimBroker, kind: type[Reader]) -> Reader:
-        name = f"sub-{kind.kind}"
-        rng = cluster.rng(name)
-        return kind(cluster.history, lambda: cluster.client(f"c-{name}", broker), name, TOPIC, rng)
+    def _reader(self, cluster: SimCluster, broker: SimBroker, kind: type[Reader], number: int) -> Reader:
+        name = f"{kind.kind}{number}"
+        connect = lambda: cluster.client(f"c-{name}", broker)  # noqa: E731
+        return kind(cluster.history, connect, name, TOPIC, f"sub-{kind.kind}", cluster.rng(name))
 
     async def _fault(self, cluster: SimCluster, broker: SimBroker, rng: random.Random) -> None:
         kind = rng.choice(self.plan.kinds)
@@ -88,14 +95,22 @@ class Scenario:
             await asyncio.sleep(rng.uniform(0, 2))
             await broker.start()
         elif kind == "reset":
-            for client in ("c-p0", "c-p1", "c-sub-stream", "c-sub-queue"):
+            for client in CLIENTS:
                 cluster.network.reset(client, broker.name)
         elif kind == "partition":
-            cluster.network.partition(rng.choice(["c-p0", "c-sub-stream", "c-sub-queue"]), broker.name)
+            cluster.network.partition(rng.choice(CLIENTS), broker.name)
             await asyncio.sleep(rng.uniform(0.1, 20))
             cluster.network.heal()
         elif kind == "slow metadata":
             broker.metadata.delay_s_max = rng.uniform(0.01, 0.5)
+        elif kind == "unsure metadata":
+            broker.metadata.unknown_rate = rng.uniform(0.05, 0.5)
+            await asyncio.sleep(rng.uniform(0.1, 5))
+            broker.metadata.unknown_rate = 0.0
+        elif kind == "metadata out of reach":
+            broker.metadata.partition()
+            await asyncio.sleep(rng.uniform(0.1, 20))
+            broker.metadata.heal()
         elif kind == "clock jump":
             cluster.clock.skew_ms += rng.randint(-3_600_000, 3_600_000)
         elif kind == "sync fails":

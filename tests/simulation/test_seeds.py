@@ -14,7 +14,7 @@ FUZZ_SEEDS = range(1_000, 4_000)
 
 def config_for(seed: int) -> BrokerConfig:
     """One to three segments, one to four buckets."""
-    return BrokerConfig(keep_alive=5.0, segments=1 + seed % 3, entry_buckets=1 + seed % 4)
+    return BrokerConfig(keep_alive=5.0, segments=1 + seed % 3, entry_buckets=1 + seed % 4, consumer_grace_period=2.0)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -194,6 +194,18 @@ def test_g2_a_segment_that_comes_back_is_flagged():
     assert rules_of(history) == {"G2"}
 
 
+def test_l2_calls_that_fail_after_healing_are_flagged():
+    history = good()
+    late = history.invoke("c", "ack", subscription="s", positions={"0": 1})
+    history.record("nemesis", "healed")
+    late.info("begun before")
+    history.invoke("c", "ack", subscription="s", positions={"0": 1}).ok()
+    assert check(history.events) == []
+    history.invoke("c", "ack", subscription="s", positions={"0": 1}).info("still fenced")
+    history.invoke("c", "ack", subscription="s", positions={"0": 1})
+    assert [violation.rule for violation in check(history.events)] == ["L2", "L2"]
+
+
 def test_a_history_travels_as_lines():
     lines: list[str] = []
     history = History(lambda: 0.0, lines.append)

@@ -71,6 +71,9 @@ class Evidence:
     ones_confirmed: dict[tuple[str, int, int], int] = field(default_factory=dict)
     drained: dict[str, int] = field(default_factory=dict)
     layouts: list[Fact] = field(default_factory=list)
+    healed: int | None = None
+    # Calls since everything was healed that did not end well (or not at all): call -> its last event.
+    stalled: dict[int, Fact] = field(default_factory=dict)
 
 
 Rule = Callable[[Evidence], Iterator[Violation]]
@@ -83,12 +86,24 @@ def gather(events: list[Fact]) -> Evidence:
     for event in events:
         if event["phase"] == "invoke":
             calls[event["call"]] = event
+        _gather_progress(evidence, event)
         _GATHERERS.get(event["what"], _gather_nothing)(evidence, event, calls.get(event.get("call"), event))
     return evidence
 
 
 def _gather_nothing(evidence: Evidence, event: Fact, call: Fact) -> None:
     """Events for people."""
+
+
+def _gather_progress(evidence: Evidence, event: Fact) -> None:
+    if event["what"] == "healed":
+        evidence.healed = event["n"]
+    if evidence.healed is None or "call" not in event:
+        return
+    if event["phase"] == "invoke" or (event["phase"] != "ok" and event["call"] in evidence.stalled):
+        evidence.stalled[event["call"]] = event
+    else:
+        evidence.stalled.pop(event["call"], None)
 
 
 def _gather_send(evidence: Evidence, event: Fact, call: Fact) -> None:
@@ -327,6 +342,13 @@ def segment_life(evidence: Evidence) -> Iterator[Violation]:
             seen[name] = (segment, event["epoch"])
 
 
+def progress(evidence: Evidence) -> Iterator[Violation]:
+    """L2: what is asked for once everything is healed is done."""
+    for event in evidence.stalled.values():
+        text = f"{event['client']}: {event['what']} since all is healed: {event.get('error', 'no answer')}"
+        yield Violation("L2", text, event["n"])
+
+
 RULES: tuple[Rule, ...] = (
     lost,
     phantom,
@@ -339,6 +361,7 @@ RULES: tuple[Rule, ...] = (
     never_delivered,
     tiling,
     segment_life,
+    progress,
 )
 
 

@@ -13,6 +13,7 @@ unique in a history, and name their client, counter and key.
     drained     ok: subscription; it was read to the end, nothing is left
     reading     ok: reading; a final reading begins
     final       ok: reading, value, key, segment, offset; of one whole reading from earliest, in order
+    healed      ok; no more faults, and time to notice: what is asked for from here on has to be done
     layout      ok: epoch, segments [{id, start, end, state}]
     fault       ok: text
 """

@@ -76,10 +76,17 @@ class Reader:
     kind = ""
 
     def __init__(
-        self, history: History, connect: Callable[[], AsyncClient], name: str, topic: str, rng: random.Random
+        self,
+        history: History,
+        connect: Callable[[], AsyncClient],
+        name: str,
+        topic: str,
+        subscription: str,
+        rng: random.Random,
     ) -> None:
-        """`connect`: a client for the next life. The subscription is called as the reader."""
+        """`connect`: a client for the next life."""
         self.name = name
+        self.subscription = subscription
         self.life_s_max = 10.0
         self.ack_rate = 0.5
         self.idle_s = IDLE_S
@@ -101,11 +108,13 @@ class Reader:
     async def drain(self) -> None:
         """One more life that reads and acknowledges everything there is."""
         await self._live(float("inf"), drain=True)
-        self._history.record(self.name, "drained", subscription=self.name)
+        self._history.record(self.name, "drained", subscription=self.subscription)
 
     async def _live(self, seconds: float, drain: bool) -> None:
         client = self._connect()
-        attach = self._history.invoke(self.name, "attach", subscription=self.name, kind=self.kind, topic=self._topic)
+        attach = self._history.invoke(
+            self.name, "attach", subscription=self.subscription, kind=self.kind, topic=self._topic
+        )
         try:
             consumer = await self._attach(client)
         except EngineError as e:
@@ -158,11 +167,11 @@ class StreamReader(Reader):
     kind = "stream"
 
     async def _attach(self, client: AsyncClient) -> Any:
-        return await client.stream_consumer(self._topic, self.name, name=self.name, initial_position="earliest")
+        return await client.stream_consumer(self._topic, self.subscription, name=self.name, initial_position="earliest")
 
     async def _acknowledge(self, consumer: Any, batch: Any) -> None:
         positions = {str(segment): position for segment, position in batch.positions.items()}
-        call = self._history.invoke(self.name, "ack", subscription=self.name, positions=positions)
+        call = self._history.invoke(self.name, "ack", subscription=self.subscription, positions=positions)
         try:
             await consumer.acknowledge_cumulative(batch)
         except EngineError as e:
@@ -177,20 +186,19 @@ class QueueReader(Reader):
     kind = "queue"
 
     async def _attach(self, client: AsyncClient) -> Any:
-        return await client.queue_consumer(self._topic, self.name, name=self.name, initial_position="earliest")
+        return await client.queue_consumer(self._topic, self.subscription, name=self.name, initial_position="earliest")
 
     async def _acknowledge(self, consumer: Any, batch: Any) -> None:
-        acks = []
+        kept, returned = [], []
         for message in batch:
-            if self._rng.random() < 0.1:
-                await consumer.negative_acknowledge(message)
-            else:
-                acks.append(self._acknowledge_one(consumer, message))
-        await asyncio.gather(*acks)
+            (returned if self._rng.random() < 0.1 else kept).append(message)
+        for message in returned:
+            await consumer.negative_acknowledge(message)
+        await asyncio.gather(*(self._acknowledge_one(consumer, message) for message in kept))
 
     async def _acknowledge_one(self, consumer: Any, message: Any) -> None:
         call = self._history.invoke(
-            self.name, "ack_one", subscription=self.name, segment=message.segment_id, offset=message.offset
+            self.name, "ack_one", subscription=self.subscription, segment=message.segment_id, offset=message.offset
         )
         try:
             await consumer.acknowledge(message)
