@@ -99,7 +99,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def _write_to_self(self) -> None:
         """Nothing waits in a selector, so nothing needs to be woken."""
 
-    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[..., T], *args: Any
+    ) -> asyncio.Future[T]:
         """Run it now; the future is done in the next turn."""
         return asyncio.wrap_future((executor or self.executor).submit(func, *args), loop=self)
 

@@ -189,7 +189,8 @@ class QueueReader(Reader):
         return await client.queue_consumer(self._topic, self.subscription, name=self.name, initial_position="earliest")
 
     async def _acknowledge(self, consumer: Any, batch: Any) -> None:
-        kept, returned = [], []
+        kept: list[Any] = []
+        returned: list[Any] = []
         for message in batch:
             (returned if self._rng.random() < 0.1 else kept).append(message)
         for message in returned:
