@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -37,8 +36,5 @@ def blocking(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[engine.
             served = stack.enter_context(engine.open(tmp_path / "data", listen="127.0.0.1:0", admin="127.0.0.1:0"))
             yield stack.enter_context(engine.Client(served.service_url))
 
-
-@pytest.fixture
-def restart(tmp_path: Path) -> Callable[[], Any]:
     """Opens the same data directory, each time anew."""
     return lambda: engine.open_async(tmp_path / "data")

@@ -43,6 +43,11 @@ class FakeBroker:
         self.sealed: dict[int, int] = {}
         self.assigned: list[int] = list(range(segments))
         self.confirming = True
+        self.keep_alive = 30.0
+        self.silent = False  # answers no PING
+        self.features = list(FEATURES)
+        self.admin: str | None = None
+        self.refusal: EngineError | None = None  # of the handshake
         self.seen: list[tuple[Command, dict[str, Any]]] = []
 
     # -- a Connector -----------------------------------------------------------------------------------------
@@ -160,11 +165,27 @@ class FakeConnection:
     # -- commands --------------------------------------------------------------------------------------------
 
     def connect(self, header: dict[str, Any], payload: memoryview) -> None:
-        self.stream.send(Command.CONNECTED, {"protocol": 1, "features": list(FEATURES), "broker": URL, "admin": None,
-                                             "keep_alive": 30, "frame_size_max": 1 << 24})  # fmt: skip
+        broker = self.broker
+        if broker.refusal is not None:
+            refused = {"request_id": 0, "code": broker.refusal.code, "message": str(broker.refusal)}
+            self.stream.send(Command.ERROR, refused)
+            self.stream.close()
+            return
+        answer = {
+            "protocol": 1,
+            "features": broker.features,
+            "broker": URL,
+            "admin": broker.admin,
+            "keep_alive": broker.keep_alive,
+            "frame_size_max": 1 << 24,
+        }
+        self.stream.send(Command.CONNECTED, answer)
 
     def ping(self, header: dict[str, Any], payload: memoryview) -> None:
-        self.stream.send(Command.PONG, {})
+        if not self.broker.silent:
+            self.stream.send(Command.PONG, {})
+
+    def pong(self, header: dict[str, Any], payload: memoryview) -> None: ...
 
     def scalable_topic_lookup(self, header: dict[str, Any], payload: memoryview) -> None:
         self.sessions.append(header["session_id"])

@@ -12,6 +12,7 @@ from engine.errors import (
     AlreadyClosedError,
     CorruptionError,
     InvalidArgumentError,
+    NotFoundError,
     TimeoutError,
     UnsupportedError,
 )
@@ -295,6 +296,22 @@ async def test_a_queue_consumer_acknowledges_ranges():
         await asyncio.sleep(0.01)
         assert [h["ranges"] for h in broker.of(Command.ACK)] == [[[0, 0]], [[1, 3]]]
         assert [h["ranges"] for h in broker.of(Command.REDELIVER)] == [[[4, 4]]]
+
+
+async def test_a_queue_consumer_lets_a_sealed_segment_go_when_it_is_drained():
+    broker = FakeBroker(segments=2)
+    broker.publish(0, [b"a"])
+    async with broker.client() as client, await client.queue_consumer("t", "s") as consumer:
+        message = await consumer.receive()
+        assert message is not None
+        await consumer.acknowledge(message)
+        broker.sealed[0] = 1
+        broker.last.feed()
+        await broker.settle()
+        assert consumer.statistics().segments == 1
+        await consumer.acknowledge(message)  # acknowledged before: no harm
+        with pytest.raises(NotFoundError):
+            await consumer.acknowledge(MessageId(77, 0))
 
 
 async def test_options_of_later_versions_are_refused_by_name(broker: FakeBroker):

@@ -214,6 +214,16 @@ async def test_exclusive_access_is_claimed_at_creation(broker: FakeBroker):
             await shared.send(b"x")
 
 
+async def test_a_claim_to_exclusive_access_is_renewed_after_a_loss(broker: FakeBroker):
+    async with broker.client() as client:
+        producer = await client.producer("t", access_mode="exclusive")
+        broker.refuse_attach = lambda name: ProducerBusyError("taken meanwhile")
+        broker.cut()
+        await asyncio.sleep(0.05)
+        with pytest.raises(ProducerBusyError):
+            producer.send_nowait(b"x")
+
+
 async def test_send_timeout(broker: FakeBroker):
     async with broker.client() as client:
         producer = await client.producer("t", send_timeout=0.05)

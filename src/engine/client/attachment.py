@@ -34,6 +34,8 @@ SHARED = "shared"
 QUEUE = "queue"
 READER = "reader"
 
+BUSY_S_MAX = 0.2  # between two looks at whether the segment's consumer before us has let go
+
 _PASSING = (ConnectError, TimeoutError, ConsumerBusyError, AlreadyClosedError)
 
 
@@ -144,12 +146,12 @@ class Attachment:
                 except EngineError as e:
                     if self.closed or not self._survives(e):
                         return
-                    stale = e.layout_stale
+                    error = e
                 self.tried.set()
-                if stale:
+                if error.layout_stale:
                     await session.wait_newer(epoch, backoff.next())
                 else:
-                    await asyncio.sleep(backoff.next())
+                    await asyncio.sleep(min(backoff.next(), BUSY_S_MAX if isinstance(error, ConsumerBusyError) else 60))
         except EngineError as e:  # the topic is gone
             self._owner.fail(e)
         finally:
@@ -219,7 +221,9 @@ class Attachment:
         if self._connection is None:
             return None
         header = {"consumer_id": self._consumer_id, "ack_type": ack_type, "position": position, "ranges": ranges}
-        return self._connection.start_request(Command.ACK, header)
+        sent = self._connection.start_request(Command.ACK, header)
+        sent.add_done_callback(ignore_outcome)  # whoever asked may have given up by then
+        return sent
 
     async def acknowledged(
         self, sent: asyncio.Future[Any] | None, ack_type: str, *, position: int | None = None, ranges: Any = None

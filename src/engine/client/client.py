@@ -10,7 +10,6 @@ from typing import Any, Protocol, TypeVar
 
 from engine.aio.bag import Bag
 from engine.client.admin import AdminBackend, AsyncAdmin, check_properties
-from engine.client.admin_http import HttpAdmin
 from engine.client.checkpoint_consumer import AsyncCheckpointConsumer
 from engine.client.options import Batching, ClientOptions, ConsumerOptions, ProducerOptions
 from engine.client.pool import Pool
@@ -233,6 +232,8 @@ class AsyncClient:
             url = (await self._pool.get()).admin_url
             if url is None:
                 raise UnsupportedError(f"the broker at {self.service_url} serves no admin API")
+            from engine.client.admin_http import HttpAdmin  # an HTTP client is slow to load, and seldom needed
+
             self._backend = HttpAdmin(url, token=self._options.token, timeout=self._options.operation_timeout)
         return self._backend
 

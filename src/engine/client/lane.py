@@ -131,7 +131,7 @@ class Lane:
         """Everything in flight is sent again over the next connection."""
         self._connection = None
         self._requeue()
-        if self.queue and not self._closed:
+        if self._needed:
             self._start_attaching()
 
     def _receipt(self, sequences: list[int], offsets: list[int]) -> None:
@@ -186,7 +186,7 @@ class Lane:
             if isinstance(error, _FATAL):
                 self._owner.lane_fatal(error)
             return
-        if self.queue and not self._closed:
+        if self._needed:
             self._start_attaching(stale=stale)
 
     def _requeue(self, *, count_attempt: bool = False) -> None:
@@ -216,6 +216,11 @@ class Lane:
         self.queue.clear()
         self._owner.ledger.fail(entries, error)
 
+    @property
+    def _needed(self) -> bool:
+        """Whether there must be an attachment: to send something, or to hold a claim to exclusive access."""
+        return not self._closed and (bool(self.queue) or self._owner.access_mode != "shared")
+
     # -- attaching -------------------------------------------------------------------------------------------
 
     def _start_attaching(self, *, stale: bool = False) -> None:
@@ -227,7 +232,7 @@ class Lane:
         """Attach, as often as it takes, while there is something to send; errors that do not pass fail the queue."""
         backoff = self._owner.pool.retry_delays()
         try:
-            while self.queue and not self._closed:
+            while self._needed:
                 if stale and not await self._wait_layout(backoff.next()):
                     return
                 try:

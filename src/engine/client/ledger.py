@@ -15,7 +15,7 @@ from engine._native.batcher import Batcher, SealedEntry
 from engine.errors import TimeoutError
 from engine.model.positions import MessageId
 
-# Waiters for room are woken when this share of the limit is left in use, so that they can fill in one go.
+# There is room again when no more than this share of the limit is in use: enough to send a burst without looking.
 ROOM_SHARE = 0.75
 
 
@@ -51,7 +51,7 @@ class Ledger:
         self._batcher = batcher
         self._make_id = partial(MessageId, topic=topic)
         self._send_timeout = send_timeout
-        self._pending_bytes_max = pending_bytes_max
+        self._room_bytes = int(pending_bytes_max * ROOM_SHARE)
         self._on_error = on_error
         self._loop = asyncio.get_running_loop()
         # Entry -> (ordinal, deadline). In order of both, since neither ever falls.
@@ -136,7 +136,7 @@ class Ledger:
     def _left(self, freed: int, messages: int) -> None:
         if messages:
             self._batcher.release(freed, messages)
-        if self._room and self._batcher.pending_bytes <= self._pending_bytes_max * ROOM_SHARE:
+        if self._room and self.has_room:
             self._wake_room()
         if self._flushes:
             self._wake_flushes()
@@ -184,8 +184,8 @@ class Ledger:
 
     @property
     def has_room(self) -> bool:
-        """Whether the producer takes another message."""
-        return self._batcher.pending_bytes < self._pending_bytes_max
+        """Whether the producer takes a burst of messages: a quarter of the limit is free."""
+        return self._batcher.pending_bytes <= self._room_bytes
 
     async def wait_room(self) -> None:
         """Wait until there is room again; first come, first served."""

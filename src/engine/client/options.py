@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
+import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 from engine.clock import Clock
 from engine.errors import InvalidArgumentError
@@ -24,6 +25,7 @@ from engine.limits import (
     SEND_TIMEOUT_S,
 )
 from engine.model.names import check_name
+from engine.model.positions import Checkpoint
 from engine.wire.stream import Connector
 
 ACCESS_MODES = ("shared", "exclusive", "exclusive_with_fencing", "wait_for_exclusive")
@@ -71,6 +73,60 @@ class Batching:
         check_number("batching.max_bytes", self.max_bytes, 1 * KIB, ENTRY_SIZE_MAX, whole=True)
         check_number("batching.max_messages", self.max_messages, 1, ENTRY_MESSAGES_MAX, whole=True)
         check_number("batching.max_delay", self.max_delay, 0, 60)
+
+
+class ClientKeywords(TypedDict, total=False):
+    """What AsyncClient says about its arguments, for the blocking form."""
+
+    token: str | None
+    tls: ssl.SSLContext | None
+    memory_limit: int
+    operation_timeout: float
+    connector: Connector | None
+    clock: Clock | None
+    rng: random.Random | None
+
+
+class ProducerKeywords(TypedDict, total=False):
+    """Of AsyncClient.producer."""
+
+    name: str | None
+    access_mode: str
+    batching: Batching | None
+    compression: str
+    send_timeout: float
+    max_pending_bytes: int
+    initial_sequence_id: int | None
+    properties: Mapping[str, str] | None
+    on_error: Callable[[Exception], object] | None
+
+
+class StreamConsumerKeywords(TypedDict, total=False):
+    """Of AsyncClient.stream_consumer."""
+
+    namespace: str | None
+    name: str | None
+    initial_position: str
+    properties: Mapping[str, str] | None
+    receive_queue_size: int
+
+
+class QueueConsumerKeywords(StreamConsumerKeywords, total=False):
+    """Of AsyncClient.queue_consumer."""
+
+    ack_timeout: float | None
+    nack_backoff: object
+    dead_letter: object
+    priority: int | None
+
+
+class CheckpointConsumerKeywords(TypedDict, total=False):
+    """Of AsyncClient.checkpoint_consumer."""
+
+    start: Checkpoint | None
+    group: str | None
+    name: str | None
+    receive_queue_size: int
 
 
 @dataclass(frozen=True, slots=True)

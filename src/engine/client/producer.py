@@ -116,7 +116,7 @@ class AsyncProducer:
 
     @property
     def has_room(self) -> bool:
-        """Whether the pending limit is not reached."""
+        """Whether a quarter of the pending limit is free."""
         return self._outbox.ledger.has_room
 
     async def send_batch(
@@ -142,7 +142,10 @@ class AsyncProducer:
             await self._outbox.wait_room(self._send_timeout)
 
     async def writable(self) -> None:
-        """Let what is sealed leave, and wait while the pending limit is reached. Cheap when there is nothing to do."""
+        """Let what is sealed leave, and wait until a quarter of the pending limit is free.
+
+        Cheap when there is nothing to do.
+        """
         if self._outbox.pumping:
             self._outbox.pump()
             await asyncio.sleep(0)

@@ -33,7 +33,7 @@ class AsyncQueueConsumer(Receiver):
 
     def __init__(self, pool: Pool, topic: TopicName, options: ConsumerOptions) -> None:
         super().__init__(pool, topic, options)
-        self._finished: set[int] = set()  # sealed segments that the broker no longer has
+        self._finished: set[int] = set()  # sealed, and acknowledged to the end or deleted
 
     async def start(self) -> None:
         """Attach to every segment, active and sealed (SEMANTICS 10)."""
@@ -65,6 +65,12 @@ class AsyncQueueConsumer(Receiver):
             self.attachments.pop(attachment.segment_id, None)
         return False
 
+    def end_reached(self, attachment: Attachment) -> None:
+        """A sealed segment without backlog is let go."""
+        self._finished.add(attachment.segment_id)
+        self.attachments.pop(attachment.segment_id, None)
+        attachment.give_up()
+
     # -- acknowledging ---------------------------------------------------------------------------------------
 
     async def acknowledge(self, x: Message | MessageId | MessageBatch, *, transaction: None = None) -> None:
@@ -79,6 +85,8 @@ class AsyncQueueConsumer(Receiver):
         under_way = []
         for segment_id, ranges in found.items():
             attachment = self._attachment(segment_id)
+            if attachment is None:
+                continue
             under_way.append((attachment, ranges, attachment.start_ack("individual", ranges=ranges)))
         for attachment, ranges, sent in under_way:
             await attachment.acknowledged(sent, "individual", ranges=ranges)
@@ -93,11 +101,14 @@ class AsyncQueueConsumer(Receiver):
         self._check_open()
         for segment_id, ranges in ranges_of(x, self._topic).items():
             attachment = self._attachment(segment_id)
+            if attachment is None:
+                continue
             self._loop.call_later(delay, attachment.send, Command.REDELIVER, {"ranges": ranges})
 
-    def _attachment(self, segment_id: int) -> Attachment:
+    def _attachment(self, segment_id: int) -> Attachment | None:
+        """The segment's; None when all of it is acknowledged."""
         attachment = self.attachments.get(segment_id)
-        if attachment is None:
+        if attachment is None and segment_id not in self._finished:
             raise NotFoundError(f"segment {segment_id} of {self._topic} is not (or no longer) there")
         return attachment
 

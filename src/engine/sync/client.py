@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from engine.aio.portal import Portal
 from engine.client import AsyncClient, AsyncProducer
+from engine.client.options import (
+    CheckpointConsumerKeywords,
+    ClientKeywords,
+    ProducerKeywords,
+    QueueConsumerKeywords,
+    StreamConsumerKeywords,
+)
 from engine.sync.admin import Admin
 from engine.sync.closing import close_before_exit, run_to_close
 from engine.sync.consumers import CheckpointConsumer, QueueConsumer, StreamConsumer
@@ -21,7 +28,7 @@ class Client:
     AsyncClient says what the arguments are. A client that is still open when the interpreter exits is closed then.
     """
 
-    def __init__(self, url: str, **options: Any) -> None:
+    def __init__(self, url: str, **options: Unpack[ClientKeywords]) -> None:
         self._begin(lambda: _make_client(url, options))
 
     def _begin(self, make: Callable[[], Coroutine[Any, Any, AsyncClient]]) -> None:
@@ -42,7 +49,7 @@ class Client:
         """Where the broker is."""
         return str(self._client.service_url)
 
-    def producer(self, topic: str, *, block_when_full: bool = True, **options: Any) -> Producer:
+    def producer(self, topic: str, *, block_when_full: bool = True, **options: Unpack[ProducerKeywords]) -> Producer:
         """A producer for one topic; AsyncClient.producer says what the options are and what it raises.
 
         `block_when_full`: whether send_nowait waits for room (else it raises QueueFullError).
@@ -57,19 +64,21 @@ class Client:
         made.append(self._portal.run(self._client.producer(topic, _on_full=on_full, **options)))
         return Producer(self._portal, made[0])
 
-    def stream_consumer(self, topic: str, subscription: str, **options: Any) -> StreamConsumer:
+    def stream_consumer(
+        self, topic: str, subscription: str, **options: Unpack[StreamConsumerKeywords]
+    ) -> StreamConsumer:
         """An ordered consumer; AsyncClient.stream_consumer says what the options are and what it raises."""
         return StreamConsumer(
             self._portal, self._portal.run(self._client.stream_consumer(topic, subscription, **options))
         )
 
-    def queue_consumer(self, topic: str, subscription: str, **options: Any) -> QueueConsumer:
+    def queue_consumer(self, topic: str, subscription: str, **options: Unpack[QueueConsumerKeywords]) -> QueueConsumer:
         """A consumer of single messages; AsyncClient.queue_consumer says what the options are and what it raises."""
         return QueueConsumer(
             self._portal, self._portal.run(self._client.queue_consumer(topic, subscription, **options))
         )
 
-    def checkpoint_consumer(self, topic: str, **options: Any) -> CheckpointConsumer:
+    def checkpoint_consumer(self, topic: str, **options: Unpack[CheckpointConsumerKeywords]) -> CheckpointConsumer:
         """A reader; AsyncClient.checkpoint_consumer says what the options are and what it raises."""
         return CheckpointConsumer(self._portal, self._portal.run(self._client.checkpoint_consumer(topic, **options)))
 
@@ -96,5 +105,5 @@ class Client:
         self.close()
 
 
-async def _make_client(url: str, options: dict[str, Any]) -> AsyncClient:
+async def _make_client(url: str, options: ClientKeywords) -> AsyncClient:
     return AsyncClient(url, threadsafe=True, **options)

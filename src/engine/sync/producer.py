@@ -88,7 +88,7 @@ class Producer:
         self._portal.run(self._producer.send_batch(values, keys, event_times=event_times, transaction=transaction))
 
     def writable(self) -> None:
-        """Wait while the pending limit is reached."""
+        """Wait until a quarter of the pending limit is free."""
         if not self._producer.has_room:
             self._portal.run(self._producer.writable())
 
