@@ -4,7 +4,7 @@
 #   make demo    build, then send 336,776 flights through an embedded engine and read them back
 #   make test    the whole suite
 #   make build   the native modules, in place, and the `engine` command
-#   make debug   the native modules once more with every check on, and the same suite against them
+#   make debug   the native modules once more, with checks and sanitizers, and the same suite against them
 #   make tidy    layers, lengths, stubs, types, lint, documented names, benchmarks once tiny
 #   make fuzz    the long forms of the random tests
 #   make bench   the benchmarks, published as HTML in .asv/html
@@ -23,6 +23,10 @@ PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip install -q --disable-pip-version-check
 NATIVE := $(wildcard src/engine/_native/*.pyx src/engine/_native/*.pxd src/engine/_native/*.h)
 DEBUG  := build/debug
+
+# The sanitizers' library must be loaded before Python; where the compiler has none, the other checks remain.
+ASAN     := $(shell $${CC:-cc} -print-file-name=libasan.so 2>/dev/null)
+SANITIZE := $(if $(findstring /,$(ASAN)),1)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test build debug tidy fuzz bench docs clean
@@ -48,11 +52,13 @@ fuzz: build $(VENV)/.with-test
 docs: build $(VENV)/.with-test
 	$(PY) -m pytest -q tests/tidy/test_docs.py $(PYTEST)
 
-debug: $(DEBUG)/.built $(VENV)/.with-test
-	PYTHONPATH=$(DEBUG)/lib $(PY) -m pytest -q $(TESTS) $(PYTEST)
+# Tests that preload a library of their own (tests/crash) start their processes on the usual build.
+debug: build $(DEBUG)/.built $(VENV)/.with-test
+	$(if $(SANITIZE),LD_PRELOAD=$(ASAN) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc) \
+	PYTHONPATH=$(DEBUG)/lib $(PY) -m pytest -q --ignore=tests/tidy --timeout=600 $(TESTS) $(PYTEST)
 
 bench: build $(VENV)/.with-bench
-	$(PY) -m asv --config benchmarks/asv.conf.json machine --yes
+	$(PY) -m asv --config benchmarks/asv.conf.json machine --yes >/dev/null
 	$(PY) -m asv --config benchmarks/asv.conf.json run --python=same --show-stderr \
 	    --set-commit-hash=$$(git rev-parse HEAD) $(BENCH)
 	$(PY) -m asv --config benchmarks/asv.conf.json publish
@@ -93,5 +99,5 @@ $(VENV)/.built: setup.py $(NATIVE) | $(VENV)/.with-demo
 
 # A second build beside the first: it shares no file with it.
 $(DEBUG)/.built: setup.py $(NATIVE) $(shell find src -name '*.py' -o -name '*.pyi') | $(VENV)/.with-demo
-	ENGINE_DEBUG=1 $(PY) setup.py -q build --build-base $(DEBUG) --build-lib $(DEBUG)/lib
+	ENGINE_DEBUG=1 ENGINE_SANITIZE=$(SANITIZE) $(PY) setup.py -q build --build-base $(DEBUG) --build-lib $(DEBUG)/lib
 	@touch $@
