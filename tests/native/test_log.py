@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import sys
 from pathlib import Path
@@ -35,10 +36,12 @@ def run(count: int, *, first: int = 0, durable_upto: int = 0, seed: int = 1) -> 
 
 def test_entries_tells_what_stands_in_each_header() -> None:
     data = entry(7, (b"a", b"b"), bucket=(3, 4), segment_hash=(5, 6), flags=KEYED) + entry(9)
-    (first, second) = log.entries(data)
-    assert first[:10] == (0, len(data) - len(entry(9)), 2, 1, 3, 4, 5, 6, first[8], 7)
-    assert first[10] == 8
-    assert second[0] == first[1]
+    first, second = log.entries(data)
+    assert (first.position, first.size, first.count, first.kind) == (0, len(data) - len(entry(9)), 2, 1)
+    assert (first.bucket_min, first.bucket_max, first.segment_hash_min, first.segment_hash_max) == (3, 4, 5, 6)
+    assert (first.first_sequence, first.last_sequence, second.first_sequence) == (7, 8, 9)
+    assert first.producer_id == second.producer_id
+    assert second.position == first.size
 
 
 @pytest.mark.parametrize("check_body", [True, False])
@@ -91,11 +94,11 @@ def test_cut_says_how_much_it_misses() -> None:
 
 def test_cut_serves_what_is_good_before_the_damage_and_then_reports_it() -> None:
     data = run(3)
-    sizes = [e[1] for e in log.entries(data)]
+    sizes = [e.size for e in log.entries(data)]
     data[sizes[0] + 130] ^= 1
     start, stop, *_ = log.cut(data, SALT, SEGMENT, 0, 1 << 20)
     assert (start, stop) == (0, sizes[0])
-    second = log.entries(data, False)[0][2]
+    second = log.entries(data, False)[0].count
     with pytest.raises(CorruptionError, match=f"segment 9, offset {second}"):
         log.cut(data, SALT, SEGMENT, second, 1 << 20)
 
@@ -123,15 +126,15 @@ def test_scan_in_pieces_agrees_with_a_walk(seed: int, piece: int) -> None:
         size = piece if taken else size * 2
     heads = log.entries(data)
     assert scan.entries == len(heads)
-    assert scan.next_offset == sum(h[2] for h in heads)
+    assert scan.next_offset == sum(h.count for h in heads)
     assert (scan.term, scan.time_ms) == (4, 1000)
     ((_, kind, bucket, recent),) = scan.lanes_list()
     assert (kind, bucket) == (0, 0)
-    assert [r[:2] for r in recent] == [(h[9], h[10]) for h in heads[-16:]]
+    assert [r[:2] for r in recent] == [(h.first_sequence, h.last_sequence) for h in heads[-16:]]
     marks = scan.marks_list()
     assert marks[0] == (0, 0, 1000)
-    assert all(b[1] - a[1] >= 500 for a, b in zip(marks[:-1], marks[1:], strict=True))
-    positions = {h[0] for h in heads}
+    assert all(b[1] - a[1] >= 500 for a, b in itertools.pairwise(marks))
+    positions = {h.position for h in heads}
     assert all(m[1] in positions for m in marks)
 
 
@@ -152,13 +155,13 @@ def test_scan_keeps_a_lane_per_producer_kind_and_bucket() -> None:
 def test_scan_stops_at_its_end_offset_and_at_faults() -> None:
     data = run(10)
     heads = log.entries(data)
-    end = sum(h[2] for h in heads[:4])
+    end = sum(h.count for h in heads[:4])
     scan = log.Scan(SALT, SEGMENT, 0, 0, WHOLE, end)
-    assert scan.feed(data) == heads[4][0]
+    assert scan.feed(data) == heads[4].position
     assert scan.finished
-    data[heads[6][0] + 20] ^= 1
+    data[heads[6].position + 20] ^= 1
     scan = log.Scan(SALT, SEGMENT, 0, 0, WHOLE)
-    assert scan.feed(data) == heads[6][0] == scan.position
+    assert scan.feed(data) == heads[6].position == scan.position
     assert scan.fault
     with pytest.raises(CorruptionError, match="segment 9"):
         log.raise_fault(scan.fault, SEGMENT, scan.next_offset)

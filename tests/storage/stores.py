@@ -59,7 +59,7 @@ async def read_blocks(segment: Segment, offset: int = 0, max_bytes: int = 1 << 2
 
 def forget_tail(segment: Segment) -> None:
     """Let the next reads come from files."""
-    segment._context.cache.clear(segment._tail)
+    segment._context.cache.clear(segment._reader.tail)
 
 
 def log_files(store: SegmentStore, of: SegmentName) -> list[Path]:

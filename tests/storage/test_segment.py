@@ -393,7 +393,7 @@ async def test_the_tail_cache_is_bounded_over_all_segments(tmp_path: Path) -> No
             await segment.append(entry(i, (b"x" * 1000,)))
     assert store._context.cache._bytes <= 50_000
     for segment in segments:
-        assert segment._tail.read(0, 1) is None
+        assert segment._reader.tail.read(0, 1) is None
         assert isinstance(segment.read(29), Block)
         assert len(await read_blocks(segment, 0, 1)) == 30
     await store.close()

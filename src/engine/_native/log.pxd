@@ -1,9 +1,25 @@
 # cython: language_level=3
 """Entries back to back, as they stand in a log file: walk them, stamp them, cut blocks out of them, scan them."""
+cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef enum:
     RECENT = 16                       # entries of a lane whose offsets are remembered; a power of two
+
+# What of an entry's header decides where it may go and whether it is a duplicate.
+@cython.final
+cdef class Claim:
+    cdef public uint64_t position     # in the buffer it came in
+    cdef readonly uint32_t size
+    cdef readonly uint32_t count
+    cdef readonly uint32_t kind       # KEYED and TRANSACTIONAL flags
+    cdef readonly uint16_t bucket_min
+    cdef readonly uint16_t bucket_max
+    cdef readonly uint16_t segment_hash_min
+    cdef readonly uint16_t segment_hash_max
+    cdef readonly uint64_t producer_id
+    cdef readonly uint64_t first_sequence
+    cdef readonly uint64_t last_sequence
 
 # One appended entry, as duplicate detection remembers it.
 cdef struct Seen:

@@ -5,9 +5,34 @@ from typing_extensions import Buffer
 FAULT_SHORT: int
 FAULTS_DELIBERATE: tuple[int, ...]
 
-def entries(
-    data: Buffer, check_body: bool = True
-) -> list[tuple[int, int, int, int, int, int, int, int, int, int, int]]: ...
+class Claim:
+    position: int
+    size: int
+    count: int
+    kind: int
+    bucket_min: int
+    bucket_max: int
+    segment_hash_min: int
+    segment_hash_max: int
+    producer_id: int
+    first_sequence: int
+    last_sequence: int
+    def __init__(
+        self,
+        position: int,
+        size: int,
+        count: int,
+        kind: int,
+        bucket_min: int,
+        bucket_max: int,
+        segment_hash_min: int,
+        segment_hash_max: int,
+        producer_id: int,
+        first_sequence: int,
+        last_sequence: int,
+    ) -> None: ...
+
+def entries(data: Buffer, check_body: bool = True) -> list[Claim]: ...
 def stamp(
     data: Buffer,
     salt: int,
@@ -16,6 +41,7 @@ def stamp(
     publish_time_ms: int,
     durable_upto: int,
     segment_id: int,
+    start: int = 0,
 ) -> int: ...
 def cut(
     data: Buffer, salt: int, segment_id: int, offset: int, bytes_max: int, check_body: bool = True

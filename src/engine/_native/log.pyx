@@ -18,47 +18,67 @@ FAULTS_DELIBERATE = (e.FAULT_VERSION, e.FAULT_LAYOUT)
 cdef uint32_t KINDS = e.KEYED | e.TRANSACTIONAL
 
 
-def entries(const uint8_t[::1] data not None, bint check_body=True):
-    """What stands in a buffer of whole entries, as it comes from a producer: one tuple per entry of
+cdef class Claim:
+    """What of an entry's header decides where it may go and whether it is a duplicate."""
 
-    (position, size, count, kind, bucket_min, bucket_max, segment_hash_min, segment_hash_max, producer_id,
-    first_sequence, last_sequence). `kind` is the KEYED and TRANSACTIONAL flags. Headers are checked, bodies too unless
-    told otherwise. Raises CorruptionError.
+    def __init__(self, position, size, count, kind, bucket_min, bucket_max, segment_hash_min, segment_hash_max,
+                 producer_id, first_sequence, last_sequence):
+        self.position = position
+        self.size = size
+        self.count = count
+        self.kind = kind
+        self.bucket_min = bucket_min
+        self.bucket_max = bucket_max
+        self.segment_hash_min = segment_hash_min
+        self.segment_hash_max = segment_hash_max
+        self.producer_id = producer_id
+        self.first_sequence = first_sequence
+        self.last_sequence = last_sequence
+
+
+cdef Claim _claim_at(const uint8_t* p, size_t position):
+    cdef Claim claim = Claim.__new__(Claim)
+    claim.position = position
+    claim.size = load32(p + e.AT_SIZE)
+    claim.count = load32(p + e.AT_COUNT)
+    claim.kind = p[e.AT_FLAGS] & KINDS
+    claim.bucket_min = load16(p + e.AT_BUCKET_MIN)
+    claim.bucket_max = load16(p + e.AT_BUCKET_MAX)
+    claim.segment_hash_min = load16(p + e.AT_SEGMENT_HASH_MIN)
+    claim.segment_hash_max = load16(p + e.AT_SEGMENT_HASH_MAX)
+    claim.producer_id = load64(p + e.AT_PRODUCER_ID)
+    claim.first_sequence = load64(p + e.AT_FIRST_SEQUENCE)
+    claim.last_sequence = load64(p + e.AT_LAST_SEQUENCE)
+    return claim
+
+
+def entries(const uint8_t[::1] data not None, bint check_body=True):
+    """A Claim for each of the whole entries in a buffer, as it comes from a producer.
+
+    Headers are checked, bodies too unless told otherwise. Raises CorruptionError.
     """
     cdef size_t n = data.shape[0], at = 0
     cdef const uint8_t* start = &data[0] if n else NULL
-    cdef const uint8_t* p
-    cdef Fault fault = e.FAULT_NONE
+    cdef Fault fault
     if n == 0:
         raise InvalidArgumentError("nothing to append; give at least one entry")
-    if check_body:
-        with nogil:
-            fault = _check_bodies(start, n)
-        if fault != e.FAULT_NONE:
-            e.raise_fault(fault, e.unknown(), e.unknown())
+    with nogil:
+        fault = _check_entries(start, n, check_body)
+    if fault != e.FAULT_NONE:
+        e.raise_fault(fault, e.unknown(), e.unknown())
     cdef list found = []
     while at < n:
-        p = start + at
-        if not check_body:
-            fault = e.check_header(p, n - at)
-            if fault != e.FAULT_NONE:
-                e.raise_fault(fault, e.unknown(), e.unknown())
-        found.append((
-            at, load32(p + e.AT_SIZE), load32(p + e.AT_COUNT), p[e.AT_FLAGS] & KINDS,
-            load16(p + e.AT_BUCKET_MIN), load16(p + e.AT_BUCKET_MAX),
-            load16(p + e.AT_SEGMENT_HASH_MIN), load16(p + e.AT_SEGMENT_HASH_MAX),
-            load64(p + e.AT_PRODUCER_ID), load64(p + e.AT_FIRST_SEQUENCE), load64(p + e.AT_LAST_SEQUENCE),
-        ))
-        at += load32(p + e.AT_SIZE)
+        found.append(_claim_at(start + at, at))
+        at += load32(start + at + e.AT_SIZE)
     return found
 
 
-cdef Fault _check_bodies(const uint8_t* start, size_t n) noexcept nogil:
+cdef Fault _check_entries(const uint8_t* start, size_t n, bint check_body) noexcept nogil:
     cdef size_t at = 0
     cdef Fault fault
     while at < n:
         fault = e.check_header(start + at, n - at)
-        if fault == e.FAULT_NONE:
+        if fault == e.FAULT_NONE and check_body:
             fault = e.check_body(start + at)
         if fault != e.FAULT_NONE:
             return fault
@@ -67,12 +87,12 @@ cdef Fault _check_bodies(const uint8_t* start, size_t n) noexcept nogil:
 
 
 def stamp(uint8_t[::1] data not None, uint32_t salt, uint32_t term, uint64_t first_offset, int64_t publish_time_ms,
-          uint64_t durable_upto, uint64_t segment_id):
-    """Stamp whole entries, checked before, in place; the offset after the last of them.
+          uint64_t durable_upto, uint64_t segment_id, size_t start=0):
+    """Stamp whole entries, checked before, from position `start` on, in place; the offset after the last of them.
 
     The offsets follow each other from `first_offset`, one per message.
     """
-    cdef size_t n = data.shape[0], at = 0
+    cdef size_t n = data.shape[0], at = start
     cdef uint8_t* p
     with nogil:
         while at + e.HEADER_SIZE <= n:
@@ -118,6 +138,7 @@ def cut(const uint8_t[::1] data not None, uint32_t salt, uint64_t segment_id, ui
             if check_body:
                 fault = e.check_body(p)
                 if fault != e.FAULT_NONE:
+                    expected = load64(p + e.AT_FIRST_OFFSET)
                     break
             if messages == 0:
                 first = load64(p + e.AT_FIRST_OFFSET)

@@ -12,34 +12,20 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from engine._native.log import Claim
 from engine.errors import CorruptionError, InvalidArgumentError, StorageError
 from engine.model.hashrange import HashRange
 
 RECENT = 16  # entries of a lane whose offsets are remembered; as in _native/log.pxd
 LANES_MAX = 16_384  # of one segment; the lanes that were silent longest are forgotten first
 UNKNOWN_OFFSET = -1
+KEYED = 1  # of an entry's kind
 
 # On disk: do not change. producer id, last sequence, last entry's first sequence and offset,
 # segment range, bucket range, kind, whether it is the segment's own (1) or a parent's (0).
 _RECORD = struct.Struct("<QQQqHHHHBB6x")
 
 Seen = tuple[int, int, int]  # first sequence, last sequence, offset
-
-
-class Claim(NamedTuple):
-    """What of an entry's header decides whether it is a duplicate."""
-
-    position: int  # in the buffer it came in
-    size: int
-    count: int  # type: ignore[assignment]
-    kind: int
-    bucket_min: int
-    bucket_max: int
-    segment_hash_min: int
-    segment_hash_max: int
-    producer_id: int
-    first_sequence: int
-    last_sequence: int
 
 
 class Lane:
@@ -124,7 +110,7 @@ class Dedup:
         self._inherited: dict[int, list[Inherited]] = {}
 
     def bucket_of(self, claim: Claim) -> int:
-        """The index of the entry's bucket. Raises InvalidArgumentError when it spans two, or is out of the segment."""
+        """The index of the entry's bucket. Raises InvalidArgumentError when it spans two."""
         bucket = bisect_left(self._bucket_ends, claim.bucket_min)
         if claim.bucket_max > self._bucket_ends[bucket]:
             raise InvalidArgumentError(
@@ -138,6 +124,7 @@ class Dedup:
 
         Raises InvalidArgumentError when only a part of it is new, StorageError when an earlier one has to come first.
         """
+        self._check_range(claim)
         first, last = claim.first_sequence, claim.last_sequence
         lane = self._lanes.get((claim.producer_id, claim.kind, self.bucket_of(claim)))
         if lane is not None:
@@ -150,6 +137,15 @@ class Dedup:
                 self._check_whole(claim, inherited.seen[1])
                 return UNKNOWN_OFFSET
         return None
+
+    def _check_range(self, claim: Claim) -> None:
+        """G4: a message lives in a segment whose range holds its hash. Keyless messages have none."""
+        inside = self._segment
+        if claim.kind & KEYED and not inside.start <= claim.segment_hash_min <= claim.segment_hash_max <= inside.end:
+            raise InvalidArgumentError(
+                f"an entry holds segment hashes {claim.segment_hash_min:04x}-{claim.segment_hash_max:04x}; "
+                f"this segment holds {inside.start:04x}-{inside.end:04x}"
+            )
 
     @staticmethod
     def _check_whole(claim: Claim, known: int) -> None:

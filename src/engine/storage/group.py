@@ -70,9 +70,8 @@ class Group:
         """Stamp entries, in place when they are many bytes in a writable buffer, else in a copy."""
         salt, segment_id = self.file.salt, self.file.opening.segment_id
         chunk, start = self._room_for(data)
-        with memoryview(chunk.data) as whole, whole[start:] as part:
-            chunk.next_offset = log.stamp(part, salt, term, self.next_offset, time_ms, durable_upto, segment_id)
-        self.next_offset = chunk.next_offset
+        after = log.stamp(chunk.data, salt, term, self.next_offset, time_ms, durable_upto, segment_id, start)
+        self.next_offset = chunk.next_offset = after
         self.size += len(data)
 
     def _room_for(self, data: memoryview) -> tuple[Chunk, int]:

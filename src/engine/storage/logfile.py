@@ -179,6 +179,11 @@ class LogFile:
         sync(file)
         return closing
 
+    def delete(self, disk: Disk) -> None:
+        """Remove the file, durably before any other goes, so that a crash leaves no hole."""
+        disk.unlink(self.path)
+        disk.sync_directory(self.directory)
+
     def load_index(self, file: File) -> Index:
         """The index: the one in memory, or the footer's."""
         if self.index is None:

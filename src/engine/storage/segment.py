@@ -4,76 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
 
 from typing_extensions import Buffer
 
 from engine._native import log
 from engine._native.hashing import xxh64
-from engine.clock import Clock
+from engine._native.log import Claim
 from engine.errors import (
     AlreadyClosedError,
     EngineError,
     FencedError,
-    InvalidArgumentError,
     SegmentSealedError,
 )
 from engine.limits import READ_BLOCK_SIZE
 from engine.model.names import SegmentName
 from engine.storage.commit import Committer
-from engine.storage.config import StorageConfig, storage_error
-from engine.storage.dedup import Claim
-from engine.storage.disk import Disk
+from engine.storage.config import storage_error
+from engine.storage.context import Context, SegmentStatistics
 from engine.storage.format import State
 from engine.storage.group import Appended, Group
-from engine.storage.handles import Handles
 from engine.storage.logfile import Block, LogFile, SyncFailed, new_opening
+from engine.storage.reader import Reader
 from engine.storage.recovery import Recovered, name_crc, save_inherited
 from engine.storage.retention import files_to_delete
-from engine.storage.tail import Piece, Tail, TailCache
-from engine.storage.workers import Workers, run
+from engine.storage.tail import Piece
+from engine.storage.workers import run
 
 _log = logging.getLogger("engine.storage")
-_KEYED = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """What all segments of a store share."""
-
-    disk: Disk
-    workers: Workers
-    clock: Clock
-    config: StorageConfig
-    handles: Handles
-    cache: TailCache
-    rng: random.Random
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentStatistics:
-    """Counted since the segment was opened, except where it says otherwise."""
-
-    appended_messages: int
-    appended_entries: int
-    appended_bytes: int
-    duplicate_entries: int
-    read_blocks: int
-    read_bytes: int
-    read_from_memory: int
-    commits: int
-    commit_bytes: int
-    syncs: int
-    rolls: int
-    write_failures: int
-    sync_failures: int
-    files: int  # now
-    size_bytes: int  # now
-    first_offset: int  # now
-    durable_offset: int  # now
-    last_publish_ms: int  # of the newest entry; 0 for none
 
 
 class Segment:
@@ -99,14 +57,13 @@ class Segment:
         # What is in it.
         self._files = recovered.files
         self._dedup = recovered.dedup
-        self._tail = Tail(name.segment_id)
+        self._reader = Reader(context, self._files, name.segment_id)
         self._time_ms = max(f.last_time_ms for f in self._files)
         self._commit = Committer(self, context.handles, context.workers, context.config, durability, self._files[-1])
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         # Counted.
         self._appended = [0, 0, 0]
         self._duplicates = 0
-        self._reads = [0, 0, 0]
 
     # Where it stands
 
@@ -143,9 +100,9 @@ class Segment:
         """What was done here."""
         c = self._commit.counters
         messages, entries, size = self._appended
-        blocks, read_bytes, from_memory = self._reads
+        reader = self._reader
         return SegmentStatistics(
-            messages, entries, size, self._duplicates, blocks, read_bytes, from_memory,
+            messages, entries, size, self._duplicates, reader.blocks, reader.read_bytes, reader.from_memory,
             c.commits, c.commit_bytes, c.syncs, c.rolls, c.write_failures, c.sync_failures,
             len(self._files), self.size_bytes, self.first_offset, self.durable_offset, self._time_ms,
         )  # fmt: skip
@@ -185,7 +142,7 @@ class Segment:
         self.term = term
 
     def _append(self, data: memoryview, future: asyncio.Future[list[Appended]]) -> None:
-        claims = [Claim._make(e) for e in log.entries(data)]
+        claims = log.entries(data)
         places, fresh = self._place(claims)
         if not fresh:
             self._acknowledge_duplicates(future, places)
@@ -193,11 +150,12 @@ class Segment:
         if len(fresh) < len(claims):
             data, fresh = _join(data, fresh)
         time_ms = self._time_ms = max(self._time_ms, self._context.clock.time_ms())
-        positions, counts = [c.position for c in fresh], [c.count for c in fresh]
-        group, _ = self._commit.add(data, positions, counts, self.term, time_ms)
+        start = self._commit.next_offset
+        group = self._commit.add(data, fresh, self.term, time_ms)
         group.waiters.append((future, places))
+        self._commit.schedule()
         appended = self._appended
-        appended[0] += sum(counts)
+        appended[0] += self._commit.next_offset - start
         appended[1] += len(fresh)
         appended[2] += len(data)
 
@@ -208,7 +166,6 @@ class Segment:
         places, fresh = [], []
         try:
             for claim in claims:
-                self._check_hashes(claim)
                 known = dedup.find(claim)
                 first, last, count = claim.first_sequence, claim.last_sequence, claim.count
                 if known is not None:
@@ -223,14 +180,6 @@ class Segment:
             dedup.undo(start)
             raise
         return places, fresh
-
-    def _check_hashes(self, claim: Claim) -> None:
-        inside = self.name.hash_range
-        if claim.kind & _KEYED and not inside.start <= claim.segment_hash_min <= claim.segment_hash_max <= inside.end:
-            raise InvalidArgumentError(
-                f"an entry holds segment hashes {claim.segment_hash_min:04x}-{claim.segment_hash_max:04x}; "
-                f"{self.name} holds {inside.start:04x}-{inside.end:04x}"
-            )
 
     def _acknowledge_duplicates(self, future: asyncio.Future[list[Appended]], places: list[Appended]) -> None:
         """The originals may still be on their way: wait for everything that is."""
@@ -252,67 +201,19 @@ class Segment:
         if self._closed:
             raise AlreadyClosedError(f"{self.name} is closed")
         offset = max(offset, self.first_offset)
-        if offset >= self.durable_offset:
-            return None
-        block = self._tail.read(offset, max_bytes)
-        if block is None:
-            return self._read_file(offset, max_bytes)
-        self._count_read(block)
-        self._reads[2] += 1
-        return block
-
-    def _count_read(self, block: Block) -> None:
-        self._reads[0] += 1
-        self._reads[1] += len(block.data)
-
-    async def _read_file(self, offset: int, max_bytes: int) -> Block:
-        context, file = self._context, self._file_of(offset)
-        end_offset, end_position = file.end_offset, file.end_position
-        try:
-            handle = context.handles.pin(file)
-            try:
-                block = await run(
-                    context.workers, lambda: file.read(handle, offset, max_bytes, end_offset, end_position)
-                )
-            finally:
-                context.handles.unpin(file)
-        except OSError as e:
-            raise storage_error(e, file.path) from e
-        self._count_read(block)
-        return block
-
-    def _file_of(self, offset: int) -> LogFile:
-        for file in reversed(self._files):
-            if file.first_offset <= offset:
-                return file
-        return self._files[0]
+        return self._reader.read(offset, max_bytes) if offset < self.durable_offset else None
 
     async def offset_at(self, time_ms: int) -> int:
         """The first offset whose publish time is at or after a time; the durable end when there is none."""
-        file = next((f for f in self._files if f.last_time_ms >= time_ms and f.end_offset > f.first_offset), None)
-        if file is None:
-            return self.durable_offset
-        offset = await self._index_offset(file, time_ms)
-        while offset < self.durable_offset:
-            block = self.read(offset)
-            if block is not None and not isinstance(block, Block):
+        offset = await self._reader.offset_before(time_ms)
+        while offset is not None and (block := self.read(offset)) is not None:
+            if not isinstance(block, Block):
                 block = await block
-            if block is None:
-                break
             found = log.offset_at_time(block.data, time_ms)
             if found >= 0:
                 return found
             offset = block.next_offset
         return self.durable_offset
-
-    async def _index_offset(self, file: LogFile, time_ms: int) -> int:
-        handles = self._context.handles
-        handle = handles.pin(file)
-        try:
-            index = await run(self._context.workers, lambda: file.load_index(handle))
-        finally:
-            handles.unpin(file)
-        return index.offset_before_time(time_ms, file.first_offset)
 
     def when_durable(self, offset: int) -> asyncio.Future[None]:
         """Done when `offset` may be read, or when it never will: the segment is sealed, failed or closed."""
@@ -378,8 +279,11 @@ class Segment:
         if self._closed:
             raise AlreadyClosedError(f"{self.name} is closed")
         self._sealing = True
-        await self._commit.finish(State.SEALED)
-        self.sealed = True
+        try:
+            await self._commit.finish(State.SEALED)
+            self.sealed = True
+        finally:
+            self._sealing = False
         self._wake()
         return self.durable_offset
 
@@ -407,9 +311,10 @@ class Segment:
     def release(self) -> None:
         """Let go of files and memory without another word to the disk."""
         self._closed = True
+        self._commit.stop()
         for file in self._files:
             self._context.handles.retire(file)
-        self._context.cache.clear(self._tail)
+        self._context.cache.clear(self._reader.tail)
         self._wake()
 
     async def retain(
@@ -436,7 +341,7 @@ class Segment:
             self._files.remove(file)
             self._context.handles.retire(file)
             try:
-                await run(self._context.workers, lambda f=file: _unlink(self._context.disk, f))  # type: ignore[misc]
+                await run(self._context.workers, lambda f=file: f.delete(self._context.disk))  # type: ignore[misc]
             except OSError as e:
                 raise storage_error(e, file.path) from e
         return len(doomed)
@@ -463,7 +368,7 @@ class Segment:
 
     def group_durable(self, group: Group) -> None:
         """Keep its bytes for tailing readers, and wake who waits for them."""
-        cache, tail = self._context.cache, self._tail
+        cache, tail = self._context.cache, self._reader.tail
         for chunk in group.chunks:
             cache.push(tail, Piece(group.file, chunk.first_offset, chunk.next_offset, chunk.data))
         self._wake(group.next_offset)
@@ -472,7 +377,7 @@ class Segment:
         """Appends failed."""
         self._dedup.rollback(offset)
         if offset < self.durable_offset:
-            self._context.cache.clear(self._tail)
+            self._context.cache.clear(self._reader.tail)
 
     def file_failed(self, error: EngineError) -> None:
         """What was durable is damaged."""
@@ -483,17 +388,11 @@ class Segment:
 
 def _join(data: memoryview, claims: list[Claim]) -> tuple[memoryview, list[Claim]]:
     """Only the entries that are new, in a buffer of their own."""
-    out, moved = bytearray(), []
+    out = bytearray()
     for claim in claims:
-        moved.append(claim._replace(position=len(out)))
-        out += data[claim.position : claim.position + claim.size]
-    return memoryview(out), moved
-
-
-def _unlink(disk: Disk, file: LogFile) -> None:
-    """One at a time, so that a crash leaves no hole."""
-    disk.unlink(file.path)
-    disk.sync_directory(file.directory)
+        start, claim.position = claim.position, len(out)
+        out += data[start : start + claim.size]
+    return memoryview(out), claims
 
 
 __all__ = ["Appended", "Block", "Context", "Segment", "SegmentStatistics"]

@@ -16,12 +16,13 @@ from engine.limits import BUCKETS_PER_SEGMENT_MAX, HASH_RING_SIZE
 from engine.metadata.store import MetadataStore
 from engine.model.names import SEGMENT_SCHEME, SegmentName, TopicName
 from engine.storage.config import FSYNC, StorageConfig, check_mode, storage_error
+from engine.storage.context import Context
 from engine.storage.cursor import CursorStore
 from engine.storage.disk import Disk
 from engine.storage.handles import Handles
 from engine.storage.logfile import SUFFIX, LogFile, SyncFailed, new_opening, sync
 from engine.storage.recovery import Recovered, name_crc, recover
-from engine.storage.segment import Context, Segment
+from engine.storage.segment import Segment
 from engine.storage.tail import TailCache
 from engine.storage.workers import Submits, Workers, as_workers, run
 

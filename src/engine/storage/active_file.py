@@ -1,0 +1,187 @@
+"""The active file of a segment under group commit: rolling to the next, cutting a failed write off, leaving a file.
+
+A failed write is cut off again. A failed sync is never retried: the file is abandoned at its last durable byte, what
+was durable is read again from the medium, and a new file continues (DESIGN section 6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from engine.errors import CorruptionError, StorageError, UnknownOutcomeError
+from engine.storage.config import storage_error
+from engine.storage.disk import File
+from engine.storage.format import State
+from engine.storage.logfile import LogFile, SyncFailed
+from engine.storage.pipeline import Failure, Pipeline, fail_all
+from engine.storage.recovery import verify_tail
+from engine.storage.workers import run
+
+_log = logging.getLogger("engine.storage")
+
+
+class ActiveFile(Pipeline):
+    """What happens to the active file besides being written. Loop thread only."""
+
+    __slots__ = ()
+
+    def _pump(self) -> None:
+        """Start what can be started."""
+        raise NotImplementedError
+
+    async def drain(self) -> None:
+        """Wait until nothing is on its way."""
+        raise NotImplementedError
+
+    def _post(self, file: LogFile, work: Callable[[File], Any], done: Callable[[BaseException | None], None]) -> None:
+        try:
+            handle = self._handles.pin(file)
+        except OSError as e:
+            asyncio.get_running_loop().call_soon(done, e)
+            return
+
+        def finished(_: object, error: BaseException | None) -> None:
+            self._handles.unpin(file)
+            done(error)
+
+        self._workers.post(lambda: work(handle), finished)
+
+    def _clean_up(self, failure: Failure) -> None:
+        """No job runs. Take everything from the failed offset on out of the log, then out of the file."""
+        self._failure = None
+        self._blocked = True
+        if failure.group is None or self.file is None:
+            self._abandon(failure)
+            return
+        self.counters.write_failures += 1
+        file, group = self.file, failure.group
+        lost = self._cut_off(group.first_offset, failure.lost)
+        self._target, self._position = file, group.position
+        error = (
+            storage_error(failure.error, file.path)
+            if isinstance(failure.error, OSError)
+            else StorageError(f"{file.path}: {failure.error}")
+        )
+
+        def done(trouble: BaseException | None) -> None:
+            if trouble is not None:
+                self._abandon(Failure(trouble, None, lost))
+                return
+            fail_all(lost, error)
+            self._blocked = False
+            self._pump()
+
+        if file.closing is not None:  # the file could not be opened for appending again; it holds nothing of the group
+            asyncio.get_running_loop().call_soon(done, None)
+        else:
+            self._post(file, lambda handle: file.rollback(handle, group.position), done)
+
+    def _abandon(self, failure: Failure) -> None:
+        """A sync failed: nothing more is done with this file. What was not synced is cut off, a new file continues."""
+        self._blocked = True
+        self.counters.sync_failures += 1
+        old = self.file
+        lost = self._cut_off(self.synced_offset, failure.lost)
+        self.durable_offset = self._written_offset = self.synced_offset
+        if old is not None:
+            old.end_offset, old.end_position = self.synced_offset, self._synced_position
+        self.file = None
+        path = old.path if old is not None else "the log"
+        _log.error("%s: sync failed (%s); the file is abandoned at offset %d", path, failure.error, self.synced_offset)
+        fail_all(
+            lost, UnknownOutcomeError(f"{path}: the sync failed ({failure.error}); read back to see what is there")
+        )
+        self._target = self._owner.plan_file(self.next_offset)
+        self._position = self._target.opening.data_position
+        self._rotate(self._target, old)
+
+    def _rotate(self, new: LogFile, abandoned: LogFile | None) -> None:
+        """Make a new file and go on there."""
+        self._blocked = True
+        old = self.file
+
+        def work() -> File:
+            if abandoned is not None:
+                verify_tail(self._handles.disk, abandoned)
+            return new.create(self._handles.disk)
+
+        def done(handle: File | None, error: BaseException | None) -> None:
+            self._blocked = False
+            if error is not None or handle is None:
+                self._rotation_failed(new, error)
+                return
+            self._handles.adopt(new, handle)
+            self.file, new.created = new, True
+            self._written_position = self._synced_position = new.opening.data_position
+            self.counters.rolls += 1
+            self._owner.file_created(new)
+            if old is not None:
+                self._close_rolled(old, new.snapshot or b"")
+            new.snapshot = None
+            self._pump()
+
+        self._workers.post(work, done)
+
+    def _rotation_failed(self, new: LogFile, error: BaseException | None) -> None:
+        """The new file may be there or not; so the old one is over, and the next append makes the new one again."""
+        lost = self._cut_off(new.first_offset, [])
+        self.file = self._target = None
+        if isinstance(error, CorruptionError):
+            self._owner.file_failed(error)
+            fail_all(lost, error)
+        elif isinstance(error, SyncFailed):
+            fail_all(lost, storage_error(error.error, new.path))
+        elif isinstance(error, OSError):
+            fail_all(lost, storage_error(error, new.path))
+        else:
+            fail_all(lost, StorageError(f"{new.path}: {error}"))
+        self._check_idle()
+
+    def _close_rolled(self, file: LogFile, snapshot: bytes) -> None:
+        """Give a full file its footer, behind everybody's back; without it, opening the segment reads the file."""
+
+        def work(handle: File) -> None:
+            closing = file.close(handle, State.ROLLED, file.end_offset, file.end_position, snapshot)
+            file.closing, file.index = closing, None
+
+        def done(error: BaseException | None) -> None:
+            if error is not None:
+                _log.warning("%s: no footer could be written (%s)", file.path, error)
+
+        self._post(file, work, done)
+
+    async def finish(self, state: State) -> None:
+        """Wait for all appends, then close the active file so that it ends as `state`. No appends meanwhile.
+
+        Raises StorageError; the next attempt, or the next append, makes a new file.
+        """
+        await self.drain()
+        if self.file is None:
+            await self._replace()
+        file = self.file
+        assert file is not None
+        try:
+            handle = self._handles.pin(file)
+        except OSError as e:
+            raise storage_error(e, file.path) from e
+        snapshot = self._owner.snapshot(self.next_offset)
+        try:
+            file.closing = await run(
+                self._workers, lambda: file.close(handle, state, file.end_offset, file.end_position, snapshot)
+            )
+        except (SyncFailed, OSError) as e:
+            self.file = self._target = None  # its closing block may be there: only a new file can undo that
+            raise storage_error(e.error if isinstance(e, SyncFailed) else e, file.path) from e
+        finally:
+            self._handles.unpin(file)
+
+    async def _replace(self) -> None:
+        new = self._owner.plan_file(self.next_offset)
+        self._target, self._position = new, new.opening.data_position
+        self._rotate(new, None)
+        await self.drain()
+        if self.file is not new:
+            raise StorageError(f"{new.path} could not be made")
