@@ -9,7 +9,7 @@ import struct
 import tempfile
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, ClassVar
 
 from engine._native.crc32c import crc32c
 from engine._native.hashing import xxh64
@@ -32,9 +32,7 @@ IN_FLIGHT = 1024  # entries
 def entry(size: int) -> bytearray:
     """A sealed keyless entry of one message, `size` bytes in all."""
     body = struct.pack("<2i", 0, size - 128 - 16) + bytes(size - 128 - 16) + b"bench\0\0\0"
-    head = struct.pack(
-        "<BBBBIIHHHHHHQQQQQ", 1, 0, 0, 0, 1, len(body), 0, 0, 0, 0, 5, 0, xxh64(b"bench"), 0, 0, 0, 0
-    )
+    head = struct.pack("<BBBBIIHHHHHHQQQQQ", 1, 0, 0, 0, 1, len(body), 0, 0, 0, 0, 5, 0, xxh64(b"bench"), 0, 0, 0, 0)
     sealed = struct.pack("<I", crc32c(body)) + head
     return bytearray(struct.pack("<III", 0x52544E45, size, crc32c(sealed)) + sealed + bytes(48) + body)
 
@@ -188,8 +186,8 @@ class OpenAfterCrash:
     """P13: the time to open follows the unsealed tail, not the data."""
 
     timeout = 600
-    params = [1, 2] if TINY else [256, 1024, 4096]
-    param_names = ["MiB"]
+    params: ClassVar = [1, 2] if TINY else [256, 1024, 4096]
+    param_names: ClassVar = ["MiB"]
 
     def setup(self, mib: int) -> None:
         """Fill a segment, then leave it as a killed process would, with about 8 MiB in its last file."""

@@ -15,9 +15,11 @@ from entry_images import KEYED, entry, values_of
 from engine.clock import SystemClock
 from engine.errors import EngineError, NotFoundError, StorageError, UnknownOutcomeError
 from engine.metadata.memory import MemoryMetadataStore
+from engine.metadata.sqlite import SqliteMetadataStore
 from engine.model.hashrange import HashRange
 from engine.model.names import TopicName
 from engine.storage.config import StorageConfig
+from engine.storage.cursor import CursorStore
 from engine.storage.disk import OsDisk
 from engine.storage.segment import Block, Segment
 from engine.storage.store import SegmentStore
@@ -161,7 +163,36 @@ async def relaxed(root: str, report: Report, workers: Workers) -> None:
     await produce(segment, report, 0, 12)
 
 
+async def cursor(root: str, report: Report, workers: Workers) -> None:
+    """Acknowledge, cumulatively and one by one; every confirmed acknowledgement is reported."""
+    metadata = await SqliteMetadataStore.open(f"{root}/metadata", clock=SystemClock())
+    cursors = CursorStore(metadata)
+    one, two = await cursors.create(NAME, "one", 0), await cursors.create(NAME, "two", 0)
+    report("confirmed", "one", 0)
+    report("confirmed", "two", 0)
+    for i in range(1, 9):
+        await one.ack_cumulative(i)
+        report("confirmed", "one", i)
+        await asyncio.gather(two.ack_individual([(2 * i, 2 * i + 1)]), two.ack_cumulative(i))
+        report("confirmed", "two", i)
+    await cursors.delete(NAME, "one")
+    report("gone", "one")
+
+
+async def check_cursors(root: str, history: History) -> None:
+    """C1: a confirmed acknowledgement survives, and nothing is acknowledged that nobody acknowledged."""
+    metadata = await SqliteMetadataStore.open(f"{root}/metadata", clock=SystemClock())
+    found = dict(await CursorStore(metadata).list(NAME))
+    for subscription, position in history.confirmed.items():
+        if subscription == "one" and subscription not in found and position == 8:
+            continue  # the deletion took effect
+        assert position <= found[subscription] <= 2 * 8 + 1, f"C1: {subscription} was at {position}"
+    assert "gone" not in history.kinds or "one" not in found, "a deleted cursor came back"
+    await metadata.close()
+
+
 SCENARIOS = {
+    "cursor": cursor,
     "append": append,
     "roll": roll,
     "seal": seal,
@@ -182,6 +213,7 @@ class History:
         self.delivered = {o: v for kind, *rest in lines if kind == "delivered" for o, v in [rest]}
         self.sealed = next((rest[0] for kind, *rest in lines if kind == "sealed"), None)
         self.retained = next((rest[0] for kind, *rest in lines if kind == "retained"), 0)
+        self.confirmed = {s: p for kind, *rest in lines if kind == "confirmed" for s, p in [rest]}
         self.kinds = {line[0] for line in lines}
 
 

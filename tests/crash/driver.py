@@ -16,12 +16,13 @@ import sys
 import traceback
 from typing import Any
 
-from crash_scenarios import History, check, run_child
+from crash_scenarios import History, check, check_cursors, run_child
 
 
 def run_case(shim: ctypes.CDLL, root: str, case: dict[str, Any]) -> tuple[bool, History]:
     """(whether the shim struck, what the child reported)."""
     shutil.rmtree(root, ignore_errors=True)
+    os.mkdir(root)
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -61,7 +62,7 @@ def main() -> None:
         struck, problem = False, None
         try:
             struck, history = run_case(shim, sys.argv[2], case)
-            asyncio.run(check(sys.argv[2], history))
+            asyncio.run((check_cursors if case["scenario"] == "cursor" else check)(sys.argv[2], history))
         except Exception as e:
             problem = "".join(traceback.format_exception(e))
         print(json.dumps({"case": case, "struck": struck, "problem": problem}), flush=True)

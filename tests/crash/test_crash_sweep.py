@@ -38,6 +38,11 @@ def test_d1_to_d6_kill_after_every_write_torn_or_whole(driver: Driver, scenario:
     assert sweep(driver, scenario, KILL_AFTER, kinds=OTHERS) >= 3
 
 
+def test_c1_kill_at_every_durable_call_of_saving_a_cursor(driver: Driver) -> None:
+    assert sweep(driver, "cursor", KILL_BEFORE) > 15
+    assert sweep(driver, "cursor", TEAR, kinds=WRITES, step=3) > 3
+
+
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
 def test_d1_to_d6_a_write_fails_whole_or_short(driver: Driver, error: int) -> None:
     """What fails is sent again: nothing acknowledged is lost, nothing is stored twice, the log goes on."""
