@@ -131,7 +131,7 @@ class Segment:
         if self._closed:
             raise AlreadyClosedError(f"{self.name} is closed")
         if self.failed is not None:
-            raise self.failed
+            raise type(self.failed)(*self.failed.args)
         if term is not None and term != self.term:
             self.fence(term)
 

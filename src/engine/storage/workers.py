@@ -32,7 +32,7 @@ class Workers(Protocol):
 class ThreadWorkers:
     """Daemon threads, started when there is work for one more, at most `threads`."""
 
-    def __init__(self, threads: int = 8) -> None:
+    def __init__(self, threads: int = 16) -> None:
         self._threads_max = threads
         self._threads: list[threading.Thread] = []
         self._jobs: queue.SimpleQueue[tuple[asyncio.AbstractEventLoop, Work, Done] | None] = queue.SimpleQueue()
