@@ -174,7 +174,7 @@ async def test_an_ack_is_remembered_only_when_confirmed(broker: FakeBroker):
         assert broker.cursors == {0: 1}
         again = await consumer.receive()
         assert again is not None
-        assert again.value == b"a"  # at or before the last confirmed ack + 1 (O2)
+        assert again.value == b"b"  # the ack came before the credit of the new attachment
         kept = MessageId.from_bytes(batch.last_id.to_bytes())
         await consumer.acknowledge_cumulative(kept)
         assert broker.cursors == {0: 2}
@@ -189,6 +189,17 @@ async def test_reconnect_restarts_behind_the_last_confirmed_ack(broker: FakeBrok
         broker.cut()
         await asyncio.sleep(0.05)
         assert (await consumer.receive_batch()).values == [b"2", b"3", b"4", b"5"]
+
+
+async def test_what_is_acknowledged_after_a_reconnect_is_not_delivered_once_more(broker: FakeBroker):
+    broker.publish(0, [b"%d" % n for n in range(6)])
+    async with broker.client() as client, await client.stream_consumer("t", "s") as consumer:
+        batch = await consumer.receive_batch(max_messages=4)
+        broker.cut()
+        await broker.until(lambda: len(broker.connections) == 2)
+        await broker.until(lambda: consumer._queue.messages == 6)
+        await consumer.acknowledge_cumulative(batch)
+        assert (await consumer.receive_batch()).values == [b"4", b"5"]
 
 
 async def test_closing_acknowledges_nothing_and_leaves_by_instance(broker: FakeBroker):
@@ -296,6 +307,18 @@ async def test_a_queue_consumer_acknowledges_ranges():
         await asyncio.sleep(0.01)
         assert [h["ranges"] for h in broker.of(Command.ACK)] == [[[0, 0]], [[1, 3]]]
         assert [h["ranges"] for h in broker.of(Command.REDELIVER)] == [[[4, 4]]]
+
+
+async def test_c2_a_message_acknowledged_after_a_reconnect_is_not_delivered_once_more():
+    broker = FakeBroker()
+    broker.publish(0, [b"a", b"b", b"c"])
+    async with broker.client() as client, await client.queue_consumer("t", "s") as consumer:
+        batch = await consumer.receive_batch()
+        broker.cut()
+        await broker.until(lambda: len(broker.connections) == 2)
+        await broker.until(lambda: consumer._queue.messages == 3)
+        await consumer.acknowledge(batch[1])
+        assert (await consumer.receive_batch()).values == [b"a", b"c"]
 
 
 async def test_a_queue_consumer_lets_a_sealed_segment_go_when_it_is_drained():

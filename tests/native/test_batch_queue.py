@@ -147,6 +147,20 @@ def test_dropping_keeps_the_place_in_another_entry():
     assert drain(waiting) == [11, 12, 13]
 
 
+def test_what_was_acknowledged_unread_can_be_forgotten():
+    waiting = queue()
+    entries = [entry(6, 10), entry(4, 0, segment=2), entry(4, 16)]
+    waiting.push(entries)
+    waiting.pop_message()
+    assert waiting.forget(1, [(16, 40), (0, 10), (12, 13)]) == 6
+    assert (waiting.messages, waiting.bytes) == (7, entries[0].size + entries[1].size)
+    assert waiting.take_credit() == {1: (7, entries[2].size)}
+    assert waiting.forget(3, [(0, 9)]) == 0
+    assert drain(waiting) == [11, 14, 15, 0, 1, 2, 3]
+    assert waiting.take_credit() == {1: (3, entries[0].size), 2: (4, entries[1].size)}
+    assert waiting.bytes == 0
+
+
 @given(st.integers(0, 2**32))
 def test_every_way_of_popping_gives_each_message_once(seed: int):
     rng, waiting = random.Random(seed), queue()

@@ -45,3 +45,6 @@ cdef class EntryQueue:
     # Count the first item's messages up to `index` as popped; drop it when that is all of it.
     cdef int advance(self, uint32_t index) except -1
     cdef int give_credit(self, uint64_t segment_id, Py_ssize_t messages, Py_ssize_t bytes) except -1
+    # The slices that stay, in `ranges` (sorted, inclusive) nothing; and the parts of one slice outside of them.
+    cdef Py_ssize_t forget_ranges(self, uint64_t segment_id, list ranges) except -1
+    cdef int keep_outside(self, list kept, Slice slice, uint32_t start, object ranges) except -1

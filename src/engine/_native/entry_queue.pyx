@@ -256,6 +256,54 @@ cdef class EntryQueue:
         self.credit.pop(segment_id, None)
         return before - self.messages
 
+    def forget(self, uint64_t segment_id, ranges):
+        """Pop, unread, what waits of one segment in these inclusive offset ranges: it was acknowledged before it was
+        read. Returns how many messages.
+        """
+        with self.lock:
+            self.busy = True
+            try:
+                return self.forget_ranges(segment_id, sorted(ranges))
+            finally:
+                self.busy = False
+
+    cdef Py_ssize_t forget_ranges(self, uint64_t segment_id, list ranges) except -1:
+        cdef Py_ssize_t before = self.messages, released = 0, mark
+        cdef Slice slice
+        cdef list waiting, kept = []
+        self.settle()
+        self.current = None
+        waiting = self.items[self.head :]
+        self.messages = 0
+        for slice in waiting:
+            mark = len(kept)
+            self.keep_outside(kept, slice, self.front if slice is waiting[0] else slice.start,
+                              ranges if slice.entry.segment_id == segment_id else ())
+            if len(kept) > mark:
+                (<Slice> kept[len(kept) - 1]).weight = slice.weight
+            else:
+                released += slice.weight
+        self.items, self.head = kept, 0
+        self.front = (<Slice> kept[0]).start if kept else 0
+        self.bytes -= released
+        if before > self.messages or released:
+            self.give_credit(segment_id, before - self.messages, released)
+        return before - self.messages
+
+    cdef int keep_outside(self, list kept, Slice slice, uint32_t start, object ranges) except -1:
+        cdef uint64_t first, last, base = slice.entry.first_offset
+        for first, last in ranges:
+            if last < base + start or first >= base + slice.stop:
+                continue
+            if first > base + start:
+                kept.append(whole(slice.entry, start, first - base, slice.redelivered))
+                self.messages += first - base - start
+            start = min(last + 1 - base, <uint64_t> slice.stop)
+        if start < slice.stop:
+            kept.append(whole(slice.entry, start, slice.stop, slice.redelivered))
+            self.messages += slice.stop - start
+        return 0
+
     @property
     def positions(self):
         """{segment: next offset} of everything popped so far, a new dict."""

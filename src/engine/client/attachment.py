@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 import logging
+from collections.abc import Coroutine
 from typing import Any, Protocol
 
 from engine.client.connection import Connection
@@ -55,6 +56,9 @@ class AttachmentOwner(Protocol):
     def detached(self, attachment: Attachment) -> None:
         """What is queued of it will be delivered again."""
 
+    def acknowledged_again(self, attachment: Attachment, ranges: Any) -> None:
+        """These are acknowledged now, and may be queued from before."""
+
     def end_reached(self, attachment: Attachment) -> None:
         """`attachment.end` is known now."""
 
@@ -70,7 +74,8 @@ class Attachment:
 
     `position`: where delivery began, the first unacknowledged offset. `expected`: the next offset to arrive.
     `confirmed`: the broker's durable cursor, as far as it has told (SEMANTICS 12: never more than that). `end`: where
-    a sealed segment ends, None before.
+    a sealed segment ends, None before. `arrived`: behind everything that ever came; `again_upto`: what arrives below it
+    may have been delivered before the attachment was lost.
     """
 
     def __init__(self, owner: AttachmentOwner, segment_id: int, name: str, mode: str, start: int | None = None) -> None:
@@ -81,6 +86,8 @@ class Attachment:
         self.expected = start or 0
         self.confirmed = -1
         self.end: int | None = None
+        self.arrived = 0
+        self.again_upto = 0
         self.draining = False  # delivers no more; acknowledgements still go through
         self.closed = False
         self.tried = asyncio.Event()  # the first attempt has ended, either way
@@ -90,6 +97,9 @@ class Attachment:
         self._ended_id = 0
         self._attaching = False
         self._attached_again: asyncio.Event = asyncio.Event()
+        self._owed = (
+            0  # acknowledgements that were lost with an attachment; nothing is asked for before they are through
+        )
 
     @property
     def connected(self) -> bool:
@@ -122,6 +132,7 @@ class Attachment:
 
     def _lost(self, error: EngineError) -> None:
         self._attached_again.clear()
+        self.again_upto = self.arrived
         self._owner.detached(self)
         if not self.closed and not self.draining and self._survives(error):
             self.begin()
@@ -199,7 +210,8 @@ class Attachment:
         self._connection, self._consumer_id = connection, consumer_id
         self.position = self.expected = self.confirmed = answer["position"]
         self._attached_again.set()
-        owner.attached(self)
+        if not self._owed:
+            owner.attached(self)
 
     # -- credit and acknowledgements -------------------------------------------------------------------------
 
@@ -237,22 +249,31 @@ class Attachment:
         timeout = self._owner.pool.options.operation_timeout
         try:
             async with asyncio.timeout(timeout):
-                while True:
-                    if sent is None:
-                        if self.closed or self.draining:
-                            return
-                        await self._attached_again.wait()
-                        sent = self.start_ack(ack_type, position=position, ranges=ranges)
-                    elif await self._confirmed(sent):
-                        break
-                    else:
-                        sent = None
+                if sent is None or not await self._confirmed(sent):
+                    await self._send_again(ack_type, position, ranges)
         except builtins.TimeoutError as e:
             if isinstance(e, EngineError):
                 raise
             raise TimeoutError(f"{self.name}: an acknowledgement was not confirmed within {timeout:g} s") from e
-        if position is not None and position > self.confirmed:
-            self.confirmed = position
+        if position is not None:
+            self.confirmed = max(self.confirmed, position)
+            ranges = [[0, position - 1]]
+        if self.position < self.again_upto and any(first < self.again_upto for first, _ in ranges):
+            self._owner.acknowledged_again(self, ranges)
+
+    async def _send_again(self, ack_type: str, position: int | None, ranges: Any) -> None:
+        """Over the next attachment, before that one asks for messages: they would come again (C2, O2)."""
+        self._owed += 1
+        try:
+            while not (self.closed or self.draining):
+                await self._attached_again.wait()
+                sent = self.start_ack(ack_type, position=position, ranges=ranges)
+                if sent is not None and await self._confirmed(sent):
+                    return
+        finally:
+            self._owed -= 1
+            if not self._owed and self._connection is not None:
+                self._owner.attached(self)
 
     async def _confirmed(self, sent: asyncio.Future[Any]) -> bool:
         """Whether it was confirmed; False when it was lost with its attachment."""
@@ -307,3 +328,11 @@ class Attachment:
                 await connection.request(Command.CLOSE_CONSUMER, header, self._owner.pool.options.operation_timeout)
             except EngineError as e:
                 log.debug("%s: closing the consumer: %s", self.name, e)
+
+
+async def all_acknowledged(waits: list[Coroutine[Any, Any, None]]) -> None:
+    """Await each; without a task where there is but one."""
+    if len(waits) == 1:
+        await waits[0]
+    else:
+        await asyncio.gather(*waits)

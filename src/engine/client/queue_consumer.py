@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from engine._native.batch import MessageBatch
 from engine._native.message import Message
-from engine.client.attachment import QUEUE, Attachment
+from engine.client.attachment import QUEUE, Attachment, all_acknowledged
 from engine.client.options import ConsumerOptions
 from engine.client.pool import Pool
 from engine.client.producer import refuse_transaction
@@ -88,8 +88,7 @@ class AsyncQueueConsumer(Receiver):
             if attachment is None:
                 continue
             under_way.append((attachment, ranges, attachment.start_ack("individual", ranges=ranges)))
-        for attachment, ranges, sent in under_way:
-            await attachment.acknowledged(sent, "individual", ranges=ranges)
+        await all_acknowledged([a.acknowledged(sent, "individual", ranges=ranges) for a, ranges, sent in under_way])
 
     async def negative_acknowledge(self, x: Message | MessageId | MessageBatch, *, delay: float = NACK_DELAY_S) -> None:
         """Hand back: it is delivered again `delay` seconds later (at the latest when this consumer closes).

@@ -190,9 +190,11 @@ class Receiver(ABC):
             return
         self._pushed_messages += header["messages"]
         self._pushed_bytes += len(payload)
-        self._queue.push(entries, header.get("skip"), header.get("redelivered"), start)
-        if ordered and entries:
+        begin = max(start, attachment.confirmed) if ordered else 0
+        self._queue.push(entries, header.get("skip"), header.get("redelivered"), begin)
+        if entries:
             attachment.expected = entries[-1].first_offset + entries[-1].count
+            attachment.arrived = max(attachment.arrived, attachment.expected)
         self._wake()
 
     # -- credit ----------------------------------------------------------------------------------------------
@@ -209,6 +211,11 @@ class Receiver(ABC):
     def detached(self, attachment: Attachment) -> None:
         """What waits of it comes again; what is queued is dropped."""
         self._drop(attachment.segment_id)
+
+    def acknowledged_again(self, attachment: Attachment, ranges: Any) -> None:
+        """What was delivered before a loss, and acknowledged after it, is not delivered once more."""
+        self._queue.forget(attachment.segment_id, ranges)
+        self._popped()
 
     def _drop(self, segment_id: int) -> None:
         """Forget what is queued of one segment; it needs no credit."""

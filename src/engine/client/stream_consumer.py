@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from engine._native.batch import MessageBatch
 from engine._native.message import Message
-from engine.client.attachment import Attachment
+from engine.client.attachment import Attachment, all_acknowledged
 from engine.client.options import ConsumerOptions
 from engine.client.pool import Pool
 from engine.client.producer import refuse_transaction
@@ -114,10 +114,12 @@ class AsyncStreamConsumer(Receiver):
             if attachment is not None and position > attachment.confirmed:
                 sent = attachment.start_ack("cumulative", position=position)
                 under_way.append((attachment, position, sent))
-        for attachment, position, sent in under_way:
-            await attachment.acknowledged(sent, "cumulative", position=position)
-            if attachment.draining and self.attachments.get(attachment.segment_id) is attachment:
-                self._end_drained(attachment)
+        await all_acknowledged([self._acknowledged(*ack) for ack in under_way])
+
+    async def _acknowledged(self, attachment: Attachment, position: int, sent: asyncio.Future[object] | None) -> None:
+        await attachment.acknowledged(sent, "cumulative", position=position)
+        if attachment.draining and self.attachments.get(attachment.segment_id) is attachment:
+            self._end_drained(attachment)
 
     async def _leave(self) -> None:
         await self._registration.close()

@@ -1,0 +1,93 @@
+"""Connections that break all the time: nothing is lost, reordered or stored twice, and nobody sees an error."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+import engine
+
+MESSAGES = 3_000
+KEYS = 13
+
+
+async def tear(client: engine.AsyncClient, rng: random.Random) -> None:
+    """Abort the client's connections again and again."""
+    while True:
+        await asyncio.sleep(rng.uniform(0.005, 0.04))
+        for connection in set(client._pool._connections.values()):
+            connection.stream.abort()
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+async def test_torn_connections(tmp_path: Path, seed: int):
+    """D1, D3, O1, O2 and C1 under resets, with a producer of each kind of call."""
+    rng = random.Random(seed)
+    async with (
+        engine.open_async(tmp_path / "data", listen="127.0.0.1:0") as served,
+        engine.AsyncClient(served.service_url) as client,
+    ):
+        await served.admin.create_topic("t", segments=3)
+        producer = await client.producer("t", name="p", batching=engine.Batching(max_messages=20))
+        consumer = await client.stream_consumer("t", "s", initial_position="earliest")
+        tearing = asyncio.ensure_future(tear(client, rng))
+        sending = asyncio.ensure_future(send_all(producer, rng))
+        received = await receive_all(consumer, rng)
+        acknowledged = await sending
+        tearing.cancel()
+        stored = await read_back(served)
+    values = [int(m.value) for m in stored]
+    assert sorted(values) == list(range(MESSAGES)), f"seed {seed}"
+    where = {(m.segment_id, m.offset): int(m.value) for m in stored}
+    assert all(where[segment, offset] == n for n, (segment, offset) in acknowledged.items())
+    by_key: dict[bytes | None, list[int]] = defaultdict(list)
+    for message in stored:
+        by_key[message.key].append(int(message.value))
+    assert all(numbers == sorted(numbers) for numbers in by_key.values())
+    assert received == set(range(MESSAGES))
+
+
+async def send_all(producer: engine.AsyncProducer, rng: random.Random) -> dict[int, tuple[int, int]]:
+    """Every number once; {number: (segment, offset)} of those whose offset the broker still knew."""
+    waiting: dict[int, asyncio.Future[engine.MessageId]] = {}
+    for n in range(MESSAGES):
+        key = b"k%d" % (n % KEYS)
+        if n % 3:
+            producer.send_nowait(b"%d" % n, key=key)
+        else:
+            waiting[n] = asyncio.ensure_future(producer.send(b"%d" % n, key=key))
+            await asyncio.sleep(0)
+        if n % 50 == 49:
+            await asyncio.sleep(rng.uniform(0, 0.02))
+    await producer.flush()
+    ids = {n: await future for n, future in waiting.items()}
+    return {n: (i.segment_id, i.offset) for n, i in ids.items() if i.offset >= 0}
+
+
+async def receive_all(consumer: engine.AsyncStreamConsumer, rng: random.Random) -> set[int]:
+    """Until every number was seen; within a segment, offsets go back only to what was not acknowledged."""
+    seen: set[int] = set()
+    confirmed: dict[int, int] = defaultdict(int)
+    while len(seen) < MESSAGES:
+        batch = await consumer.receive_batch(max_messages=rng.randrange(1, 400), timeout=20)
+        assert len(batch), "nothing came any more"
+        for message in batch:
+            assert message.offset >= confirmed[message.segment_id]
+            seen.add(int(message.value))
+        if rng.random() < 0.5:
+            await consumer.acknowledge_cumulative(batch)
+            confirmed.update(batch.positions)
+    return seen
+
+
+async def read_back(client: engine.AsyncClient) -> list[engine.Message]:
+    """Everything, by a reader over a connection that holds."""
+    found: list[engine.Message] = []
+    async with await client.checkpoint_consumer("t", start=engine.Checkpoint.earliest()) as reader:
+        while batch := await reader.receive_batch(timeout=0.2):
+            found += batch
+    return found
