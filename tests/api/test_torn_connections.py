@@ -91,3 +91,28 @@ async def read_back(client: engine.AsyncClient) -> list[engine.Message]:
         while batch := await reader.receive_batch(timeout=0.2):
             found += batch
     return found
+
+
+@pytest.mark.parametrize("seed", [4, 5])
+async def test_torn_connections_of_a_queue_consumer(tmp_path: Path, seed: int):
+    """C2: what is acknowledged never comes again, everything else does until it is."""
+    rng = random.Random(seed)
+    async with (
+        engine.open_async(tmp_path / "data", listen="127.0.0.1:0") as served,
+        engine.AsyncClient(served.service_url) as client,
+    ):
+        await served.admin.create_topic("t", segments=2)
+        consumer = await client.queue_consumer("t", "s", initial_position="earliest")
+        async with await served.producer("t") as producer:
+            await producer.send_batch([b"%d" % n for n in range(MESSAGES)], keys=[b"k%d" % n for n in range(MESSAGES)])
+        tearing = asyncio.ensure_future(tear(client, rng))
+        confirmed: set[engine.MessageId] = set()
+        while len(confirmed) < MESSAGES:
+            batch = await consumer.receive_batch(max_messages=rng.randrange(1, 200), timeout=20)
+            assert len(batch), "nothing came any more"
+            assert not confirmed & {m.id for m in batch}
+            if rng.random() < 0.3:
+                await asyncio.sleep(rng.uniform(0, 0.02))
+            await consumer.acknowledge(batch)
+            confirmed |= {m.id for m in batch}
+        tearing.cancel()
