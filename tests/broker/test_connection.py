@@ -93,7 +93,8 @@ async def test_garbage_on_the_port_hurts_nobody(broker, seed):
     host, port = await broker.serve("127.0.0.1", 0)
     good = await Peer.connect(broker, f"engine://{host}:{port}")
     rng = random.Random(seed)
-    garbage = [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", rng.randbytes(5000), b"\0" * 100]
+    hellos = [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"]
+    garbage = [*hellos, rng.randbytes(5000), b"\0" * 100]
     for data in garbage:
         reader, writer = await asyncio.open_connection(host, port)
         writer.write(data)

@@ -92,6 +92,9 @@ class Connection:
             handle(self, header, payload)
         except EngineError as e:
             self.error(header.get("request_id") or 0, e)
+        except Exception as e:
+            log.exception("%s from %s failed", command.name, self.stream.peer)
+            self.fail(EngineError(f"the broker failed at {command.name}: {type(e).__name__}: {e}"))
         if not self.writable and self.stream.unsent_bytes > _ANSWERS_UNSENT_MAX:
             self.hold("answers")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
@@ -58,6 +59,11 @@ class SegmentReader:
             return found
         self._watch(asyncio.ensure_future(found))
         return None
+
+    def read_ahead(self, offset: int, bytes_max: int) -> None:
+        """Begin to read the block at `offset`, unless it is in memory anyway. An error shows at the next read()."""
+        with contextlib.suppress(EngineError):
+            self.read(offset, bytes_max)
 
     def wait(self, offset: int) -> None:
         """Call step(None) when there may be something durable at `offset`, or the segment has ended."""
@@ -238,11 +244,28 @@ class LoneReader(Consumer):
             self._reader.wait(self._next)
 
     def _step(self, block: Block | None) -> None:
+        """A read or a wait has ended. While a block from the disk is being sent, the next one is read."""
         if self.closed:
             return
-        if block is not None:
+        if block is None:
+            self.pump()
+            return
+        self._next = block.next_offset
+        if self._may_read_ahead(block):
+            self._reader.read_ahead(self._next, READ_BLOCK_SIZE)
+        if self._reader.busy:  # its first step comes before what is called soon
+            asyncio.get_running_loop().call_soon(self._send_read, block)
+        else:
+            self._send_read(block)
+
+    def _may_read_ahead(self, block: Block) -> bool:
+        more = self._next < self.hosted.segment.durable_offset
+        return more and self.messages_credit > block.messages and self.bytes_credit > len(block.data) + READ_BLOCK_SIZE
+
+    def _send_read(self, block: Block) -> None:
+        if not self.closed:
             self._send(block)
-        self.pump()
+            self.pump()
 
     def _send(self, block: Block) -> None:
         self._next = block.next_offset

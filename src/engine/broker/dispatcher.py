@@ -89,8 +89,8 @@ class QueueDispatcher:
     exactly one consumer or due for redelivery.
     """
 
-    __slots__ = ("_asked", "_counts", "_cursor", "_next", "_pumping", "_reader", "_replay", "_turn", "consumers", "hosted",
-                 "subscription")  # fmt: skip
+    __slots__ = ("_asked", "_counts", "_cursor", "_next", "_pumping", "_reader", "_replay", "_turn", "consumers",
+                 "hosted", "subscription")  # fmt: skip
 
     def __init__(self, subscription: HostedSubscription) -> None:
         self.subscription = subscription

@@ -36,7 +36,7 @@ class Producer:
     client attaches again and sends again.
     """
 
-    __slots__ = ("_due", "_in_flight", "_offsets", "_sequences", "access", "closed", "connection", "hosted", "ident", "name")
+    __slots__ = ("_in_flight", "_offsets", "_sequences", "access", "closed", "connection", "hosted", "ident", "name")
 
     def __init__(self, connection: Connection, ident: int, hosted: HostedSegment, name: str, access: str) -> None:
         self.connection = connection
@@ -46,10 +46,9 @@ class Producer:
         self.access = access
         self.closed = False
         self._in_flight: deque[tuple[asyncio.Future[list[Appended]], memoryview]] = deque()
-        # Durable and not yet told; told together at the end of the loop's turn.
+        # Durable and not yet told.
         self._sequences: list[int] = []
         self._offsets: list[int] = []
-        self._due = False
 
     def send(self, entries: int, payload: memoryview) -> None:
         """Append whole entries, as they lie in the frame."""
@@ -60,7 +59,10 @@ class Producer:
         future.add_done_callback(self._ended)
 
     def _ended(self, _: asyncio.Future[list[Appended]]) -> None:
-        """Deal with all that has ended, in the order in which it was sent."""
+        """Deal with all that has ended, in the order in which it was sent.
+
+        Appends that became durable together have all ended when the first of them is heard of here.
+        """
         while self._in_flight and self._in_flight[0][0].done():
             future, payload = self._in_flight.popleft()
             self.connection.broker.memory.free(len(payload))
@@ -70,6 +72,7 @@ class Producer:
                 self._refuse(payload, error)
             else:
                 self._appended(future.result(), len(payload))
+        self._tell()
 
     def _appended(self, places: list[Appended], size: int) -> None:
         messages = 0
@@ -78,13 +81,9 @@ class Producer:
             self._offsets.append(place.first_offset)
             messages += place.count
         self.hosted.incoming.count(messages, size)
-        if not self._due:
-            self._due = True
-            asyncio.get_running_loop().call_soon(self._tell)
 
     def _tell(self) -> None:
-        """One SEND_RECEIPT for everything that became durable in this turn of the loop."""
-        self._due = False
+        """One SEND_RECEIPT for everything that became durable together."""
         if self._sequences and not self.closed:
             sequences, self._sequences = self._sequences, []
             offsets, self._offsets = self._offsets, []

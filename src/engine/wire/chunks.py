@@ -12,7 +12,7 @@ from engine.limits import FRAME_ALIGNMENT, MIB
 
 CHUNK_SIZE = 1 * MIB
 CHUNK_ROOM_MIN = CHUNK_SIZE // 4  # with less room than this a chunk is not filled further
-CHUNKS_RETIRED_MAX = 64  # full chunks kept for reuse; more are left to the memory manager
+CHUNKS_RETIRED_MAX = 192  # full chunks kept for reuse; more are left to the memory manager
 _LOOKED_AT = 8
 
 
@@ -84,11 +84,11 @@ class ChunkPool:
             self._retired.append(chunk)
 
     def _reusable(self) -> Chunk | None:
-        """A retired chunk that nobody holds a view of any more."""
-        for _ in range(min(_LOOKED_AT, len(self._retired))):
-            chunk = self._retired.popleft()
+        """A retired chunk that nobody holds a view of any more. They come free about in the order of their use."""
+        for at in range(min(_LOOKED_AT, len(self._retired))):
+            chunk = self._retired[at]
             if not chunk.lent():
+                del self._retired[at]
                 chunk.recycle()
                 return chunk
-            self._retired.append(chunk)
         return None
