@@ -36,7 +36,7 @@ class FrameStream(Protocol):
     peer: str  # for texts and logs
 
     def send(self, command: Command, header: dict[str, Any], payload: Payload = b"") -> None:
-        """Queue one frame. Never blocks. After close() or loss it does nothing. The caller gives up header and payload."""
+        """Queue one frame; never blocks. After close() or loss: nothing. The caller gives up header and payload."""
 
     @property
     def unsent_bytes(self) -> int:
