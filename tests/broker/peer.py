@@ -135,8 +135,7 @@ class Peer:
     # what most tests do
 
     async def lookup(self, topic: str, create: bool = True) -> dict[str, Any]:
-        answer = await self.ask(Command.SCALABLE_TOPIC_LOOKUP, session_id=self.next_id(), topic=topic, create=create)
-        return answer
+        return await self.ask(Command.SCALABLE_TOPIC_LOOKUP, session_id=self.next_id(), topic=topic, create=create)
 
     async def segment(self, topic: str, index: int = 0) -> str:
         """The name of one of a topic's segments."""

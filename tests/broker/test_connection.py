@@ -180,7 +180,7 @@ async def test_one_who_asks_and_does_not_read_is_not_listened_to(broker):
             break
     (connection,) = broker.connections
     async with asyncio.timeout(20):
-        while peer.stream.unsent_bytes and not connection.held:
+        while peer.stream.unsent_bytes and not connection.held:  # noqa: ASYNC110 - nothing tells
             await asyncio.sleep(0.01)
     assert connection.stream.unsent_bytes < 64 * MIB
     peer.stream.abort()
@@ -211,7 +211,7 @@ async def test_losing_the_connection_detaches_everything(connect, broker):
     assert hosted.in_use
     peer.stream.abort()
     await asyncio.wait_for(peer.lost, 10)
-    while broker.connections:
+    while broker.connections:  # noqa: ASYNC110 - nothing tells
         await asyncio.sleep(0)
     assert not hosted.in_use
     assert not list(hosted.consumers)

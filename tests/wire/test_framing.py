@@ -47,9 +47,7 @@ FRAMES = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(FRAMES, st.lists(st.integers(1, 5000), min_size=1, max_size=8), st.sampled_from([64, 512, 4096, 1 << 20]))
 def test_frames_survive_any_cut_of_the_bytes(frames, cuts, chunk_size):
-    sent = [
-        (Command.SEND, {"producer_id": number, "entries": 1}, rng.randbytes(size)) for number, size, rng in frames
-    ]
+    sent = [(Command.SEND, {"producer_id": number, "entries": 1}, rng.randbytes(size)) for number, size, rng in frames]
     data = b"".join(encode_bytes(*frame) for frame in sent)
     sink, at, turn = Sink(ChunkPool(chunk_size)), 0, 0
     while at < len(data):
@@ -131,7 +129,9 @@ def test_garbage_is_refused_by_its_first_bytes(garbage):
         Sink().feed(garbage)
 
 
-@pytest.mark.parametrize("packed", [b"\xc1", b"\x81", b"", msgpack.packb([1]), msgpack.packb({1: 2}), b"\x81\x91\xc0\xc0"])
+@pytest.mark.parametrize(
+    "packed", [b"\xc1", b"\x81", b"", msgpack.packb([1]), msgpack.packb({1: 2}), b"\x81\x91\xc0\xc0"]
+)
 def test_headers_that_are_no_map_of_names_are_refused(packed):
     prefix = struct.pack("<IBI", 5 + len(packed), Command.SEND, len(packed))
     with pytest.raises(ProtocolError):

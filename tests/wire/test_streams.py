@@ -65,7 +65,7 @@ async def tcp_pair():
         return client[-1]
 
     await TcpConnector().connect(f"engine://127.0.0.1:{port}", handler)
-    while not ends:
+    while not ends:  # noqa: ASYNC110 - nothing tells
         await asyncio.sleep(0)
     server.close()
     return client[0], ends[0]
@@ -180,7 +180,9 @@ async def test_connect_says_what_was_wrong():
         await TcpConnector().connect(f"engine://127.0.0.1:{port}", End)
 
 
-@pytest.mark.parametrize("url", ["http://h:1", "engine://", "engine://h:x", "engine://h/p", "h:1", "", 7, "engine://u@h:1"])
+@pytest.mark.parametrize(
+    "url", ["http://h:1", "engine://", "engine://h:x", "engine://h/p", "h:1", "", 7, "engine://u@h:1"]
+)
 def test_malformed_urls_are_refused(url):
     with pytest.raises(InvalidArgumentError, match="service URL"):
         parse_url(url)
