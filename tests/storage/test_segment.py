@@ -341,6 +341,56 @@ async def test_a_failed_sync_is_never_retried() -> None:
     assert len(await read_blocks(segment, 0, 1)) == 2
 
 
+async def test_what_a_failed_sync_left_in_the_page_cache_is_written_again() -> None:
+    """The process dies of a failed sync; the next one sees pages that are clean and not on the medium."""
+    for seed in range(20):
+        disk = SimDisk(random.Random(seed))
+        segment = await make_store("/data", disk=disk.mount()).create(name())
+        await segment.append(entry(0))
+        disk.faults = [Fault("sync", errno.EIO), Fault("create", errno.EIO)]
+        with pytest.raises(UnknownOutcomeError):
+            await segment.append(entry(1))
+        disk.kill()
+        segment = await make_store("/data", disk=disk.mount()).open(name())
+        found = len(await read_blocks(segment, 0, 1))
+        await segment.append(entry(2))
+        disk.crash()
+        segment = await make_store("/data", disk=disk.mount()).open(name())
+        assert len(await read_blocks(segment, 0, 1)) == found + 1
+
+
+async def test_a_seal_that_failed_is_confirmed_by_the_next_process() -> None:
+    for seed in range(20):
+        disk = SimDisk(random.Random(seed))
+        segment = await make_store("/data", disk=disk.mount()).create(name())
+        await segment.append(entry(0))
+        disk.faults = [Fault("sync", errno.EIO, after=seed % 2)]
+        with pytest.raises(StorageError):
+            await segment.seal()
+        disk.kill()
+        segment = await make_store("/data", disk=disk.mount()).open(name())
+        assert await segment.seal() == 1
+        disk.crash()
+        segment = await make_store("/data", disk=disk.mount()).open(name())
+        assert segment.sealed
+        assert segment.next_offset == 1
+
+
+async def test_a_rename_that_was_not_synced_is_synced_at_open() -> None:
+    for seed in range(20):
+        disk = SimDisk(random.Random(seed))
+        store = make_store("/data", disk=disk.mount())
+        disk.faults = [Fault("sync_directory", errno.EIO)]
+        with pytest.raises(StorageError):
+            await store.create(name())
+        disk.kill()
+        segment = await make_store("/data", disk=disk.mount()).create(name())
+        await segment.append(entry(0))
+        disk.crash()
+        segment = await make_store("/data", disk=disk.mount()).open(name())
+        assert segment.next_offset == 1
+
+
 async def test_damage_found_after_a_failed_sync_stops_the_segment() -> None:
     disk = SimDisk(random.Random(1))
     store = make_store("/data", disk=disk.mount())

@@ -178,6 +178,19 @@ class ActiveFile(Pipeline):
         finally:
             self._handles.unpin(file)
 
+    async def confirm(self) -> None:
+        """Make the closing block that was found at open durable once more. Raises StorageError."""
+        file = self.file
+        assert file is not None
+        try:
+            handle = self._handles.pin(file)
+            try:
+                await run(self._workers, lambda: file.write_closing_again(handle))
+            finally:
+                self._handles.unpin(file)
+        except (SyncFailed, OSError) as e:
+            raise storage_error(e.error if isinstance(e, SyncFailed) else e, file.path) from e
+
     async def _replace(self) -> None:
         new = self._owner.plan_file(self.next_offset)
         self._target, self._position = new, new.opening.data_position

@@ -6,6 +6,7 @@ Every call blocks and may raise OSError. A simulated disk implements the same tw
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from collections.abc import Sequence
@@ -177,6 +178,9 @@ class OsLock:
 class OsDisk:
     """The operating system's file system."""
 
+    def __init__(self) -> None:
+        self._durable: set[str] = set()  # directories whose names this process has synced
+
     def create(self, path: str) -> OsFile:
         """A new, empty file, open."""
         return OsFile(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640))
@@ -198,16 +202,20 @@ class OsDisk:
 
     def make_directories(self, path: str) -> None:
         """The directory with its parents, each of them durable."""
-        if os.path.isdir(path):
-            return
+        path = os.path.abspath(path)
         parent = os.path.dirname(path)
-        if parent and parent != path:
-            self.make_directories(parent)
+        if parent == path or path in self._durable:
+            return
+        self.make_directories(parent)
         try:
             os.mkdir(path, 0o750)
         except FileExistsError:
-            return
-        self.sync_directory(parent or ".")
+            # Whoever made it may have died before the sync. Directories far above may not be ours to sync.
+            with contextlib.suppress(PermissionError):
+                self.sync_directory(parent)
+        else:
+            self.sync_directory(parent)
+        self._durable.add(path)
 
     def rename(self, old: str, new: str) -> None:
         """rename(2)."""
@@ -222,6 +230,7 @@ class OsDisk:
 
     def remove_directory(self, path: str) -> None:
         """rmdir(2); fine when there is none."""
+        self._durable.discard(os.path.abspath(path))
         try:
             os.rmdir(path)
         except FileNotFoundError:

@@ -184,6 +184,15 @@ class LogFile:
         disk.unlink(self.path)
         disk.sync_directory(self.directory)
 
+    def write_closing_again(self, file: File) -> None:
+        """Make what was read of footer and closing block durable, whatever became of the sync that was to do it."""
+        assert self.closing is not None
+        image = bytearray(self.closing.footer_size)
+        file.read_into(image, self.closing.end_position)
+        file.write([image], self.closing.end_position)
+        file.write([self.closing.pack(self.salt)], BLOCK_SIZE)
+        sync(file)
+
     def load_index(self, file: File) -> Index:
         """The index: the one in memory, or the footer's."""
         if self.index is None:

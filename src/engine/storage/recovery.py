@@ -61,6 +61,7 @@ def recover(disk: Disk, directory: str, name: SegmentName, bucket_ends: Sequence
     ordered = sorted((n for n in names if n.endswith(SUFFIX)), key=lambda n: _first_offset_of(directory, n))
     if not ordered:
         return None
+    disk.sync_directory(directory)  # the process before may have died between a rename and its sync
     dedup = Dedup(name.hash_range, bucket_ends)
     opener = _Opener(disk, directory, name, tuple(bucket_ends), dedup)
     files = [opener.open(n) for n in ordered]
@@ -183,8 +184,24 @@ class _Opener:
                 self._check_torn(file, handle, scan, size)
             if scan.position < size:
                 handle.truncate(scan.position)
+            self._write_again(file, handle, scan)
             sync(handle)
         file.allocated = scan.position
+
+    def _write_again(self, file: LogFile, handle: File, scan: log.Scan) -> None:
+        """Write the entries that nobody knows to be durable once more, so that the sync that follows covers them.
+
+        The process before may have died of a failed sync: then the page cache shows them, calls them clean, and the
+        medium does not hold them.
+        """
+        assert file.index is not None
+        position = file.index.position_before(scan.durable_upto, file.opening.data_position)
+        chunk = bytearray(min(SCAN_CHUNK, scan.position - position))
+        while position < scan.position:
+            with memoryview(chunk)[: scan.position - position] as view:
+                handle.read_into(view, position)
+                handle.write([view], position)
+                position += len(view)
 
     def _footer_at(self, file: LogFile, handle: File, position: int, size: int) -> Footer | None:
         head = bytearray(FOOTER_HEAD_SIZE)

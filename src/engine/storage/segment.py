@@ -53,6 +53,7 @@ class Segment:
         self.failed: EngineError | None = None
         self.term = max(term, recovered.term)
         self._sealing = False
+        self._seal_confirmed = False  # by this process
         self._closed = False
         # What is in it.
         self._files = recovered.files
@@ -274,14 +275,14 @@ class Segment:
         """
         if term is not None and term != self.term:
             self.fence(term)
-        if self.sealed:
+        if self._seal_confirmed:
             return self.durable_offset
         if self._closed:
             raise AlreadyClosedError(f"{self.name} is closed")
         self._sealing = True
         try:
-            await self._commit.finish(State.SEALED)
-            self.sealed = True
+            await (self._commit.confirm() if self.sealed else self._commit.finish(State.SEALED))
+            self.sealed = self._seal_confirmed = True
         finally:
             self._sealing = False
         self._wake()
