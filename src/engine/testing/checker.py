@@ -136,7 +136,8 @@ def _gather_final(evidence: Evidence, event: Fact, call: Fact) -> None:
 
 
 def _gather_ack(evidence: Evidence, event: Fact, call: Fact) -> None:
-    positions = {int(segment): position for segment, position in call["positions"].items()}
+    said: dict[str, int] = event["positions"] if "positions" in event else call["positions"]
+    positions = {int(segment): position for segment, position in said.items()}
     if event["phase"] == "invoke":
         evidence.acks_issued[call["subscription"]].append((event["n"], positions))
     elif event["phase"] == "ok":

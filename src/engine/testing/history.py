@@ -8,7 +8,7 @@ unique in a history, and name their client, counter and key.
     send        invoke: value, key, topic      ok: segment, offset (-1: unknown)
     attach      invoke: subscription, kind ("stream", "queue", "reader"), topic     ok
     deliver     ok: attachment (call of the attach), value, key, segment, offset, shared
-    ack         invoke: subscription, positions {segment: first offset not acknowledged}     ok
+    ack         invoke: subscription, positions {segment: first offset not acknowledged}     ok: those that count
     ack_one     invoke: subscription, segment, offset     ok
     drained     ok: subscription; it was read to the end, nothing is left
     reading     ok: reading; a final reading begins

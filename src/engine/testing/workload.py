@@ -14,6 +14,8 @@ from engine.model.positions import Checkpoint
 from engine.testing.history import Call, History, parse_value, value_of
 
 SURE_FAILURES = (InvalidArgumentError, MessageTooLargeError, QueueFullError)  # nothing was sent
+RETRY_S = 0.5
+ATTEMPTS_MAX = 120
 IDLE_S = 5.0  # after this long without a message everything there is counts as read
 
 
@@ -42,8 +44,8 @@ class Sender:
         self._stopped = True
 
     async def run(self, count: int) -> None:
-        """Send `count` messages, fewer after stop(), and wait for all outcomes. Raises what a new producer raises."""
-        producer = await self._client.producer(self._topic, name=self.name)
+        """Send `count` messages, fewer after stop(), and wait for all outcomes."""
+        producer = await self._producer()
         sends = []
         for _ in range(count):
             if self._stopped:
@@ -54,6 +56,15 @@ class Sender:
         await asyncio.gather(*sends)
         with contextlib.suppress(EngineError):  # what failed is in the history, send by send
             await producer.close()
+
+    async def _producer(self) -> Any:
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                return await self._client.producer(self._topic, name=self.name)
+            except EngineError as e:
+                self._history.record(self.name, "fault", text=f"no producer: {e!r}")
+                await asyncio.sleep(RETRY_S)
+        raise AssertionError(f"{self.name} got no producer in {ATTEMPTS_MAX} attempts")
 
     async def _send(self, producer: Any) -> None:
         key = self._rng.choice(self._keys)
@@ -120,7 +131,7 @@ class Reader:
         except EngineError as e:
             attach.fail(repr(e))
             await client.close()
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(RETRY_S)
             return
         attach.ok()
         try:
@@ -172,12 +183,15 @@ class StreamReader(Reader):
     async def _acknowledge(self, consumer: Any, batch: Any) -> None:
         positions = {str(segment): position for segment, position in batch.positions.items()}
         call = self._history.invoke(self.name, "ack", subscription=self.subscription, positions=positions)
+        held = {segment: consumer.attachments.get(int(segment)) for segment in positions}
         try:
             await consumer.acknowledge_cumulative(batch)
         except EngineError as e:
             call.info(repr(e))
         else:
-            call.ok()
+            # What moved to another consumer meanwhile was passed over in silence, and comes again there.
+            counts = {s: p for s, p in positions.items() if (at := held[s]) is not None and at.confirmed >= p}
+            call.ok(positions=counts)
 
 
 class QueueReader(Reader):
