@@ -88,8 +88,9 @@ class Batch:
 
     def track_decode_to_arrow(self, value_size: int) -> float:
         return rate(
-            lambda: MessageBatch("t", [(e, 0, e.count) for e in decode_block(self.block, SALT, SEGMENT)], {}, make_id)
-            .to_arrow()
+            lambda: MessageBatch(
+                "t", [(e, 0, e.count) for e in decode_block(self.block, SALT, SEGMENT)], {}, make_id
+            ).to_arrow()
         )
 
 
