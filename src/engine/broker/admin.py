@@ -66,9 +66,7 @@ class AdminService:
 
     # -- subscriptions ---------------------------------------------------------------------------------------------
 
-    async def create_subscription(
-        self, topic: str, subscription: str, *, initial_position: str = "latest"
-    ) -> None:
+    async def create_subscription(self, topic: str, subscription: str, *, initial_position: str = "latest") -> None:
         """Create it at "earliest" or "latest". Raises AlreadyExistsError, NotFoundError."""
         await self._service.create_subscription(topic, subscription, initial_position=initial_position)
 
