@@ -74,9 +74,7 @@ class Registration:
                 self._disconnect()
 
     def _disconnect(self) -> None:
-        self._connection.broker.service.disconnect_consumer(
-            self._topic, self._subscription, self._name, channel=self
-        )
+        self._connection.broker.service.disconnect_consumer(self._topic, self._subscription, self._name, channel=self)
 
     def _forget(self) -> None:
         self.closed = True
