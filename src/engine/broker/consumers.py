@@ -113,9 +113,7 @@ class Consumer(ABC):
     @property
     def ready(self) -> bool:
         """Whether it takes another block now."""
-        return (
-            self.messages_credit > 0 and self.bytes_credit > 0 and self.connection.writable and not self.closed
-        )
+        return self.messages_credit > 0 and self.bytes_credit > 0 and self.connection.writable and not self.closed
 
     def add_credit(self, messages: int, size: int) -> None:
         """The client has room for more."""
