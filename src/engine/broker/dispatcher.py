@@ -245,9 +245,7 @@ class QueueDispatcher:
         consumer.send_block(block.data, block.salt, block.messages)
         return True
 
-    def _deal_turn(
-        self, block: Block, entries: list[EntryAt], at: int, share: int, ready: list[QueueConsumer]
-    ) -> int:
+    def _deal_turn(self, block: Block, entries: list[EntryAt], at: int, share: int, ready: list[QueueConsumer]) -> int:
         """One consumer's turn: up to `share` entries that follow each other. Where the next turn begins."""
         while at < len(entries) and not self._due(entries[at]):
             self._pass(entries[at])
