@@ -22,9 +22,7 @@ def metrics_text(broker: Broker) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _families(
-    broker: Broker, hosted: list[HostedSegment]
-) -> Iterator[tuple[str, str, str, Iterable[Sample]]]:
+def _families(broker: Broker, hosted: list[HostedSegment]) -> Iterator[tuple[str, str, str, Iterable[Sample]]]:
     producers = sum(len(h.producers) for h in hosted)
     consumers = sum(1 for h in hosted for _ in h.consumers)
     yield "engine_connections", "gauge", "Connections open now", [({}, len(broker.connections))]
@@ -37,14 +35,20 @@ def _families(
     yield "engine_in_bytes_total", "counter", "Bytes of entries made durable", _each(hosted, "bytes")
     yield "engine_rate_in", "gauge", "Messages per second published", _each(hosted, "messages_per_s")
     yield "engine_throughput_in", "gauge", "Bytes per second published", _each(hosted, "bytes_per_s")
-    yield "engine_storage_size", "gauge", "Bytes in the segment's files", [
-        (_segment(h), h.segment.size_bytes) for h in hosted
-    ]
+    yield (
+        "engine_storage_size",
+        "gauge",
+        "Bytes in the segment's files",
+        [(_segment(h), h.segment.size_bytes) for h in hosted],
+    )
     counted = {"commits": "Group commits", "syncs": "Syncs of log files", "sync_failures": "Failed syncs"}
     for what, text in counted.items():
-        yield f"engine_storage_{what}_total", "counter", text, [
-            (_segment(h), getattr(h.segment.statistics(), what)) for h in hosted
-        ]
+        yield (
+            f"engine_storage_{what}_total",
+            "counter",
+            text,
+            [(_segment(h), getattr(h.segment.statistics(), what)) for h in hosted],
+        )
     readers = [({**_segment(h), "subscription": s.name}, s) for h in hosted for s in h.subscriptions.values()]
     backlogs = [(labels, float(s.backlog)) for labels, s in readers]
     sent = [(labels, float(s.out.messages)) for labels, s in readers]
