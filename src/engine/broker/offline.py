@@ -64,9 +64,7 @@ def read_log(path: Path) -> LogReport:
     start = opening.data_position
     stop = closing.end_position if closing else len(data)
     known_end = closing.end_offset if closing else _next_file_offset(path, opening.first_offset)
-    scan = log.Scan(
-        opening.salt, opening.segment_id, opening.first_offset, start, [HASH_RING_SIZE - 1], known_end
-    )
+    scan = log.Scan(opening.salt, opening.segment_id, opening.first_offset, start, [HASH_RING_SIZE - 1], known_end)
     size = scan.feed(memoryview(data)[start:stop])
     rest = memoryview(data)[start + size : stop]
     entries = walk(data[start : start + size])
@@ -144,4 +142,3 @@ def read_metadata(path: Path, scratch: Path) -> list[Record]:
     rows = image.load()
     image.close()
     return [row.record for row in rows]
-
