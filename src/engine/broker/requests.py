@@ -128,9 +128,7 @@ async def _open_producer(connection: Connection, header: Header) -> None:
     producer = hosted.attach_producer(connection, ident, name, access)
     connection.producers[ident] = producer
     connection.closed_ids.discard(ident)
-    connection.send(
-        Command.PRODUCER_SUCCESS, {"request_id": header["request_id"], **producer.receipt_fields()}
-    )
+    connection.send(Command.PRODUCER_SUCCESS, {"request_id": header["request_id"], **producer.receipt_fields()})
 
 
 def send(connection: Connection, header: Header, payload: memoryview) -> None:
@@ -212,9 +210,7 @@ Attach = Callable[["Connection", HostedSegment, Header], Coroutine[Any, Any, tup
 _ATTACH: dict[str, Attach] = {"exclusive": _attach_exclusive, "reader": _attach_reader, "queue": _attach_queue}
 
 
-async def _subscription(
-    connection: Connection, hosted: HostedSegment, header: Header, kind: SubscriptionKind
-) -> Any:
+async def _subscription(connection: Connection, hosted: HostedSegment, header: Header, kind: SubscriptionKind) -> Any:
     name = check_name(header.get("subscription") or "", "subscription")
     position = InitialPosition.parse(header.get("initial_position") or InitialPosition.LATEST)
     broker = connection.broker
