@@ -166,7 +166,7 @@ class _Scalable:
     async def seek_subscription(self, request: web.Request) -> web.Response:
         when = (await _body(request, {"when": (str, int)})).get("when")
         if when is None:
-            raise InvalidArgumentError("field 'when' is missing; \"earliest\", \"latest\" or milliseconds is right")
+            raise InvalidArgumentError('field \'when\' is missing; "earliest", "latest" or milliseconds is right')
         await self._admin.seek_subscription(_topic(request), _subscription(request), when)
         return web.Response(status=204)
 
