@@ -285,4 +285,3 @@ def _statistics(subscription: HostedSubscription) -> SubscriptionStatistics:
         msg_rate_out=subscription.out.messages_per_s,
         bytes_rate_out=subscription.out.bytes_per_s,
     )
-
