@@ -117,9 +117,7 @@ class Broker:
         self._disk.make_directories(str(self._data))
         metadata = self._metadata
         if metadata is None:
-            metadata = self._own_metadata = await SqliteMetadataStore.open(
-                self._data / METADATA_FILE, clock=self.clock
-            )
+            metadata = self._own_metadata = await SqliteMetadataStore.open(self._data / METADATA_FILE, clock=self.clock)
         executor = self._executor
         if executor is None:
             executor = self._own_workers = ThreadWorkers()
@@ -217,9 +215,7 @@ class Broker:
 
     async def serve(self, host: str, port: int) -> tuple[str, int]:
         """Listen for clients; the address, with the port that was taken for 0. Raises ConnectError. After start()."""
-        server = await listen(
-            host, port, self.accept, pool=self._pool, frame_size_max=self.config.frame_size_max
-        )
+        server = await listen(host, port, self.accept, pool=self._pool, frame_size_max=self.config.frame_size_max)
         self._servers.append(server)
         address = server.sockets[0].getsockname()[:2]
         self._address = self._address or address
