@@ -78,9 +78,7 @@ def describe(topic: str, url: str, data: str | None, as_json: bool) -> None:
     output.print_facts([("topic", topic), *facts, *metadata.get("properties", {}).items()])
     click.echo()
     segments = sorted(metadata["segments"].values(), key=lambda s: (s["hashRange"]["start"], s["segmentId"]))
-    output.print_table(
-        ["segment", "hash range", "state", "buckets", "parents", "children"], map(segment_row, segments)
-    )
+    output.print_table(["segment", "hash range", "state", "buckets", "parents", "children"], map(segment_row, segments))
 
 
 def segment_row(segment: dict[str, Any]) -> tuple[Any, ...]:
