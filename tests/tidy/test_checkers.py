@@ -1,4 +1,4 @@
-"""Types and lint, as tests: mypy --strict over src, ruff over everything."""
+"""Types, lint and formatting, as tests: mypy --strict over src, ruff over everything."""
 
 from __future__ import annotations
 
@@ -18,6 +18,13 @@ def test_types():
     assert not (found := run("mypy", "--no-error-summary")), "\n" + found
 
 
+PLACES = [p for p in ("src", "tests", "benchmarks", "setup.py") if (ROOT / p).exists()]
+
+
 def test_lint():
-    places = [p for p in ("src", "tests", "benchmarks", "setup.py") if (ROOT / p).exists()]
-    assert not (found := run("ruff", "check", "--no-cache", "--output-format=concise", *places)), "\n" + found
+    assert not (found := run("ruff", "check", "--no-cache", "--output-format=concise", *PLACES)), "\n" + found
+
+
+def test_formatting():
+    """As if one careful person had written it: `ruff format` finds nothing to do."""
+    assert not (found := run("ruff", "format", "--check", "--quiet", "--no-cache", *PLACES)), "\n" + found
