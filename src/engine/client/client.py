@@ -100,11 +100,14 @@ class AsyncClient:
     ) -> AsyncProducer:
         """A producer for one topic, which is created where the broker allows it.
 
-        `name`: a name of your own makes retries exact across restarts: the broker stores each (name, sequence id)
-        once; only one producer may use it at a time. `access_mode`: "shared", "exclusive", "exclusive_with_fencing"
-        or "wait_for_exclusive". `compression`: "none", "lz4" or "zstd". `initial_sequence_id`: the first message gets
-        the next one. `on_error`: called with what befell messages of send_nowait and send_batch. Raises
-        NotFoundError, ProducerBusyError, ConnectError, TimeoutError, InvalidArgumentError.
+        `name`: a name of your own makes retries exact across restarts: the broker stores each (name, sequence id) once;
+        only one producer may use it at a time. `access_mode`: "shared", "exclusive", "exclusive_with_fencing" or
+        "wait_for_exclusive". `batching`: when a batch goes out. `compression`: "none", "lz4" (block format) or "zstd".
+        `send_timeout`: seconds until an unacknowledged message fails. `max_pending_bytes`: on their way at most.
+        `initial_sequence_id`: the first message gets the next one. `properties`: text to text, checked and not used in
+        this version. `on_error`: called on the loop's thread with what befell messages of send_nowait and send_batch.
+
+        Raises NotFoundError, ProducerBusyError, ConnectError, TimeoutError, InvalidArgumentError.
         """
         check_properties(properties)
         options = ProducerOptions(
@@ -135,8 +138,10 @@ class AsyncClient:
         """An ordered consumer; the consumers of one subscription share the topic's segments.
 
         `name`: the session's name; one that comes back under its name keeps its share. `initial_position`: "earliest"
-        or "latest", where a new subscription starts. `receive_queue_size`: messages fetched ahead. Raises
-        NotFoundError, ConsumerBusyError, ConnectError, TimeoutError, InvalidArgumentError, UnsupportedError
+        or "latest", where a new subscription starts. `properties`: text to text, checked and not used in this
+        version. `receive_queue_size`: messages fetched ahead, over all segments; a whole block may come on top.
+
+        Raises NotFoundError, ConsumerBusyError, ConnectError, TimeoutError, InvalidArgumentError, UnsupportedError
         (`namespace`).
         """
         options = self._consumer_options(name, subscription, initial_position, receive_queue_size)

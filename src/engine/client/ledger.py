@@ -23,7 +23,7 @@ ROOM_SHARE = 0.75
 class ProducerStatistics:
     """Totals since the producer was made; `pending…` are of this moment.
 
-    Bytes are of keys and values, before compression.
+    Bytes are what messages count for against the pending limit: key, value and some for their place in the entry.
     """
 
     messages_sent: int

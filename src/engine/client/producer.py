@@ -51,14 +51,14 @@ class AsyncProducer:
         deliver_after: float | None = None,
         transaction: None = None,
     ) -> MessageId:
-        """Send one message and wait until it is durable; its id.
+        """Send one message and wait until it is durable; its id. Waits for room first at the pending limit.
 
-        Waits for room first where the pending limit is reached.
+        `value`: any buffer. `key`: bytes, text (UTF-8) or None. `event_time`, `deliver_at`: an aware datetime or
+        milliseconds; `deliver_after`: seconds. A cancelled send may still be written. The id has the offset -1 when the
+        broker knew the message from an earlier attempt and not any more where it lies.
 
-        `value`: any buffer. `key`: bytes, text (UTF-8) or None. `event_time`: an aware datetime or milliseconds. A
-        cancelled send may still be written. Raises MessageTooLargeError and InvalidArgumentError before anything is
-        sent; TimeoutError after `send_timeout`, when the outcome is unknown; AlreadyClosedError; what the broker
-        answers.
+        Raises MessageTooLargeError and InvalidArgumentError before anything is sent; TimeoutError after `send_timeout`,
+        when the outcome is unknown; UnknownOutcomeError, StorageError; AlreadyClosedError; what the broker answers.
         """
         refuse_transaction(transaction)
         if self._outbox.failure is not None:
