@@ -313,7 +313,8 @@ def test_a_child_made_by_resplit_is_what_the_batcher_would_have_made() -> None:
             one.send_nowait(b"%d" % i, key=b"key-%d" % i)
     (parent,) = sealed(subject)
     subject.set_layout(*HALVES)
-    assert [e.data for e in subject.resplit(parent)] == [e.data for e in sealed(fresh)]
+    made = sorted(sealed(fresh), key=lambda entry: (entry.segment_id, entry.bucket))
+    assert [e.data for e in subject.resplit(parent)] == [e.data for e in made]
 
 
 def test_only_whole_uncompressed_entries_are_split() -> None:
@@ -327,3 +328,14 @@ def test_only_whole_uncompressed_entries_are_split() -> None:
             subject.resplit(entry)
     with pytest.raises(InvalidArgumentError, match="set_layout"):
         Batcher(b"").resplit(entry)
+
+
+def test_the_message_sent_last_ends_the_entry_sealed_last() -> None:
+    subject = Batcher(b"p")
+    subject.set_layout(*HALVES)
+    for n in range(64):
+        subject.send_nowait(b"v", key=b"key-%d" % n)
+    subject.seal_all()
+    ends = [entry.last_sequence for entry in subject.take()]
+    assert ends == sorted(ends)
+    assert ends[-1] == 63

@@ -137,6 +137,6 @@ class ModelBatcher:
         return segment, bisect_left(self.ends[segment], spread), segment_hash << 16 | spread
 
     def seal_all(self) -> None:
-        for where, batch in list(self.open.items()):
-            if batch.messages:
-                self.seal(where)
+        filled = [(batch.messages[-1].sequence_id, where) for where, batch in self.open.items() if batch.messages]
+        for _, where in sorted(filled, key=lambda item: item[0]):
+            self.seal(where)

@@ -40,5 +40,5 @@ cdef class Buckets:
     # Seal one builder that holds something: being busy around it, or as a caller that is.
     cdef int seal_locked(self, uint32_t index) except -1
     cdef int seal_one(self, uint32_t index) except -1
-    # Seal all; the caller is busy.
+    # Seal all, the one that took a message last at the end; the caller is busy.
     cdef int seal_open(self) except -1

@@ -68,7 +68,7 @@ cdef class Buckets:
         self.notify()
 
     def seal_all(self):
-        """Seal every open bucket."""
+        """Seal every open bucket, the one that took a message last at the end."""
         self.enter()
         try:
             self.seal_open()
@@ -138,9 +138,13 @@ cdef class Buckets:
 
     cdef int seal_open(self) except -1:
         cdef uint32_t i
+        cdef list open_ones = []
         for i in range(self.builders_count if self.open_messages else 0):
             if self.builders[i].count:
-                self.seal_one(i)
+                open_ones.append((self.builders[i].last_sequence, i))
+        open_ones.sort()                         # the log ends with the message that was sent last
+        for _, i in open_ones:
+            self.seal_one(i)
         return 0
 
     cdef int seal_one(self, uint32_t index) except -1:
