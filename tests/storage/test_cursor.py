@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.sqlite import SqliteMetadataStore
 from engine.metadata.store import OutcomeUnknownError
 from engine.storage.cursor import CursorStore
+from engine.testing.clock import FakeClock
+from engine.testing.metadata import FaultyMetadataStore
 
 
 async def test_c1_a_confirmed_ack_survives_and_never_moves_back(tmp_path: Path) -> None:
@@ -180,3 +183,14 @@ def test_c1_cursor_agrees_with_a_set(acks: list) -> None:
             assert c.backlog(80) == 80 - len(model)
 
     asyncio.run(main())
+
+
+async def test_a_cursor_is_made_and_deleted_by_a_store_that_is_unsure() -> None:
+    for seed in range(40):
+        store = FaultyMetadataStore(MemoryMetadataStore(FakeClock()), random.Random(seed))
+        store.unknown_rate = 0.5
+        cursors = CursorStore(store)
+        cursor = await cursors.create(name(), "s", 7)
+        assert cursor.position == 7
+        await cursors.delete(name(), "s")
+        assert await cursors.list(name()) == []

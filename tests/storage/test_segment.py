@@ -1,9 +1,8 @@
-"""Segments: append, read, wait, roll, seal, fence, retain, fail."""
+"""Segments: append, read, wait, roll, seal, fence, retain."""
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import random
 from pathlib import Path
 
@@ -14,19 +13,16 @@ from stores import QUARTERS, TOPIC, forget_tail, log_files, make_store, name, re
 from engine.errors import (
     AlreadyClosedError,
     CorruptionError,
-    DiskFullError,
     FencedError,
     InvalidArgumentError,
     InvalidConfigurationError,
     NotFoundError,
     SegmentSealedError,
-    StorageError,
-    UnknownOutcomeError,
 )
 from engine.storage.segment import Appended, Block
 from engine.storage.workers import ThreadWorkers
 from engine.testing.clock import FakeClock
-from engine.testing.disk import Fault, SimDisk
+from engine.testing.disk import SimDisk
 
 
 async def test_append_gives_each_entry_its_place(tmp_path: Path) -> None:
@@ -304,124 +300,6 @@ async def test_relaxed_modes_acknowledge_what_is_written(durability: str) -> Non
     segment = await make_store("/data", disk=disk.mount()).open(name())
     assert segment.sealed
     assert segment.next_offset == 1
-
-
-async def test_a_full_disk_fails_exactly_what_did_not_fit() -> None:
-    disk = SimDisk(random.Random(1))
-    store = make_store("/data", disk=disk.mount())
-    segment = await store.create(name())
-    await segment.append(entry(0))
-    disk.capacity = disk.used() + 5_000
-    future = segment.append(entry(1, (b"x" * 20_000,)))
-    with pytest.raises(DiskFullError):
-        await future
-    assert segment.next_offset == segment.durable_offset == 1
-    with pytest.raises(DiskFullError):
-        await segment.append(entry(1, (b"x" * 20_000,)))
-    disk.capacity = None
-    assert (await segment.append(entry(1, (b"x" * 20_000,))))[0].first_offset == 1
-    disk.crash()
-    segment = await make_store("/data", disk=disk.mount()).open(name())
-    assert [v for b in await read_blocks(segment) for _, v in values_of(b.data)] == [b"v", b"x" * 20_000]
-
-
-async def test_a_failed_sync_is_never_retried() -> None:
-    disk = SimDisk(random.Random(1))
-    store = make_store("/data", disk=disk.mount())
-    segment = await store.create(name())
-    await segment.append(entry(0))
-    disk.faults = [Fault("sync", errno.EIO)]
-    with pytest.raises(UnknownOutcomeError):
-        await segment.append(entry(1))
-    (place,) = await segment.append(entry(1))
-    assert place.first_offset == 1
-    assert [p.rsplit("/")[-1] for p in disk.paths()] == ["0.log", "1.log"], "a new file continues"
-    disk.crash()
-    segment = await make_store("/data", disk=disk.mount()).open(name())
-    assert len(await read_blocks(segment, 0, 1)) == 2
-
-
-async def test_what_a_failed_sync_left_in_the_page_cache_is_written_again() -> None:
-    """The process dies of a failed sync; the next one sees pages that are clean and not on the medium."""
-    for seed in range(20):
-        disk = SimDisk(random.Random(seed))
-        segment = await make_store("/data", disk=disk.mount()).create(name())
-        await segment.append(entry(0))
-        disk.faults = [Fault("sync", errno.EIO), Fault("create", errno.EIO)]
-        with pytest.raises(UnknownOutcomeError):
-            await segment.append(entry(1))
-        disk.kill()
-        segment = await make_store("/data", disk=disk.mount()).open(name())
-        found = len(await read_blocks(segment, 0, 1))
-        await segment.append(entry(2))
-        disk.crash()
-        segment = await make_store("/data", disk=disk.mount()).open(name())
-        assert len(await read_blocks(segment, 0, 1)) == found + 1
-
-
-async def test_a_seal_that_failed_is_confirmed_by_the_next_process() -> None:
-    for seed in range(20):
-        disk = SimDisk(random.Random(seed))
-        segment = await make_store("/data", disk=disk.mount()).create(name())
-        await segment.append(entry(0))
-        disk.faults = [Fault("sync", errno.EIO, after=seed % 2)]
-        with pytest.raises(StorageError):
-            await segment.seal()
-        disk.kill()
-        segment = await make_store("/data", disk=disk.mount()).open(name())
-        assert await segment.seal() == 1
-        disk.crash()
-        segment = await make_store("/data", disk=disk.mount()).open(name())
-        assert segment.sealed
-        assert segment.next_offset == 1
-
-
-async def test_a_rename_that_was_not_synced_is_synced_at_open() -> None:
-    for seed in range(20):
-        disk = SimDisk(random.Random(seed))
-        store = make_store("/data", disk=disk.mount())
-        disk.faults = [Fault("sync_directory", errno.EIO)]
-        with pytest.raises(StorageError):
-            await store.create(name())
-        disk.kill()
-        segment = await make_store("/data", disk=disk.mount()).create(name())
-        await segment.append(entry(0))
-        disk.crash()
-        segment = await make_store("/data", disk=disk.mount()).open(name())
-        assert segment.next_offset == 1
-
-
-async def test_damage_found_after_a_failed_sync_stops_the_segment() -> None:
-    disk = SimDisk(random.Random(1))
-    store = make_store("/data", disk=disk.mount())
-    segment = await store.create(name())
-    await segment.append(entry(0))
-    disk.corrupt(disk.paths()[0], 128 + 130)
-    disk.faults = [Fault("sync", errno.EIO)]
-    with pytest.raises(UnknownOutcomeError):
-        await segment.append(entry(1))
-    with pytest.raises(CorruptionError, match=r"0\.log"):
-        await segment.append(entry(1))
-    assert isinstance(segment.failed, CorruptionError)
-
-
-async def test_a_failed_append_has_to_come_again_before_later_ones() -> None:
-    disk = SimDisk(random.Random(1))
-    store = make_store("/data", disk=disk.mount())
-    segment = await store.create(name())
-    await segment.append(entry(0))
-    disk.faults = [Fault("write", errno.EIO)]
-    with pytest.raises(StorageError):
-        await segment.append(entry(1))
-    with pytest.raises(StorageError, match="sequence 1 failed"):
-        await segment.append(entry(2))
-    assert (await segment.append(entry(9, producer="other")))[0].first_offset == 1, "others go on"
-    assert (await segment.append(entry(1)))[0].first_offset == 2
-    with pytest.raises(StorageError, match="sequence 2 failed"):
-        await segment.append(entry(3))
-    segment.producer_attached("p")
-    assert (await segment.append(entry(3)))[0].first_offset == 3
-    await store.close()
 
 
 async def test_many_open_segments_share_few_descriptors(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from engine.errors import UnknownOutcomeError
-from engine.metadata import keys
+from engine.metadata import keys, unsure
 from engine.metadata.store import ABSENT, ANY, ConflictError, Expected, MetadataStore, OutcomeUnknownError, Session
 from engine.model.layout import SegmentLayout
 from engine.model.names import TopicName
@@ -206,14 +206,7 @@ class ScalableTopicResources:
         raise UnknownOutcomeError(f"the metadata store did not say whether what is below {prefix} was deleted")
 
     async def _delete(self, key: str, expected: Expected | int) -> None:
-        for _ in range(_WRITE_ATTEMPTS_MAX):
-            try:
-                await self.metadata.delete(key, expected)
-                return
-            except OutcomeUnknownError:
-                if await self.metadata.get(key) is None:
-                    return
-        raise UnknownOutcomeError(f"the metadata store did not say whether {key} was deleted; read it back")
+        await unsure.delete(self.metadata, key, expected)
 
 
 _DEPTH = keys.subscription(TopicName("t", "n", "l"), "s").count("/")

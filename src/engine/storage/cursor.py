@@ -22,10 +22,11 @@ from engine.errors import (
     FencedError,
     InvalidArgumentError,
     NotFoundError,
+    StorageError,
     UnknownOutcomeError,
 )
-from engine.metadata import keys
-from engine.metadata.store import ABSENT, ConflictError, Expected, MetadataStore, OutcomeUnknownError
+from engine.metadata import keys, unsure
+from engine.metadata.store import ABSENT, ConflictError, MetadataStore, OutcomeUnknownError
 from engine.model.names import SegmentName
 
 # In the metadata store: do not change. magic "ENCU", crc of the rest, version, position, size of the bitmap after it.
@@ -275,19 +276,23 @@ class CursorStore:
         return Cursor(self._metadata, key, position, acked, record.stat.version)
 
     async def create(self, segment: SegmentName, subscription: str, position: int) -> Cursor:
-        """The cursor; made at `position` when there is none. Durable when it returns."""
+        """The cursor; made at `position` when there is none. Durable when it returns. Raises StorageError."""
         key = keys.cursor(segment, subscription)
-        expected: Expected | int = ABSENT
-        try:
-            await self._metadata.put(key, pack(position, BitMap64()), expected)
-        except (ConflictError, OutcomeUnknownError):
-            if await self._metadata.get(key) is None:
-                raise
+        for _ in range(_SAVES_MAX):
+            try:
+                await self._metadata.put(key, pack(position, BitMap64()), ABSENT)
+            except ConflictError:
+                break
+            except OutcomeUnknownError:
+                continue  # should it have been made, the next attempt finds it there
+            break
+        else:
+            raise StorageError(f"{key}: the metadata store does not say whether it was made; try again")
         return await self.open(segment, subscription)
 
     async def delete(self, segment: SegmentName, subscription: str) -> bool:
         """Forget a cursor; False when there was none."""
-        return await self._metadata.delete(keys.cursor(segment, subscription))
+        return await unsure.delete(self._metadata, keys.cursor(segment, subscription))
 
     async def list(self, segment: SegmentName) -> list[tuple[str, int]]:
         """(subscription, position) of all cursors in a segment."""

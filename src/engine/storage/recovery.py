@@ -146,13 +146,10 @@ class _Opener:
         """The last file: closed in order, or read to its end and cut there."""
         handle = self._disk.open(file.path)
         try:
-            if file.closing is not None and file.closing.state is State.ROLLED:
-                raise CorruptionError(
-                    f"{file.path} was followed by a file from offset {file.closing.end_offset}, which is missing"
-                )
             if file.closing is None:
                 self._settle_open(file, handle)
             else:
+                _check_last(file, file.closing)
                 footer = file.read_footer(handle)
                 _take_closing(file, file.closing)
                 self._take_footer(file, handle, footer)
@@ -178,6 +175,7 @@ class _Opener:
         self.term = max(self.term, scan.term)
         _take_scan(file, scan)
         if footer is not None and self._closing_blocks[file] != _NO_CLOSING:
+            _check_last(file, footer)
             self._restore_closing(file, handle, footer)
         else:
             if footer is None and scan.position < size:
@@ -212,9 +210,15 @@ class _Opener:
         return Footer.unpack(image, file.salt)
 
     def _restore_closing(self, file: LogFile, handle: File, footer: Footer) -> None:
-        """The closing block was torn or damaged, and all it says can be had from the footer."""
-        state = footer.state
-        file.closing = file.close(handle, state, footer.end_offset, file.end_position, footer.snapshot)
+        """The closing block was torn or damaged, and all it says can be had from the footer.
+
+        The footer stays as it is: it is the only thing that tells a torn closing block from damage.
+        """
+        closing = Closing(
+            footer.state, footer.end_offset, file.end_position, len(footer.pack(file.salt)), footer.last_time_ms
+        )
+        file.closing = closing
+        file.write_closing_again(handle)
 
     def _check_torn(self, file: LogFile, handle: File, scan: log.Scan, size: int) -> None:
         """Raise CorruptionError when what follows the good entries was durable once."""
@@ -262,6 +266,12 @@ def feed_file(scan: log.Scan, handle: File) -> None:
             return
         if len(chunk) < SCAN_CHUNK or taken < n // 2:
             chunk = bytearray(2 * len(chunk))
+
+
+def _check_last(file: LogFile, end: Closing | Footer) -> None:
+    """Raise CorruptionError when another file has to follow this one."""
+    if end.state is State.ROLLED:
+        raise CorruptionError(f"{file.path} was followed by a file from offset {end.end_offset}, which is missing")
 
 
 def _take_closing(file: LogFile, closing: Closing) -> None:

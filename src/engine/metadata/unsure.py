@@ -1,0 +1,21 @@
+"""Writes whose outcome the store may leave open, done until it is known (DESIGN section 7: read back, then repeat)."""
+
+from __future__ import annotations
+
+from engine.errors import UnknownOutcomeError
+from engine.metadata.store import ANY, Expected, MetadataStore, OutcomeUnknownError
+
+ATTEMPTS_MAX = 8
+
+
+async def delete(metadata: MetadataStore, key: str, expected: Expected | int = ANY) -> bool:
+    """Delete a record; whether it was there. Raises ConflictError, UnknownOutcomeError."""
+    unsure = False
+    for _ in range(ATTEMPTS_MAX):
+        try:
+            return await metadata.delete(key, expected) or unsure
+        except OutcomeUnknownError:
+            unsure = True
+            if await metadata.get(key) is None:
+                return True
+    raise UnknownOutcomeError(f"the metadata store did not say whether {key} was deleted; read it back")
