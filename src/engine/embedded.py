@@ -31,24 +31,18 @@ class AsyncEngine(LocalClient):
     def __init__(self, broker: Broker, *, threadsafe: bool) -> None:
         super().__init__(broker.accept, broker.service_url, broker.admin, threadsafe=threadsafe)
         self._broker = broker
-        self._broker_closed = False
 
     @property
     def broker(self) -> Broker:
         """The broker itself."""
         return self._broker
 
-    async def close(self) -> None:
-        """Close every producer (flushing it) and consumer, then the broker.
-
-        Idempotent. Raises the first producer's failure.
-        """
+    async def _close(self) -> None:
+        """The broker ends last."""
         try:
-            await super().close()
+            await super()._close()
         finally:
-            if not self._broker_closed:
-                self._broker_closed = True
-                await self._broker.close()
+            await self._broker.close()
 
 
 class Engine(Client):

@@ -15,6 +15,7 @@ from bisect import bisect_right
 from engine.errors import InvalidArgumentError, UnsupportedError
 
 cdef uint64_t OFFSET_MAX = <uint64_t> 1 << 62
+cdef Origin NOWHERE = new_origin("", None, {})
 
 
 # Check whole entries back to back. `next_offset`: the first entry ends above it, the others begin at it or above; it is
@@ -86,6 +87,9 @@ cdef class MessageBatch:
     {segment: next offset} of everything delivered up to and including that message. redelivered:
     {segment: [(first offset, last offset, count)]}.
     """
+
+    def __cinit__(self):
+        self.origin, self.parts = NOWHERE, []
 
     def __init__(self, str topic not None, slices, base, make_id, redelivered=None):
         cdef Slice slice
@@ -232,6 +236,15 @@ cdef class MessageBatch:
 
     def __repr__(self):
         return f"<MessageBatch topic={self.topic!r} messages={self.count} segments={self.segments}>"
+
+    def __copy__(self):
+        return self  # nothing of it ever changes
+
+    def __deepcopy__(self, memo):
+        return self
+
+    def __reduce__(self):
+        raise TypeError("a MessageBatch is a view of what was received; pickle to_arrow(), or its keys and values")
 
 
 cdef MessageBatch batch_of(Origin origin, list parts, Py_ssize_t count):

@@ -53,9 +53,5 @@ cdef class Message:
     cdef Slice slice
     cdef uint32_t index
 
-# Message `index` of a slice that belongs to a delivery.
-cdef inline Message message_at(Slice slice, uint32_t index):
-    cdef Message message = Message.__new__(Message)
-    message.slice = slice
-    message.index = index
-    return message
+# Message `index` of a slice that belongs to a delivery. The only way to make one.
+cdef Message message_at(Slice slice, uint32_t index)

@@ -2,6 +2,7 @@
 """Messages: lazy views of one place in an entry, and what those of one delivery share."""
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.object cimport PyTypeObject, newfunc
 from engine._native.entry cimport Entry, instant
 from libc.stdint cimport int32_t, uint32_t, uint64_t
 
@@ -188,3 +189,27 @@ cdef class Message:
             f"<Message topic={self.topic!r} segment={self.segment_id} offset={self.offset} "
             f"key={self.key!r} size={self.size}>"
         )
+
+    def __copy__(self):
+        return self  # nothing of it ever changes
+
+    def __deepcopy__(self, memo):
+        return self
+
+    def __reduce__(self):
+        raise TypeError("a Message is a view of what was received; pickle its value, key, properties or id.to_bytes()")
+
+
+cdef Message message_at(Slice slice, uint32_t index):
+    cdef Message message = Message.__new__(Message)
+    message.slice = slice
+    message.index = index
+    return message
+
+
+# Takes the place of Message's tp_new, for Message.__new__(): one without a slice would read from nowhere.
+cdef object _refuse_new(object kind, object args, object keywords):
+    raise TypeError("messages are received, not made")
+
+
+(<PyTypeObject*> Message).tp_new = <newfunc> _refuse_new

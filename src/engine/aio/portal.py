@@ -40,7 +40,7 @@ class Portal:
         TimeoutError, AlreadyClosedError after close().
         """
         try:
-            self._check_thread()
+            self.check_thread()
         except InvalidArgumentError:
             coroutine.close()
             raise
@@ -61,7 +61,7 @@ class Portal:
 
     def call(self, function: Callable[..., T], *args: Any) -> T:
         """Call a plain function on the loop thread and wait for its result."""
-        self._check_thread()
+        self.check_thread()
         future: concurrent.futures.Future[T] = concurrent.futures.Future()
         self.call_soon_threadsafe(_call_into, future, function, args)
         return future.result()
@@ -85,7 +85,7 @@ class Portal:
 
     def close(self) -> None:
         """Cancel what still runs, stop the loop and wait for the thread. Idempotent."""
-        self._check_thread()
+        self.check_thread()
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -93,7 +93,8 @@ class Portal:
         self._thread.join()
         atexit.unregister(self.close)
 
-    def _check_thread(self) -> None:
+    def check_thread(self) -> None:
+        """Raise InvalidArgumentError on the portal's own thread."""
         if self.in_loop_thread:
             raise InvalidArgumentError("a blocking call was made on the event loop's own thread; await there instead")
 

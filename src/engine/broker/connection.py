@@ -36,6 +36,7 @@ class Connection:
     """
 
     __slots__ = (
+        "_abandoned",
         "_heard",
         "_held",
         "_opening",
@@ -70,6 +71,7 @@ class Connection:
         self.registrations: dict[int, Registration] = {}
         self.closed_ids: set[int] = set()  # producers this end has closed; what was on its way to them is dropped
         self._opening: set[int] = set()
+        self._abandoned: set[int] = set()  # of those, what the client has closed before it was open
         # Why frames are not read at the moment, and how many requests are under way.
         self._held: set[str] = set()
         self._requests = 0
@@ -207,6 +209,16 @@ class Connection:
     def unclaim(self, ident: int) -> None:
         """The opening has ended, either way."""
         self._opening.discard(ident)
+        self._abandoned.discard(ident)
+
+    def abandon(self, ident: int) -> None:
+        """The client has closed what may still be opening."""
+        if ident in self._opening:
+            self._abandoned.add(ident)
+
+    def wants(self, ident: int) -> bool:
+        """Whether the client is there and still wants what is being opened."""
+        return not self.closed and ident not in self._abandoned
 
     def start(self, request_id: int, work: Coroutine[Any, Any, Any]) -> None:
         """Do it in the background and answer: nothing (it answers itself), or SUCCESS with the dict it returns."""

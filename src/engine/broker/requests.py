@@ -11,6 +11,7 @@ from engine.broker.dispatcher import check_ranges
 from engine.broker.topics import WAIT, HostedSegment
 from engine.broker.watch import DagWatchSession
 from engine.errors import (
+    AlreadyClosedError,
     EngineError,
     InvalidArgumentError,
     NotFoundError,
@@ -121,10 +122,9 @@ async def _open_producer(connection: Connection, header: Header) -> None:
     if hosted.segment.sealed:
         raise SegmentSealedError(f"{hosted.name} is sealed at {hosted.segment.next_offset}")
     await _evict_dead(connection, lambda: [p.connection for p in hosted.producer_rivals(name, access)])
-    while access == WAIT and hosted.producer_rivals(name, access) and not connection.closed:
+    while access == WAIT and hosted.producer_rivals(name, access) and connection.wants(ident):
         await hosted.producer_left()
-    if connection.closed:
-        return
+    _check_wanted(connection, ident)
     producer = hosted.attach_producer(connection, ident, name, access)
     connection.producers[ident] = producer
     connection.closed_ids.discard(ident)
@@ -149,6 +149,7 @@ def close_producer(connection: Connection, header: Header, payload: memoryview) 
     producer = connection.producers.get(header["producer_id"])
     if producer is not None:
         producer.close()
+    connection.abandon(header["producer_id"])
     connection.closed_ids.discard(header["producer_id"])
     if header.get("request_id"):
         connection.succeed(header["request_id"])
@@ -171,9 +172,9 @@ async def _subscribe(connection: Connection, header: Header, attach: Attach) -> 
     check_name(header["consumer_name"], "consumer name")
     hosted = await _host(connection, header["topic"])
     consumer, position = await attach(connection, hosted, header)
-    if connection.closed:
+    if not connection.wants(consumer.ident):
         consumer.close()
-        return
+        _check_wanted(connection, consumer.ident)
     connection.consumers[consumer.ident] = consumer
     success = {
         "request_id": header["request_id"],
@@ -186,6 +187,7 @@ async def _subscribe(connection: Connection, header: Header, attach: Attach) -> 
 
 
 async def _attach_reader(connection: Connection, hosted: HostedSegment, header: Header) -> tuple[Consumer, int]:
+    hosted.check_open()
     segment = hosted.segment
     start = min(max(header.get("start") or 0, segment.first_offset), segment.durable_offset)
     return LoneReader(connection, header["consumer_id"], hosted, header["consumer_name"], start=start), start
@@ -195,6 +197,9 @@ async def _attach_exclusive(connection: Connection, hosted: HostedSegment, heade
     name = header["consumer_name"]
     subscription = await _subscription(connection, hosted, header, SubscriptionKind.STREAM)
     await _evict_dead(connection, lambda: subscription.rivals(name, queue=False))
+    if subscription.is_read_elsewhere(connection):  # by its later session, if this is the held-up word of a dead one
+        await connection.prove_alive()
+    _check_wanted(connection, header["consumer_id"])
     return subscription.attach_exclusive(connection, header["consumer_id"], name), subscription.start
 
 
@@ -245,6 +250,7 @@ def close_consumer(connection: Connection, header: Header, payload: memoryview) 
     consumer = connection.consumers.get(header["consumer_id"])
     if consumer is not None:
         consumer.close()
+    connection.abandon(header["consumer_id"])
     if header.get("request_id"):
         connection.succeed(header["request_id"])
 
@@ -280,6 +286,12 @@ async def _host(connection: Connection, text: str) -> HostedSegment:
         raise NotFoundError(f"{name} is not in the layout; segment {info.segment_id} has the range {info.hash_range}")
     spec = await broker.service.segment_spec(name.topic, name.segment_id)
     return await broker.hosting.open(spec, create=info.active)
+
+
+def _check_wanted(connection: Connection, ident: int) -> None:
+    """Raise when the client has gone, or changed its mind: it must not take anything from whoever came after it."""
+    if not connection.wants(ident):
+        raise AlreadyClosedError(f"{ident} was closed before it was open")
 
 
 async def _evict_dead(connection: Connection, rivals: Callable[[], list[Connection]]) -> None:

@@ -12,7 +12,8 @@ from engine.broker.consumers import Consumer, LoneReader, Range, SegmentReader
 from engine.broker.dispatcher import QueueConsumer, QueueDispatcher
 from engine.broker.producers import Producer
 from engine.broker.rates import Rate
-from engine.errors import ConsumerBusyError, EngineError, FencedError, InvalidArgumentError, ProducerBusyError
+from engine.broker.redelivery import RedeliveryCounts
+from engine.errors import ConsumerBusyError, EngineError, FencedError, InvalidArgumentError, NotOwnerError, ProducerBusyError
 
 if TYPE_CHECKING:
     from engine.broker.connection import Connection
@@ -33,7 +34,7 @@ ACCESS_MODES = (SHARED, EXCLUSIVE, FENCING, WAIT)
 class HostedSubscription:
     """One subscription in one segment: its cursor, and either one exclusive consumer or a queue. Loop thread only."""
 
-    __slots__ = ("_dispatcher", "_drained", "_lone", "cursor", "hosted", "name", "out")
+    __slots__ = ("_dispatcher", "_drained", "_lone", "cursor", "hosted", "name", "out", "redeliveries")
 
     def __init__(self, hosted: HostedSegment, name: str, cursor: Cursor) -> None:
         self.hosted = hosted
@@ -43,6 +44,13 @@ class HostedSubscription:
         self._lone: LoneReader | None = None
         self._dispatcher: QueueDispatcher | None = None
         self._drained: Bag[Callable[[], None]] = Bag()
+        # How often each message came back; kept while no queue consumer is attached, forgotten at a restart.
+        self.redeliveries = RedeliveryCounts()
+
+    @property
+    def in_use(self) -> bool:
+        """Whether anybody is attached or waits, or there are counts of redeliveries, which are nowhere else."""
+        return bool(self.consumers or self._drained or self.redeliveries)
 
     @property
     def consumers(self) -> list[Consumer]:
@@ -64,8 +72,9 @@ class HostedSubscription:
     def attach_exclusive(self, connection: Connection, ident: int, name: str) -> LoneReader:
         """The consumer that reads alone; one of the same name is its own earlier session and makes room.
 
-        Raises ConsumerBusyError.
+        Raises ConsumerBusyError, NotOwnerError.
         """
+        self.hosted.check_open()
         if self._dispatcher is not None:
             raise ConsumerBusyError(f"{self} is read by queue consumers; an ordered consumer cannot join them")
         if self._lone is not None:
@@ -76,7 +85,8 @@ class HostedSubscription:
         return self._lone
 
     def attach_queue(self, connection: Connection, ident: int, name: str, priority: int) -> QueueConsumer:
-        """One more consumer of the queue. Raises ConsumerBusyError."""
+        """One more consumer of the queue. Raises ConsumerBusyError, NotOwnerError."""
+        self.hosted.check_open()
         if self._lone is not None:
             raise ConsumerBusyError(f"{self} is read by the ordered consumer {self._lone.name!r}; a queue cannot join")
         if self._dispatcher is None:
@@ -90,6 +100,10 @@ class HostedSubscription:
         if self._lone is not None:
             return [self._lone.connection] if queue or self._lone.name != name else []
         return [] if queue else [c.connection for c in self.consumers]
+
+    def is_read_elsewhere(self, connection: Connection) -> bool:
+        """Whether an exclusive consumer is attached over another connection."""
+        return self._lone is not None and self._lone.connection is not connection
 
     def lone_left(self, consumer: LoneReader) -> None:
         """The exclusive consumer has detached."""
@@ -150,7 +164,8 @@ class HostedSubscription:
 class HostedSegment:
     """One open segment. Loop thread only."""
 
-    __slots__ = ("_vacancy", "incoming", "name", "producers", "readers", "segment", "spec", "subscriptions", "term")
+    __slots__ = ("_vacancy", "closed", "idle_since", "incoming", "name", "producers", "readers", "segment", "spec",
+                 "subscriptions", "term")  # fmt: skip
 
     def __init__(self, spec: SegmentSpec, segment: Segment, term: int) -> None:
         self.spec = spec
@@ -161,6 +176,8 @@ class HostedSegment:
         self.producers: dict[str, Producer] = {}
         self.subscriptions: dict[str, HostedSubscription] = {}
         self.readers: Bag[SegmentReader] = Bag()
+        self.closed = False  # unloaded; nobody may attach any more
+        self.idle_since: float | None = None  # the loop's time since when nobody was seen here
         self._vacancy: list[asyncio.Future[None]] = []  # those who wait for a producer to leave, first come first
 
     # -- producers -------------------------------------------------------------------------------------------------
@@ -176,8 +193,9 @@ class HostedSegment:
     def attach_producer(self, connection: Connection, ident: int, name: str, access: str) -> Producer:
         """A producer. One of the same name on the same connection is its own earlier attachment and makes room.
 
-        Raises ProducerBusyError.
+        Raises ProducerBusyError, NotOwnerError.
         """
+        self.check_open()
         for rival in self.producer_rivals(name, access):
             if rival.name == name and rival.connection is connection:
                 rival.close(FencedError(f"the producer {name!r} attached again"))
@@ -214,8 +232,15 @@ class HostedSegment:
 
     @property
     def in_use(self) -> bool:
-        """Whether anybody is attached."""
-        return bool(self.producers or self.readers)
+        """Whether anybody is attached, or something is on its way or remembered that a file does not hold."""
+        if self.producers or self.readers or self.segment.next_offset != self.segment.durable_offset:
+            return True
+        return any(subscription.in_use for subscription in self.subscriptions.values())
+
+    def check_open(self) -> None:
+        """Raise NotOwnerError when it was unloaded since it was looked up: look again."""
+        if self.closed:
+            raise NotOwnerError(f"{self.name} was idle and has just been closed; attach again")
 
     def reading_failed(self, reader: SegmentReader, error: BaseException) -> None:
         """A read from disk failed: those who wait for it are told, nobody is given less than was stored (D6)."""

@@ -94,12 +94,12 @@ class Attachment:
         self._owner = owner
         self._connection: Connection | None = None
         self._consumer_id = 0
+        self._opening: tuple[Connection, int] | None = None  # asked for and not answered yet
         self._ended_id = 0
         self._attaching = False
         self._attached_again: asyncio.Event = asyncio.Event()
-        self._owed = (
-            0  # acknowledgements that were lost with an attachment; nothing is asked for before they are through
-        )
+        # Acknowledgements that were lost with an attachment; nothing is asked for before they are through.
+        self._owed = 0
 
     @property
     def connected(self) -> bool:
@@ -194,6 +194,7 @@ class Attachment:
             "start": self.expected if self.mode == READER else None,
             "initial_position": owner.options.initial_position if owner.options.subscription is not None else None,
         }
+        self._ended_id, self._opening = 0, (connection, consumer_id)  # ids repeat from connection to connection
         connection.attach(consumer_id, self)
         try:
             answer = await connection.request(Command.SUBSCRIBE, header, owner.pool.options.operation_timeout)
@@ -202,10 +203,13 @@ class Attachment:
             if not isinstance(e, EngineError) or isinstance(e, TimeoutError):
                 self._say_close(connection, consumer_id)
             raise
+        finally:
+            self._opening = None
         if self.closed or self.draining or connection.lost is not None:
             self._say_close(connection, consumer_id)
             return
         if self._ended_id == consumer_id:
+            connection.detach(consumer_id)
             raise NotOwnerError(f"{self.name}: the attachment ended as it began")
         self._connection, self._consumer_id = connection, consumer_id
         self.position = self.expected = self.confirmed = answer["position"]
@@ -239,18 +243,18 @@ class Attachment:
 
     async def acknowledged(
         self, sent: asyncio.Future[Any] | None, ack_type: str, *, position: int | None = None, ranges: Any = None
-    ) -> None:
-        """Wait for an ACK that start_ack() has sent; send it again after a loss.
+    ) -> bool:
+        """Wait for an ACK that start_ack() has sent; send it again after a loss. True when it is durable.
 
-        Raises what the broker answers, TimeoutError.
-
-        An attachment that was given up takes the acknowledgement with it: its messages are someone else's by now.
+        False when the attachment was given up first: it takes the acknowledgement with it, its messages are someone
+        else's by now. Raises what the broker answers, TimeoutError.
         """
         timeout = self._owner.pool.options.operation_timeout
         try:
             async with asyncio.timeout(timeout):
-                if sent is None or not await self._confirmed(sent):
-                    await self._send_again(ack_type, position, ranges)
+                durable = sent is not None and await self._confirmed(sent)
+                if not durable and not await self._send_again(ack_type, position, ranges):
+                    return False
         except builtins.TimeoutError as e:
             if isinstance(e, EngineError):
                 raise
@@ -260,16 +264,21 @@ class Attachment:
             ranges = [[0, position - 1]]
         if self.position < self.again_upto and any(first < self.again_upto for first, _ in ranges):
             self._owner.acknowledged_again(self, ranges)
+        return True
 
-    async def _send_again(self, ack_type: str, position: int | None, ranges: Any) -> None:
-        """Over the next attachment, before that one asks for messages: they would come again (C2, O2)."""
+    async def _send_again(self, ack_type: str, position: int | None, ranges: Any) -> bool:
+        """Over the next attachment, before that one asks for messages: they would come again (C2, O2).
+
+        False when there is none any more.
+        """
         self._owed += 1
         try:
             while not (self.closed or self.draining):
                 await self._attached_again.wait()
                 sent = self.start_ack(ack_type, position=position, ranges=ranges)
                 if sent is not None and await self._confirmed(sent):
-                    return
+                    return True
+            return False
         finally:
             self._owed -= 1
             if not self._owed and self._connection is not None:
@@ -307,21 +316,24 @@ class Attachment:
 
     def give_up(self) -> None:
         """End it without waiting for the broker's word. Idempotent."""
+        connection = self._end()
+        if connection is not None:
+            self._say_close(connection, self._consumer_id)
+
+    def _end(self) -> Connection | None:
+        """The connection over which the broker is still to be told."""
         self.closed = True
         connection = self._connection
         self._detach()
-        if connection is not None:
-            self._say_close(connection, self._consumer_id)
+        if self._opening is not None:
+            self._say_close(*self._opening)
         self._attached_again.set()
         self.tried.set()
+        return connection
 
     async def close(self) -> None:
         """End it and wait for the broker to confirm. Acknowledges nothing. Idempotent."""
-        self.closed = True
-        connection = self._connection
-        self._detach()
-        self._attached_again.set()
-        self.tried.set()
+        connection = self._end()
         if connection is not None and connection.lost is None:
             try:
                 header = {"consumer_id": self._consumer_id}
@@ -330,9 +342,8 @@ class Attachment:
                 log.debug("%s: closing the consumer: %s", self.name, e)
 
 
-async def all_acknowledged(waits: list[Coroutine[Any, Any, None]]) -> None:
-    """Await each; without a task where there is but one."""
+async def all_acknowledged(waits: list[Coroutine[Any, Any, bool]]) -> list[bool]:
+    """The outcome of each; without a task where there is but one."""
     if len(waits) == 1:
-        await waits[0]
-    else:
-        await asyncio.gather(*waits)
+        return [await waits[0]]
+    return await asyncio.gather(*waits)

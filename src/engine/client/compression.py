@@ -1,6 +1,7 @@
 """How an entry's body is compressed: lz4 (block format) and zstd (level 3), through their packages.
 
-The entry's header says the codec and the size before compression, so neither format carries a size of its own.
+The entry's header says the codec and the size before compression. It is believed only as far as the limits go: no
+body makes this side allocate more than an entry may hold, nor more than its header says.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import lz4.block
 import zstandard
 
 from engine.errors import CorruptionError, InvalidArgumentError
+from engine.limits import ENTRY_SIZE_MAX
 
 # In every entry's header: do not change.
 NONE = 0
@@ -48,20 +50,34 @@ def decompressor() -> Callable[[int, Any, int], bytes]:
 
     It raises CorruptionError for a damaged body.
     """
-    zstd = zstandard.ZstdDecompressor()
+    zstd = zstandard.ZstdDecompressor(max_window_size=ENTRY_SIZE_MAX)
 
     def decompress(codec: int, body: Any, raw_size: int) -> bytes:
+        if not 0 <= raw_size <= ENTRY_SIZE_MAX:
+            raise CorruptionError(f"an entry's header says {raw_size:,} bytes when decompressed; the limit is lower")
         try:
             if codec == LZ4:
                 raw = bytes(lz4.block.decompress(body, uncompressed_size=raw_size))
             elif codec == ZSTD:
-                raw = zstd.decompress(body, max_output_size=raw_size)
+                raw = _decompress_zstd(zstd, body, raw_size)
             else:
                 raise CorruptionError(f"an entry names the unknown compression {codec}")
         except (lz4.block.LZ4BlockError, zstandard.ZstdError) as e:
             raise CorruptionError(f"an entry's body does not decompress: {e}") from e
         if len(raw) != raw_size:
-            raise CorruptionError(f"an entry's body has {len(raw)} bytes when decompressed; its header says {raw_size}")
+            raise _wrong_size(len(raw), raw_size)
         return raw
 
     return decompress
+
+
+def _decompress_zstd(zstd: zstandard.ZstdDecompressor, body: Any, raw_size: int) -> bytes:
+    """The body; where its frame states a size, the package allocates that size, whatever it is told to."""
+    stated = zstandard.frame_content_size(body)  # -1: it states none
+    if stated not in (-1, raw_size):
+        raise _wrong_size(stated, raw_size)
+    return zstd.decompress(body, max_output_size=raw_size)
+
+
+def _wrong_size(size: int, raw_size: int) -> CorruptionError:
+    return CorruptionError(f"an entry's body has {size:,} bytes when decompressed; its header says {raw_size:,}")

@@ -291,6 +291,7 @@ class Lane:
             "access_mode": owner.access_mode,
         }
         timeout = None if owner.access_mode == "wait_for_exclusive" else owner.pool.options.operation_timeout
+        self._ended_id = 0  # ids repeat from connection to connection
         connection.attach(producer_id, self)
         try:
             answer = await connection.request(Command.PRODUCER, header, timeout)
@@ -303,6 +304,7 @@ class Lane:
             self._say_close(connection, producer_id)
             return
         if self._ended_id == producer_id:
+            connection.detach(producer_id)
             raise NotOwnerError(f"{self.segment.name}: the attachment ended as it began")
         self._connection, self._producer_id = connection, producer_id
         self.last_sequence = answer["last_sequence"]

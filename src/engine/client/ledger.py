@@ -6,6 +6,7 @@ An entry enters when it is sealed and leaves exactly once: acknowledged, failed,
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from functools import partial
 from engine._native.batcher import Batcher, SealedEntry
 from engine.errors import TimeoutError
 from engine.model.positions import MessageId
+
+log = logging.getLogger(__name__)
 
 # There is room again when no more than this share of the limit is in use: enough to send a burst without looking.
 ROOM_SHARE = 0.75
@@ -123,23 +126,26 @@ class Ledger:
                 if not future.done():
                     future.set_exception(error)
         self.messages_failed += messages
-        if unheard:
-            self._error = self._error or error
-            if self._on_error is not None:
-                self._on_error(error)
-        self._left(freed, messages)
+        self._left(freed, messages, error if unheard else None)
 
     def fail_all(self, error: Exception) -> None:
         """Everything on its way fails."""
         self.fail(list(self._outstanding), error)
 
-    def _left(self, freed: int, messages: int) -> None:
+    def _left(self, freed: int, messages: int, unheard: Exception | None = None) -> None:
+        """Entries have left; `unheard` is what befell messages that nobody waits for."""
+        self._error = self._error or unheard
         if messages:
             self._batcher.release(freed, messages)
         if self._room and self.has_room:
             self._wake_room()
         if self._flushes:
             self._wake_flushes()
+        if unheard is not None and self._on_error is not None:
+            try:
+                self._on_error(unheard)
+            except Exception:  # the user's own; what is on its way must not suffer
+                log.exception("on_error of a producer failed")
 
     def _expire(self) -> None:
         """One timer per producer: fail what is past its deadline, come back for the next."""

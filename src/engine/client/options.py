@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import ssl
 from collections.abc import Callable, Mapping
@@ -30,6 +31,7 @@ from engine.wire.stream import Connector
 
 ACCESS_MODES = ("shared", "exclusive", "exclusive_with_fencing", "wait_for_exclusive")
 INITIAL_POSITIONS = ("earliest", "latest")
+SECONDS_MAX = 1e9  # 31 years: what an event loop's timers can count
 
 
 def check_number(name: str, value: Any, low: float, high: float | None = None, *, whole: bool = False) -> None:
@@ -40,7 +42,7 @@ def check_number(name: str, value: Any, low: float, high: float | None = None, *
     )
     if isinstance(value, bool) or not isinstance(value, kinds):
         raise InvalidArgumentError(f"{name} is {value!r}; {right} is right")
-    if not value >= low or (high is not None and value > high):
+    if not low <= value < math.inf or (high is not None and value > high):
         raise InvalidArgumentError(f"{name} is {value}; {right} is right")
 
 
@@ -51,10 +53,15 @@ def check_choice(name: str, value: Any, choices: tuple[str | None, ...]) -> str:
     return str(value)
 
 
+def check_seconds(name: str, value: Any, low: float = 0) -> None:
+    """Raise InvalidArgumentError unless `value` is a number of seconds, at least `low`, that a timer can wait."""
+    check_number(name, value, low, SECONDS_MAX)
+
+
 def check_timeout(timeout: float | None) -> None:
     """Raise InvalidArgumentError unless it is None (no limit) or a number of seconds, 0 or more."""
     if timeout is not None:
-        check_number("timeout", timeout, 0)
+        check_seconds("timeout", timeout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +153,7 @@ class ClientOptions:
 
     def __post_init__(self) -> None:
         check_number("memory_limit", self.memory_limit, ENTRY_SIZE_MAX, whole=True)
-        check_number("operation_timeout", self.operation_timeout, 0.001)
+        check_seconds("operation_timeout", self.operation_timeout, 0.001)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,14 +167,13 @@ class ProducerOptions:
     send_timeout: float = SEND_TIMEOUT_S
     max_pending_bytes: int = PENDING_BYTES_MAX
     initial_sequence_id: int | None = None
-    properties: Mapping[str, str] | None = None
     on_error: Callable[[Exception], object] | None = None
 
     def __post_init__(self) -> None:
         if self.name is not None:
             check_name(self.name, "producer name")
         check_choice("access_mode", self.access_mode, ACCESS_MODES)
-        check_number("send_timeout", self.send_timeout, 0.001)
+        check_seconds("send_timeout", self.send_timeout, 0.001)
         check_number("max_pending_bytes", self.max_pending_bytes, MESSAGE_SIZE_MAX, whole=True)
         if self.initial_sequence_id is not None:
             check_number("initial_sequence_id", self.initial_sequence_id, -1, 2**63 - 1, whole=True)

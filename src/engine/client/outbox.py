@@ -18,7 +18,7 @@ from engine.client.compression import Compressor, compressor
 from engine.client.lane import Lane
 from engine.client.ledger import Ledger
 from engine.client.options import ProducerOptions
-from engine.client.pool import Pool
+from engine.client.pool import Pool, call_threadsafe
 from engine.client.topic import TopicLayout, TopicSession, persist
 from engine.errors import EngineError, ProtocolError, TimeoutError, UnsupportedError
 from engine.model.names import TopicName
@@ -95,6 +95,7 @@ class Outbox:
             on_sealed=self._on_loop(self._sealed),
             on_full=on_full,
             now_ms=self.pool.options.clock.time_ms,
+            delays=False,  # nobody holds a message back yet; better refused than delivered at once
         )
         self.ledger = Ledger(
             self.batcher,
@@ -110,7 +111,7 @@ class Outbox:
         if not self.pool.options.threadsafe:
             return function
         loop = self._loop
-        return lambda: _call_unless_closed(loop, function)
+        return lambda: call_threadsafe(loop, function)
 
     async def release(self) -> None:
         """End every attachment."""
@@ -231,11 +232,6 @@ class Outbox:
         self.send_open()
         for lane in self._lanes.values():
             lane.fail_queued(error)
-
-
-def _call_unless_closed(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(function)
 
 
 def _key_hash(layout: TopicLayout) -> int:

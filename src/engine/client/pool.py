@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from engine.aio.backoff import Backoff
 from engine.aio.tasks import Supervisor
@@ -13,6 +14,15 @@ from engine.wire.stream import FrameStream
 
 BACKOFF_S_FIRST = 0.02
 BACKOFF_S_MAX = 5.0
+
+
+def call_threadsafe(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
+    """Have the loop call it soon, from any thread; nothing when the loop has ended, and everything on it."""
+    try:
+        loop.call_soon_threadsafe(function)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise
 
 
 class Pool:

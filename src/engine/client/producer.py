@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from engine._native.batcher import MessageColumns
+from engine.aio.once import Once
 from engine.client.ledger import ProducerStatistics
 from engine.client.options import ProducerOptions
 from engine.client.outbox import Outbox
@@ -30,6 +31,7 @@ class AsyncProducer:
         self._outbox = Outbox(pool, topic, name, options)
         self._loop = asyncio.get_running_loop()
         self._closed = False
+        self._end = Once()
 
     async def start(self, on_full: Callable[[], None] | None = None) -> None:
         """Look the topic up, attach where the access mode or the name asks for it, take messages."""
@@ -188,9 +190,10 @@ class AsyncProducer:
 
     async def close(self) -> None:
         """Flush, then end. Idempotent. Raises what flush() raises, after everything is closed."""
-        if self._closed:
-            return
         self._closed = True
+        await self._end.run(self._close)
+
+    async def _close(self) -> None:
         try:
             if self._outbox.failure is None:
                 await self.flush()
@@ -201,6 +204,9 @@ class AsyncProducer:
             await self._outbox.release()
             if self.on_closed is not None:
                 self.on_closed(self)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} of {self._topic}{' (closed)' if self._closed else ''}>"
 
     async def __aenter__(self) -> AsyncProducer:
         return self

@@ -7,12 +7,12 @@ from __future__ import annotations
 from engine._native.batch import MessageBatch
 from engine._native.message import Message
 from engine.client.attachment import QUEUE, Attachment, all_acknowledged
-from engine.client.options import ConsumerOptions
+from engine.client.options import ConsumerOptions, check_seconds
 from engine.client.pool import Pool
 from engine.client.producer import refuse_transaction
-from engine.client.receiver import Receiver
+from engine.client.receiver import Receiver, check_topic, id_of
 from engine.client.topic import TopicLayout
-from engine.errors import EngineError, InvalidArgumentError, NotFoundError
+from engine.errors import EngineError, NotFoundError
 from engine.model.names import TopicName
 from engine.model.positions import MessageId
 from engine.wire.commands import Command
@@ -88,7 +88,11 @@ class AsyncQueueConsumer(Receiver):
             if attachment is None:
                 continue
             under_way.append((attachment, ranges, attachment.start_ack("individual", ranges=ranges)))
-        await all_acknowledged([a.acknowledged(sent, "individual", ranges=ranges) for a, ranges, sent in under_way])
+        saved = await all_acknowledged(
+            [a.acknowledged(sent, "individual", ranges=ranges) for a, ranges, sent in under_way]
+        )
+        if not all(saved):
+            self._check_open()  # closed meanwhile: nothing was saved; else the segment is done with, all acknowledged
 
     async def negative_acknowledge(self, x: Message | MessageId | MessageBatch, *, delay: float = NACK_DELAY_S) -> None:
         """Hand back: it is delivered again `delay` seconds later (at the latest when this consumer closes).
@@ -97,8 +101,10 @@ class AsyncQueueConsumer(Receiver):
 
         Raises AlreadyClosedError, InvalidArgumentError.
         """
+        check_seconds("delay", delay)
+        found = ranges_of(x, self._topic)
         self._check_open()
-        for segment_id, ranges in ranges_of(x, self._topic).items():
+        for segment_id, ranges in found.items():
             attachment = self._attachment(segment_id)
             if attachment is None:
                 continue
@@ -115,16 +121,9 @@ class AsyncQueueConsumer(Receiver):
 def ranges_of(x: object, topic: str) -> Ranges:
     """The offsets that `x` names, by segment. Raises InvalidArgumentError."""
     if isinstance(x, MessageBatch):
+        check_topic(x, x.topic, topic)
         return _ranges_of_batch(x)
-    ident = x.id if isinstance(x, Message) else x
-    if not isinstance(ident, MessageId):
-        raise InvalidArgumentError(
-            f"cannot acknowledge {type(x).__name__}; a Message, MessageId or MessageBatch is right"
-        )
-    if ident.topic is not None and ident.topic != topic:
-        raise InvalidArgumentError(f"{ident!r} cannot be acknowledged on {topic}")
-    if ident.segment_id < 0 or ident == MessageId.latest:
-        raise InvalidArgumentError(f"{ident!r} names no message")
+    ident = id_of(x, topic)
     return {ident.segment_id: [[ident.offset, ident.offset]]}
 
 

@@ -12,17 +12,18 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from engine._native.batch import MessageBatch, decode_block
 from engine._native.entry_queue import EntryQueue
 from engine._native.message import Message
+from engine.aio.once import Once
 from engine.client.attachment import QUEUE, SHARED, Attachment
 from engine.client.compression import decompressor
 from engine.client.options import ConsumerOptions, check_number, check_timeout
-from engine.client.pool import Pool
+from engine.client.pool import Pool, call_threadsafe
 from engine.client.topic import TopicLayout, TopicSession
-from engine.errors import AlreadyClosedError, CorruptionError, EngineError
+from engine.errors import AlreadyClosedError, CorruptionError, EngineError, InvalidArgumentError
 from engine.limits import READ_BLOCK_SIZE, RECEIVE_QUEUE_BYTES
 from engine.model.names import TopicName
 from engine.model.positions import MessageId
@@ -73,6 +74,7 @@ class Receiver(ABC):
         self._turns: deque[_Turn] = deque()
         self._failure: EngineError | None = None
         self._closed = False
+        self._end = Once()
         # What arrived and what was credited again, in total; what is between the two is queued or due.
         self._pushed_messages = self._pushed_bytes = 0
         self._credited_messages = self._credited_bytes = 0
@@ -135,7 +137,7 @@ class Receiver(ABC):
         found = self._pop_message() if max_messages is None else self._pop_batch(max_messages, max_bytes)
         if found is not None and not self._returning and self._must_look():
             self._returning = True
-            self._loop.call_soon_threadsafe(self._return_credit)
+            call_threadsafe(self._loop, self._return_credit)
         return found
 
     def _pop_message(self) -> Message | None:
@@ -314,9 +316,10 @@ class Receiver(ABC):
 
     async def close(self) -> None:
         """Leave. Acknowledges nothing (SEMANTICS 13); receives that wait raise AlreadyClosedError. Idempotent."""
-        if self._closed:
-            return
         self._closed = True
+        await self._end.run(self._close)
+
+    async def _close(self) -> None:
         closed = AlreadyClosedError(f"the consumer {self.options.name} of {self._topic} was closed")
         self.fail(closed)
         self._failure = closed
@@ -329,8 +332,30 @@ class Receiver(ABC):
             if self.on_closed is not None:
                 self.on_closed(self)
 
-    async def __aenter__(self) -> Any:
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} of {self._topic}{' (closed)' if self._closed else ''}>"
+
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+
+def id_of(x: object, topic: str) -> MessageId:
+    """The id of what is to be acknowledged. Raises InvalidArgumentError when it is none, or not of this topic."""
+    ident = x.id if isinstance(x, Message) else x
+    if not isinstance(ident, MessageId):
+        raise InvalidArgumentError(
+            f"cannot acknowledge {type(x).__name__}; a Message, MessageId or MessageBatch is right"
+        )
+    check_topic(ident, ident.topic, topic)
+    if ident.segment_id < 0 or ident == MessageId.latest:
+        raise InvalidArgumentError(f"{ident!r} names no message")
+    return ident
+
+
+def check_topic(x: object, of: str | None, topic: str) -> None:
+    """Raise InvalidArgumentError when `x` is known to be of another topic."""
+    if of is not None and of != topic:
+        raise InvalidArgumentError(f"{x!r} cannot be acknowledged on {topic}")

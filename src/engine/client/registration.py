@@ -57,6 +57,7 @@ class Registration:
         self._consumer_id = 0
         self._ended_id = 0
         self._registered = False
+        self._registering = False  # again, in the background
         self._closed = False
 
     async def start(self) -> None:
@@ -71,6 +72,7 @@ class Registration:
     async def _register(self) -> None:
         connection = await self._pool.get(self._session.layout.controller_url)
         consumer_id = connection.next_id()
+        self._ended_id = 0  # ids repeat from connection to connection
         connection.attach(consumer_id, self)
         self._connection, self._consumer_id = connection, consumer_id
         header = {
@@ -114,23 +116,28 @@ class Registration:
         self._connection = None
         if self._closed or not self._registered or self._pool.closed:
             return
-        if error.layout_stale or isinstance(error, _PASSING):
-            self._pool.tasks.spawn(self._again(), name=f"register {self._options.name}")
-        else:
+        if not (error.layout_stale or isinstance(error, _PASSING)):
+            self._registered = False
             self._on_failed(error)
+        elif not self._registering:
+            self._registering = True
+            self._pool.tasks.spawn(self._again(), name=f"register {self._options.name}")
 
     async def _again(self) -> None:
         backoff = self._pool.retry_delays()
-        while not self._closed and self._connection is None:
-            try:
-                await self._register()
-            except EngineError as e:
-                if self._pool.closed:
-                    return
-                if not (e.layout_stale or isinstance(e, (*_PASSING, ConsumerBusyError))):
-                    self._on_failed(e)
-                    return
-                await asyncio.sleep(backoff.next())
+        try:
+            while self._registered and not self._closed and self._connection is None:
+                try:
+                    await self._register()
+                except EngineError as e:
+                    if self._pool.closed:
+                        return
+                    if not (e.layout_stale or isinstance(e, (*_PASSING, ConsumerBusyError))):
+                        self._on_failed(e)
+                        return
+                    await asyncio.sleep(backoff.next())
+        finally:
+            self._registering = False
 
     async def close(self) -> None:
         """Leave explicitly (SEMANTICS 13). Idempotent."""

@@ -11,10 +11,10 @@ from engine.client.attachment import Attachment, all_acknowledged
 from engine.client.options import ConsumerOptions
 from engine.client.pool import Pool
 from engine.client.producer import refuse_transaction
-from engine.client.receiver import Receiver
+from engine.client.receiver import Receiver, check_topic, id_of
 from engine.client.registration import Assigned, Registration
 from engine.client.topic import TopicLayout
-from engine.errors import EngineError, InvalidArgumentError
+from engine.errors import EngineError, FencedError
 from engine.model.names import TopicName
 from engine.model.positions import MessageId
 
@@ -32,6 +32,7 @@ class AsyncStreamConsumer(Receiver):
         super().__init__(pool, topic, options)
         self._registration = Registration(self.session, options, "stream", self._assigned, self.fail)
         self._wanted: dict[int, Assigned] = {}
+        self._confirmed_there: dict[int, int] = {}  # of segments that went away: what was durable then
 
     async def start(self) -> None:
         """Register with the topic's controller and attach to the segments it assigns."""
@@ -76,6 +77,7 @@ class AsyncStreamConsumer(Receiver):
         if attachment.connected and attachment.confirmed < delivered:
             return
         self.attachments.pop(attachment.segment_id, None)
+        self._confirmed_there[attachment.segment_id] = attachment.confirmed
         self.pool.tasks.spawn(self._ended(attachment), name=f"release {attachment.name}")
 
     async def _ended(self, attachment: Attachment) -> None:
@@ -102,24 +104,37 @@ class AsyncStreamConsumer(Receiver):
         returns.
 
         `x`: a Message, its id (also one kept from before a reconnect) or a MessageBatch (its last message). What was
-        acknowledged before, or belongs to a segment that has moved to another consumer, is no error. Raises
-        AlreadyClosedError, TimeoutError, StorageError, InvalidArgumentError.
+        acknowledged before is no error. Raises FencedError when a segment went to another consumer before this could
+        be saved, which happens only after a lost connection: its messages are delivered again there; the other
+        segments are saved. AlreadyClosedError, TimeoutError, StorageError, InvalidArgumentError.
         """
         refuse_transaction(transaction)
         vector = position_vector(x, self._topic)
         self._check_open()
         under_way: list[tuple[Attachment, int, asyncio.Future[object] | None]] = []
+        lost: list[int] = []
         for segment_id, position in vector.items():
             attachment = self.attachments.get(segment_id)
-            if attachment is not None and position > attachment.confirmed:
+            if attachment is None:
+                if position > self._confirmed_there.get(segment_id, 0):
+                    lost.append(segment_id)
+            elif position > attachment.confirmed:
                 sent = attachment.start_ack("cumulative", position=position)
                 under_way.append((attachment, position, sent))
-        await all_acknowledged([self._acknowledged(*ack) for ack in under_way])
+        saved = await all_acknowledged([self._acknowledged(*ack) for ack in under_way])
+        lost += [ack[0].segment_id for ack, durable in zip(under_way, saved, strict=True) if not durable]
+        if lost:
+            self._check_open()
+            raise FencedError(
+                f"not acknowledged in the segments {sorted(lost)} of {self._topic}: they went to another consumer, "
+                "and what was not acknowledged before is delivered again there"
+            )
 
-    async def _acknowledged(self, attachment: Attachment, position: int, sent: asyncio.Future[object] | None) -> None:
-        await attachment.acknowledged(sent, "cumulative", position=position)
+    async def _acknowledged(self, attachment: Attachment, position: int, sent: asyncio.Future[object] | None) -> bool:
+        durable = await attachment.acknowledged(sent, "cumulative", position=position)
         if attachment.draining and self.attachments.get(attachment.segment_id) is attachment:
             self._end_drained(attachment)
+        return durable
 
     async def _leave(self) -> None:
         await self._registration.close()
@@ -131,16 +146,7 @@ def position_vector(x: object, topic: str) -> Mapping[int, int]:
     Raises InvalidArgumentError.
     """
     if isinstance(x, MessageBatch):
+        check_topic(x, x.topic, topic)
         return x.positions if len(x) else {}
-    ident = x.id if isinstance(x, Message) else x
-    if not isinstance(ident, MessageId):
-        raise InvalidArgumentError(
-            f"cannot acknowledge {type(x).__name__}; a Message, MessageId or MessageBatch is right"
-        )
-    if ident.topic is not None and ident.topic != topic:
-        raise InvalidArgumentError(f"{ident!r} cannot be acknowledged on {topic}")
-    if ident.positions:
-        return ident.positions
-    if ident.segment_id < 0 or ident == MessageId.latest:
-        raise InvalidArgumentError(f"{ident!r} names no message")
-    return {ident.segment_id: ident.offset + 1}
+    ident = id_of(x, topic)
+    return ident.positions or {ident.segment_id: ident.offset + 1}

@@ -92,6 +92,7 @@ class TopicSession:
         self._connection: Connection | None = None
         self._session_id = 0
         self._closed = False
+        self._reopening = False
         self._failure: EngineError | None = None
         self._changed: asyncio.Future[None] | None = None
 
@@ -162,20 +163,24 @@ class TopicSession:
     def connection_lost(self, error: EngineError) -> None:
         """Look the topic up again, as often as it takes."""
         self._connection = None
-        if not self._closed and self._layout is not None and self._failure is None:
+        if not (self._closed or self._reopening) and self._layout is not None and self._failure is None:
+            self._reopening = True
             self.pool.tasks.spawn(self._reopen(), name=f"lookup {self.topic}")
 
     async def _reopen(self) -> None:
         backoff = self.pool.retry_delays()
-        while not self._closed and not self.pool.closed and self._connection is None:
-            try:
-                await self._lookup(create=False)
-            except EngineError as e:
-                if isinstance(e, NotFoundError):
-                    self._fail(e)
-                    return
-                self._connection = None
-                await asyncio.sleep(backoff.next())
+        try:
+            while not self._closed and not self.pool.closed and self._connection is None:
+                try:
+                    await self._lookup(create=False)
+                except EngineError as e:
+                    if isinstance(e, NotFoundError):
+                        self._fail(e)
+                        return
+                    self._connection = None
+                    await asyncio.sleep(backoff.next())
+        finally:
+            self._reopening = False
 
     def _fail(self, error: EngineError) -> None:
         self._failure = error

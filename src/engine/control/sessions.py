@@ -10,7 +10,7 @@ import enum
 from collections.abc import Callable
 
 from engine.control.ports import ConsumerChannel
-from engine.errors import ConsumerBusyError, EngineError
+from engine.errors import ConsumerBusyError, EngineError, NotOwnerError
 from engine.model.subscriptions import ConsumerRegistration, SubscriptionKind
 
 
@@ -90,9 +90,15 @@ class ConsumerSession:
             self.timer = None
 
     def attach(self, instance: str, channel: ConsumerChannel) -> None:
-        """A consumer of this name is here; one that was here before it is told so."""
+        """A consumer of this name is here; one that was here before it is told so.
+
+        The same consumer over another connection is told to register again, if it still listens on the first: this one
+        may be the held-up word of a connection that is dead.
+        """
         if self.channel is not None and self.instance != instance:
             self.channel.close(ConsumerBusyError(f"another consumer took the name {self.name!r}"))
+        elif self.channel is not None and self.channel is not channel:
+            self.channel.close(NotOwnerError(f"the consumer {self.name!r} registered over another connection"))
         self.instance, self.channel = instance, channel
         if self.member:
             self.move_to(SessionState.CONNECTED)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar, Unpack
+from typing import Any, Self, Unpack
 
 from engine.aio.portal import Portal
 from engine.client import AsyncClient, AsyncProducer
@@ -14,12 +14,11 @@ from engine.client.options import (
     QueueConsumerKeywords,
     StreamConsumerKeywords,
 )
+from engine.errors import UnsupportedError
 from engine.sync.admin import Admin
 from engine.sync.closing import close_before_exit, run_to_close
 from engine.sync.consumers import CheckpointConsumer, QueueConsumer, StreamConsumer
 from engine.sync.producer import Producer
-
-S = TypeVar("S", bound="Client")
 
 
 class Client:
@@ -84,7 +83,7 @@ class Client:
 
     def transaction(self, timeout: float = 60.0) -> Any:
         """Raises UnsupportedError: transactions are not part of this version."""
-        return self._client.transaction(timeout)
+        raise UnsupportedError("transactions are not part of this version")
 
     def connect(self) -> None:
         """Connect now. Raises ConnectError, AuthenticationError, UnsupportedError."""
@@ -97,7 +96,10 @@ class Client:
         finally:
             self._portal.close()
 
-    def __enter__(self: S) -> S:
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.service_url}{' (closed)' if self._portal.closed else ''}>"
+
+    def __enter__(self) -> Self:
         self.connect()
         return self
 

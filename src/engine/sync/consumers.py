@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import Any, Self
 
 from engine.aio.portal import Portal
 from engine.client import (
@@ -17,11 +17,11 @@ from engine.client import (
     MessageId,
 )
 from engine.client.options import check_number, check_timeout
+from engine.client.queue_consumer import NACK_DELAY_S
+from engine.client.receiver import BATCH_MESSAGES
 from engine.errors import AlreadyClosedError
 from engine.sync.closing import run_to_close
 
-BATCH_MESSAGES = 10_000
-S = TypeVar("S")
 
 
 class _Consumer:
@@ -87,7 +87,10 @@ class _Consumer:
         """Leave. Acknowledges nothing; receives that wait on other threads raise AlreadyClosedError. Idempotent."""
         run_to_close(self._portal, self._consumer.close)
 
-    def __enter__(self: S) -> S:
+    def __repr__(self) -> str:
+        return repr(self._consumer).replace("<Async", "<", 1)
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -120,7 +123,7 @@ class QueueConsumer(_Consumer):
         """Acknowledge a Message, an id, or every message of a MessageBatch; durable when this returns."""
         self._portal.run(self._consumer.acknowledge(x, transaction=transaction))
 
-    def negative_acknowledge(self, x: Message | MessageId | MessageBatch, *, delay: float = 1.0) -> None:
+    def negative_acknowledge(self, x: Message | MessageId | MessageBatch, *, delay: float = NACK_DELAY_S) -> None:
         """Hand back: it is delivered again `delay` seconds later. Does not wait for that."""
         self._portal.run(self._consumer.negative_acknowledge(x, delay=delay))
 

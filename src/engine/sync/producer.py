@@ -53,6 +53,7 @@ class Producer:
         AsyncProducer.send says what the arguments are and what it raises.
         """
         refuse_transaction(transaction)
+        self._portal.check_thread()
         future: concurrent.futures.Future[MessageId] = concurrent.futures.Future()
         self._producer.send_for(future, value, key, properties, event_time, sequence_id, deliver_at, deliver_after)
         return future.result()
@@ -103,6 +104,9 @@ class Producer:
     def close(self) -> None:
         """Flush, then end. Idempotent. Raises what flush() raises, after everything is closed."""
         run_to_close(self._portal, self._producer.close)
+
+    def __repr__(self) -> str:
+        return repr(self._producer).replace("<Async", "<", 1)
 
     def __enter__(self) -> Producer:
         return self

@@ -183,15 +183,12 @@ class StreamReader(Reader):
     async def _acknowledge(self, consumer: Any, batch: Any) -> None:
         positions = {str(segment): position for segment, position in batch.positions.items()}
         call = self._history.invoke(self.name, "ack", subscription=self.subscription, positions=positions)
-        held = {segment: consumer.attachments.get(int(segment)) for segment in positions}
         try:
             await consumer.acknowledge_cumulative(batch)
         except EngineError as e:
             call.info(repr(e))
         else:
-            # What moved to another consumer meanwhile was passed over in silence, and comes again there.
-            counts = {s: p for s, p in positions.items() if (at := held[s]) is not None and at.confirmed >= p}
-            call.ok(positions=counts)
+            call.ok()
 
 
 class QueueReader(Reader):
