@@ -8,6 +8,7 @@ import pytest
 from peer import Peer, make_entries
 
 from engine.errors import DataDirectoryBusyError
+from engine.model.policies import NamespacePolicies
 from engine.wire.commands import Command
 
 
@@ -156,3 +157,31 @@ async def test_retention_deletes_what_is_acknowledged_and_old(start_broker, monk
         assert 0 < hosted.segment.first_offset <= 20
         reader = await peer.consumer(segment, "reader", None)
         assert (await peer.messages(reader, 1))[0][0] == hosted.segment.first_offset
+
+
+async def test_retention_looks_at_closed_segments_too(start_broker, monkeypatch):
+    async with start_broker(retention_time=0.0, log_file_size=64 << 20) as broker:
+        peer = await Peer.connect(broker)
+        for topic in ("orders", "small"):
+            producer = await peer.producer(await peer.segment(topic))
+            for entry in make_entries([bytes(4 << 20)] * (40 if topic == "orders" else 1)):
+                peer.publish(producer, [entry])
+            await peer.receipts(producer, 40 if topic == "orders" else 1)
+    async with start_broker(retention_time=0.0, log_file_size=64 << 20) as broker:
+        monkeypatch.setattr(broker.clock, "time_ms", lambda: 2**50)
+        assert await broker._retention.look() == 2
+        assert not len(broker.hosting), "it is closed again"
+        peer = await Peer.connect(broker)
+        answer = await peer.ask(Command.SEGMENT_OFFSET, topic=await peer.segment("orders"), at="earliest")
+        assert answer["result"]["first"] > 0
+
+
+async def test_retention_follows_the_namespace_also_where_it_says_the_default(start_broker, monkeypatch):
+    async with start_broker(retention_time=0.0) as broker:
+        limits = broker._retention._limits
+        assert await limits("public/default") == (0, None)
+        await broker.admin.set_namespace_policies("public/default", {})
+        kept_ms, size = await limits("public/default")
+        assert (kept_ms, size) == (NamespacePolicies().retention_time_s * 1000, None)
+        await broker.admin.remove_namespace_policies("public/default")
+        assert await limits("public/default") == (0, None)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyroaring import BitMap64
 
 from engine.broker.consumers import Consumer, Range, SegmentReader
-from engine.broker.redelivery import RedeliveryCounts, range_set, runs
+from engine.broker.redelivery import range_set, runs
 from engine.errors import CorruptionError, EngineError, InvalidArgumentError
 from engine.limits import ENTRY_HEADER_SIZE, KIB, READ_BLOCK_SIZE
 from engine.storage.logfile import Block
@@ -100,7 +100,7 @@ class QueueDispatcher:
         self._next = subscription.start
         self._asked = self._next  # the offset that the read under way begins at
         self._replay = BitMap64()
-        self._counts = RedeliveryCounts()
+        self._counts = subscription.redeliveries
         self._turn = 0
         self._pumping = False
         self._reader = SegmentReader(hosted, self._step, self.close)
@@ -242,7 +242,8 @@ class QueueDispatcher:
         consumer = self.consumers[0]
         consumer.unacknowledged.add_range(start, block.next_offset)
         self._next = block.next_offset
-        consumer.send_block(block.data, block.salt, block.messages)
+        counts = self._counts.ranges(start, block.next_offset - 1)
+        consumer.send_block(block.data, block.salt, block.messages, redelivered=counts)
         return True
 
     def _deal_turn(self, block: Block, entries: list[EntryAt], at: int, share: int, ready: list[QueueConsumer]) -> int:

@@ -36,6 +36,10 @@ class RedeliveryCounts:
     def __init__(self) -> None:
         self._planes: list[BitMap64] = []
 
+    def __bool__(self) -> bool:
+        """Whether any count is not 0."""
+        return bool(self._planes)
+
     def increment(self, offsets: BitMap64) -> None:
         """One more for each of them: binary addition, all offsets at once."""
         carry = offsets

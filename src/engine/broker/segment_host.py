@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from engine.aio.tasks import Supervisor
+from engine.broker.redelivery import RedeliveryCounts
 from engine.broker.topics import HostedSegment, HostedSubscription
 from engine.control.ports import SegmentSpec, SegmentStatistics, SubscriptionStatistics
 from engine.errors import (
@@ -17,9 +18,10 @@ from engine.errors import (
     NotFoundError,
     NotOwnerError,
     SegmentSealedError,
+    StorageError,
 )
-from engine.metadata import keys
-from engine.metadata.store import ABSENT, ConflictError, MetadataStore
+from engine.metadata import keys, unsure
+from engine.metadata.store import ABSENT, ConflictError, MetadataStore, OutcomeUnknownError
 from engine.model.names import SegmentName, TopicName
 from engine.model.subscriptions import InitialPosition
 
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from engine.storage.store import SegmentStore
 
 log = logging.getLogger(__name__)
+
+_CLAIMS_MAX = 16
 
 
 class SegmentHosting:
@@ -44,6 +48,7 @@ class SegmentHosting:
         self._tasks = Supervisor("segments")
         self._hosted: dict[SegmentName, HostedSegment] = {}
         self._opening: dict[SegmentName, asyncio.Task[HostedSegment]] = {}
+        self._leaving: dict[SegmentName, asyncio.Task[None]] = {}  # being unloaded
         self._leader_terms: dict[TopicName, int] = {}
         self._closed = False
 
@@ -57,14 +62,17 @@ class SegmentHosting:
 
     def get(self, name: SegmentName) -> HostedSegment | None:
         """The segment, if it is open."""
-        return self._hosted.get(name)
+        hosted = self._hosted.get(name)
+        if hosted is not None:
+            hosted.idle_since = None
+        return hosted
 
     async def open(self, spec: SegmentSpec, *, create: bool) -> HostedSegment:
         """The open segment. `create` makes a missing store: right for active segments alone (SEMANTICS 28).
 
         Raises NotFoundError, CorruptionError, StorageError, AlreadyClosedError.
         """
-        while (hosted := self._hosted.get(spec.name)) is None:
+        while (hosted := self.get(spec.name)) is None:
             if self._closed:
                 raise AlreadyClosedError("the broker is closing")
             task = self._opening.get(spec.name)
@@ -80,6 +88,7 @@ class SegmentHosting:
         return hosted
 
     async def _open(self, spec: SegmentSpec, create: bool) -> HostedSegment:
+        await self._left(spec.name)
         term = await self._claim(spec.name)
         enter = self._store.create if create else self._store.open
         segment = await enter(spec.name, durability=spec.durability, bucket_ends=spec.bucket_ends, term=term)
@@ -91,23 +100,57 @@ class SegmentHosting:
             self._hosted[name] = task.result()
 
     async def _claim(self, name: SegmentName) -> int:
-        """Take ownership; the term under which it is held."""
+        """Take ownership; the term under which it is held. Raises StorageError when the store stays unsure.
+
+        A claim whose outcome is unknown is given up for the next term: should it have been made, it is ours.
+        """
         key = keys.segment(name)
-        while True:
+        for _ in range(_CLAIMS_MAX):
             record = await self._metadata.get(key)
             term = 1 if record is None else int(json.loads(record.value)["term"]) + 1
             value = json.dumps({"owner": self._url, "term": term}).encode()
             try:
                 await self._metadata.put(key, value, ABSENT if record is None else record.stat.version)
-            except ConflictError:
+            except (ConflictError, OutcomeUnknownError):
                 continue
             return term
+        raise StorageError(f"{name}: the metadata store does not say who owns it; try again")
+
+    # -- unloading -------------------------------------------------------------------------------------------------
+
+    async def unload(self, hosted: HostedSegment) -> bool:
+        """Close a segment that nobody uses; it is opened again when somebody comes. False: it is in use."""
+        if hosted.in_use or self._hosted.get(hosted.name) is not hosted:
+            return False
+        hosted.closed = True
+        del self._hosted[hosted.name]
+        task = self._leaving[hosted.name] = asyncio.create_task(self._unload(hosted))
+        task.add_done_callback(lambda _: self._leaving.pop(hosted.name, None))
+        await asyncio.shield(task)
+        return True
+
+    async def _unload(self, hosted: HostedSegment) -> None:
+        for subscription in hosted.subscriptions.values():
+            await subscription.cursor.close()
+        await self._store.release(hosted.name)
+
+    async def _left(self, name: SegmentName) -> None:
+        """Wait while it is being unloaded."""
+        leaving = self._leaving.get(name)
+        if leaving is not None:
+            await asyncio.wait([leaving])
+
+    async def rolled(self, topics: Iterable[TopicName]) -> list[SegmentName]:
+        """The segments of these topics that are not open and have more than one file, so that some may go."""
+        found = await self._store.rolled(topics)
+        return [name for name in found if name not in self._hosted]
 
     async def subscription(self, hosted: HostedSegment, name: str) -> HostedSubscription:
         """A subscription that exists for the topic; where it has no cursor here yet, it starts at the earliest."""
         found = hosted.subscriptions.get(name)
         if found is None:
             cursor = await self._cursors.create(hosted.name, name, 0)
+            hosted.check_open()
             found = hosted.subscriptions.setdefault(name, HostedSubscription(hosted, name, cursor))
         return found
 
@@ -116,7 +159,7 @@ class SegmentHosting:
         self._closed = True
         for task in list(self._opening.values()):
             task.cancel()
-        await asyncio.gather(*self._opening.values(), return_exceptions=True)
+        await asyncio.gather(*self._opening.values(), *self._leaving.values(), return_exceptions=True)
         await self._tasks.close()
         for hosted in self:
             hosted.close_consumers(NotOwnerError(f"the broker of {hosted.name} is closing"))
@@ -150,13 +193,14 @@ class SegmentHosting:
         opening = self._opening.get(spec.name)
         if opening is not None:
             await asyncio.wait([opening])
+        await self._left(spec.name)
         hosted = self._hosted.pop(spec.name, None)
         if hosted is not None:
             hosted.close(NotFoundError(f"{spec.name} was deleted"))
         await self._store.delete(spec.name)
         for subscription, _ in await self._cursors.list(spec.name):
             await self._cursors.delete(spec.name, subscription)
-        await self._metadata.delete(keys.segment(spec.name))
+        await unsure.delete(self._metadata, keys.segment(spec.name))
 
     async def subscriptions(self, spec: SegmentSpec) -> list[str]:
         """See the port."""
@@ -193,6 +237,7 @@ class SegmentHosting:
             offset = segment.first_offset if offset is InitialPosition.EARLIEST else segment.durable_offset
         await found.cursor.seek(min(max(offset, segment.first_offset), segment.durable_offset))
         found.close(NotOwnerError(f"{found} was moved to {offset}; attach again"))
+        found.redeliveries = RedeliveryCounts()
         found.look()
 
     async def offset_at(self, spec: SegmentSpec, time_ms: int) -> int:

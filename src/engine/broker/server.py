@@ -12,6 +12,7 @@ from engine.aio.tasks import Supervisor
 from engine.broker.admin import AdminService
 from engine.broker.config import BrokerConfig
 from engine.broker.connection import Connection
+from engine.broker.idle import IdleLoop
 from engine.broker.keepalive import KeepAlive
 from engine.broker.memory import PublishMemory
 from engine.broker.rest import AdminServer
@@ -138,6 +139,8 @@ class Broker:
         await self.service.start()
         self._retention = RetentionLoop(self.service, self.hosting, self.config, self.clock)
         self.tasks.spawn(self._retention.run(), "retention")
+        if self.config.segment_idle_time is not None:
+            self.tasks.spawn(IdleLoop(self.hosting, self.config.segment_idle_time).run(), "idle segments")
 
     async def close(self) -> None:
         """Take no more requests, write everything out, close. Idempotent.

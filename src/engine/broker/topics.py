@@ -13,7 +13,14 @@ from engine.broker.dispatcher import QueueConsumer, QueueDispatcher
 from engine.broker.producers import Producer
 from engine.broker.rates import Rate
 from engine.broker.redelivery import RedeliveryCounts
-from engine.errors import ConsumerBusyError, EngineError, FencedError, InvalidArgumentError, NotOwnerError, ProducerBusyError
+from engine.errors import (
+    ConsumerBusyError,
+    EngineError,
+    FencedError,
+    InvalidArgumentError,
+    NotOwnerError,
+    ProducerBusyError,
+)
 
 if TYPE_CHECKING:
     from engine.broker.connection import Connection
@@ -124,6 +131,8 @@ class HostedSubscription:
 
     def ack_cumulative(self, position: int) -> asyncio.Future[None]:
         """Everything before `position`. Done when durable."""
+        if self.redeliveries and position > 0:
+            self.redeliveries.clear(0, position - 1)
         return self._then_look(self.cursor.ack_cumulative(position))
 
     def ack_individual(self, ranges: list[Range]) -> asyncio.Future[None]:

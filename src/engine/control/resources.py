@@ -83,6 +83,11 @@ class ScalableTopicResources:
         found = await self.metadata.list_index(INDEX_TOPICS, prefix, keys.prefix_end(prefix))
         return sorted((topic_of_key(record.key), record.value) for _, record in found)
 
+    async def topics(self) -> list[TopicName]:
+        """Every topic, of all namespaces."""
+        found = await self.metadata.list_index(INDEX_TOPICS, "", "\U0010ffff")
+        return [topic_of_key(record.key) for _, record in found]
+
     async def unfinished(self) -> list[TopicName]:
         """The topics with a change that somebody must finish."""
         found = await self.metadata.list_index(INDEX_CHANGES, "", "\U0010ffff")
@@ -162,10 +167,10 @@ class ScalableTopicResources:
 
     # Namespaces.
 
-    async def load_policies(self, tenant: str, namespace: str) -> NamespacePolicies:
-        """The namespace's policies, or the defaults."""
+    async def load_policies(self, tenant: str, namespace: str) -> NamespacePolicies | None:
+        """The namespace's policies, if it has any."""
         record = await self.metadata.get(keys.namespace(tenant, namespace))
-        return NamespacePolicies() if record is None else NamespacePolicies.from_json(record.value)
+        return None if record is None else NamespacePolicies.from_json(record.value)
 
     async def save_policies(self, tenant: str, namespace: str, policies: NamespacePolicies | None) -> None:
         """Replace them, or, with None, delete them."""

@@ -161,6 +161,10 @@ class ScalableTopicService:
             if name not in leaving and (not wanted or wanted <= SegmentLayout.properties_in(value).items())
         ]
 
+    async def every_topic(self) -> list[TopicName]:
+        """The topics of all namespaces."""
+        return await self._resources.topics()
+
     async def get_metadata(self, topic: str | TopicName) -> dict[str, Any]:
         """The specification's ScalableTopicMetadata. Raises NotFoundError."""
         return (await self._load(TopicName.parse(topic))).layout.to_metadata()
@@ -320,6 +324,10 @@ class ScalableTopicService:
 
     async def get_namespace_policies(self, namespace: str) -> NamespacePolicies:
         """The policies of a "tenant/namespace", or the defaults."""
+        return await self.find_namespace_policies(namespace) or NamespacePolicies()
+
+    async def find_namespace_policies(self, namespace: str) -> NamespacePolicies | None:
+        """The policies that somebody has set for a "tenant/namespace"; None: the broker's configuration holds."""
         return await self._resources.load_policies(*parse_namespace(namespace))
 
     async def set_namespace_policies(self, namespace: str, policies: NamespacePolicies | None) -> None:

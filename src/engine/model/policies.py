@@ -23,7 +23,7 @@ class NamespacePolicies:
     """Raises InvalidArgumentError naming the field. None: no limit by size; the broker's default durability."""
 
     retention_time_s: int = RETENTION_S_DEFAULT  # acknowledged messages are kept this long
-    retention_size_bytes: int | None = None  # of acknowledged messages, per topic
+    retention_size_bytes: int | None = None  # of acknowledged messages, per segment
     durability: str | None = None  # of topics created without naming one
 
     def __post_init__(self) -> None:

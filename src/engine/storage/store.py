@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TypeVar
 from urllib.parse import quote
 
@@ -33,6 +34,16 @@ CLOSE_AT_ONCE = 64
 WHOLE_RING = (HASH_RING_SIZE - 1,)
 
 T = TypeVar("T")
+
+
+class _Alone:
+    """A lock, and how many hold it or wait for it."""
+
+    __slots__ = ("lock", "users")
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.users = 0
 
 
 class SegmentStore:
@@ -67,8 +78,21 @@ class SegmentStore:
         )
         self.cursors = CursorStore(metadata)
         self._segments: dict[SegmentName, Segment] = {}
-        self._busy: dict[SegmentName, asyncio.Lock] = {}
+        self._busy: dict[SegmentName, _Alone] = {}
         self._closed = False
+
+    @contextlib.asynccontextmanager
+    async def _alone(self, name: SegmentName) -> AsyncIterator[None]:
+        """Nobody else opens, closes or deletes the segment meanwhile."""
+        alone = self._busy.setdefault(name, _Alone())
+        alone.users += 1
+        try:
+            async with alone.lock:
+                yield
+        finally:
+            alone.users -= 1
+            if not alone.users:
+                del self._busy[name]
 
     def get(self, name: SegmentName) -> Segment | None:
         """The open segment of that name."""
@@ -113,7 +137,7 @@ class SegmentStore:
     ) -> Segment:
         check_mode(durability)
         _check_bucket_ends(bucket_ends)
-        async with self._busy.setdefault(name, asyncio.Lock()):
+        async with self._alone(name):
             self._check_open()
             segment = self._segments.get(name)
             if segment is None:
@@ -159,22 +183,34 @@ class SegmentStore:
 
     async def delete(self, name: SegmentName) -> None:
         """Remove the segment's files. Fine when there are none. Durable when it returns. Raises StorageError."""
-        async with self._busy.setdefault(name, asyncio.Lock()):
+        async with self._alone(name):
             self._check_open()
             segment = self._segments.pop(name, None)
             if segment is not None:
                 await segment.close()
             directory = self.directory(name)
             await self._run(lambda: _delete(self._disk, directory), directory)
-        self._busy.pop(name, None)
 
     async def release(self, name: SegmentName) -> None:
         """Close the segment if it is open; its files stay."""
-        async with self._busy.setdefault(name, asyncio.Lock()):
+        async with self._alone(name):
             segment = self._segments.pop(name, None)
             if segment is not None:
                 await segment.close()
-        self._busy.pop(name, None)
+
+    async def rolled(self, topics: Iterable[TopicName]) -> list[SegmentName]:
+        """The segments of these topics that consist of more than one file. Reads directories only."""
+        places = [(topic, self._topic_directory(topic)) for topic in topics]
+
+        def work() -> list[str]:
+            return [
+                _spell(topic, n)
+                for topic, directory in places
+                for n in self._disk.list(directory)
+                if sum(f.endswith(SUFFIX) for f in self._disk.list(f"{directory}/{n}")) > 1
+            ]
+
+        return [SegmentName.parse(text) for text in await self._run(work, self._root)]
 
     async def list(self, topic: TopicName) -> list[SegmentName]:
         """The segments of a topic that have files, by id."""
