@@ -49,7 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # behind the door: a Clock, a Disk, a random.Random, an Executor. (Imports for type hints alone are free.)
 DOORS: dict[str, set[str]] = {
     "time": {"clock.py"},
-    "os": {"storage/disk.py"},
+    "os": {"storage/disk.py", "aio/portal.py"},  # the portal must know of forks, as of threads
     "random": {"client/client.py", "storage/store.py"},
     "uuid": set(),
     "secrets": set(),

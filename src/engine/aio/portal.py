@@ -5,14 +5,26 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import os
 import threading
+import weakref
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from engine.aio.uv import new_event_loop
 from engine.errors import AlreadyClosedError, InvalidArgumentError
 
 T = TypeVar("T")
+
+CLOSED = "the engine or client was closed; open another one"
+FORKED = "this process was forked while the engine or client was open, which works in the parent only: open another one"
+
+
+class ForkListener(Protocol):
+    """Something that must know that it is in a forked child, where its portal is dead."""
+
+    def after_fork(self, error: AlreadyClosedError) -> None:
+        """Called in the child; `error` is to be raised by whatever would use the portal."""
 
 
 class Portal:
@@ -20,7 +32,8 @@ class Portal:
 
     All methods may be called from any thread, except that those which wait (`run`, `call`, `close`) refuse the
     portal's own thread, where they would wait for themselves. The thread is a daemon; a portal that is still
-    open when the interpreter exits is closed then.
+    open when the interpreter exits is closed then. A forked child has no such thread: there the portal is closed,
+    and says why.
     """
 
     def __init__(
@@ -28,10 +41,13 @@ class Portal:
     ) -> None:
         self.loop = loop_factory()
         self._closed = False
+        self._forked = False
+        self.fork_listeners: weakref.WeakSet[ForkListener] = weakref.WeakSet()
         self._lock = threading.Lock()  # orders submit() against close(): nothing is scheduled on a stopping loop
         self._thread = threading.Thread(target=self._run_loop, name=name, daemon=True)
         self._thread.start()
         atexit.register(self.close)
+        _portals.add(self)
 
     def run(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """Run it on the loop and wait for its result, at most `timeout` seconds.
@@ -41,7 +57,7 @@ class Portal:
         """
         try:
             self.check_thread()
-        except InvalidArgumentError:
+        except (InvalidArgumentError, AlreadyClosedError):
             coroutine.close()
             raise
         future = self.submit(coroutine)
@@ -56,7 +72,7 @@ class Portal:
         with self._lock:
             if self._closed:
                 coroutine.close()
-                raise AlreadyClosedError("the event loop's thread was closed")
+                raise AlreadyClosedError(CLOSED)
             return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
     def call(self, function: Callable[..., T], *args: Any) -> T:
@@ -70,7 +86,7 @@ class Portal:
         """Have the loop thread call it soon. Raises AlreadyClosedError after close()."""
         with self._lock:
             if self._closed:
-                raise AlreadyClosedError("the event loop's thread was closed")
+                raise AlreadyClosedError(CLOSED)
             self.loop.call_soon_threadsafe(callback, *args)
 
     @property
@@ -84,7 +100,9 @@ class Portal:
         return threading.get_ident() == self._thread.ident
 
     def close(self) -> None:
-        """Cancel what still runs, stop the loop and wait for the thread. Idempotent."""
+        """Cancel what still runs, stop the loop and wait for the thread. Idempotent; nothing in a forked child."""
+        if self._forked:
+            return
         self.check_thread()
         with self._lock:
             if not self._closed:
@@ -94,9 +112,19 @@ class Portal:
         atexit.unregister(self.close)
 
     def check_thread(self) -> None:
-        """Raise InvalidArgumentError on the portal's own thread."""
+        """Raise InvalidArgumentError on the portal's own thread, AlreadyClosedError in a forked child."""
+        if self._forked:
+            raise AlreadyClosedError(FORKED)
         if self.in_loop_thread:
             raise InvalidArgumentError("a blocking call was made on the event loop's own thread; await there instead")
+
+    def after_fork(self) -> None:
+        """In the child, right after a fork: the thread is not there, so nobody may wait for it."""
+        self._lock = threading.Lock()  # another thread of the parent may have held the old one
+        if not self._closed:
+            self._closed = self._forked = True
+            for listener in list(self.fork_listeners):
+                listener.after_fork(AlreadyClosedError(FORKED))
 
     def _run_loop(self) -> None:
         asyncio.set_event_loop(self.loop)
@@ -108,6 +136,17 @@ class Portal:
         finally:
             asyncio.set_event_loop(None)
             self.loop.close()
+
+
+_portals: weakref.WeakSet[Portal] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for portal in list(_portals):
+        portal.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def before_exit(callback: Callable[[], object]) -> None:

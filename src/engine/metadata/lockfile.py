@@ -20,12 +20,14 @@ class LockFile:
             raise StorageError(f"{path}: {e}") from e
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as e:
+        except OSError:
             self._file.close()
             raise DataDirectoryBusyError(
                 f"{path.parent} is open in another engine; close that one, or choose another directory"
-            ) from e
+            ) from None
 
     def release(self) -> None:
-        """Let go. Idempotent."""
-        self._file.close()
+        """Let go, also where a forked child has inherited the file. Idempotent."""
+        if not self._file.closed:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+            self._file.close()

@@ -16,19 +16,20 @@ from engine.client import (
     MessageBatch,
     MessageId,
 )
-from engine.client.options import check_number, check_timeout
+from engine.client.options import check_count, check_timeout
 from engine.client.queue_consumer import NACK_DELAY_S
 from engine.client.receiver import BATCH_MESSAGES
 from engine.errors import AlreadyClosedError
 from engine.sync.closing import run_to_close
 
 
-
 class _Consumer:
     """What the three kinds of consumers share."""
 
-    _portal: Portal
-    _consumer: Any
+    def __init__(self, portal: Portal, consumer: Any) -> None:
+        self._portal = portal
+        self._consumer = consumer
+        portal.fork_listeners.add(self)
 
     @property
     def name(self) -> str:
@@ -59,9 +60,9 @@ class _Consumer:
 
         Empty when none came within `timeout` seconds. Raises as receive().
         """
-        check_number("max_messages", max_messages, 1, whole=True)
+        check_count("max_messages", max_messages)
         if max_bytes is not None:
-            check_number("max_bytes", max_bytes, 1, whole=True)
+            check_count("max_bytes", max_bytes)
         batch: MessageBatch | None = self._consumer.take_now(max_messages, -1 if max_bytes is None else max_bytes)
         if batch is None:
             check_timeout(timeout)
@@ -87,6 +88,14 @@ class _Consumer:
         """Leave. Acknowledges nothing; receives that wait on other threads raise AlreadyClosedError. Idempotent."""
         run_to_close(self._portal, self._consumer.close)
 
+    def after_fork(self, error: AlreadyClosedError) -> None:
+        """In a forked child: what was fetched ahead is the parent's to deliver."""
+
+        def refuse(*args: Any, **options: Any) -> Any:
+            raise error
+
+        self.receive = self.receive_batch = refuse  # type: ignore[method-assign]
+
     def __repr__(self) -> str:
         return repr(self._consumer).replace("<Async", "<", 1)
 
@@ -100,9 +109,7 @@ class _Consumer:
 class StreamConsumer(_Consumer):
     """Receives the messages of its segments, per segment in order. Made by `client.stream_consumer()`."""
 
-    def __init__(self, portal: Portal, consumer: AsyncStreamConsumer) -> None:
-        self._portal = portal
-        self._consumer: AsyncStreamConsumer = consumer
+    _consumer: AsyncStreamConsumer
 
     def acknowledge_cumulative(self, x: Message | MessageId | MessageBatch, *, transaction: None = None) -> None:
         """Acknowledge `x` and everything delivered before it, in every segment; durable when this returns.
@@ -115,9 +122,7 @@ class StreamConsumer(_Consumer):
 class QueueConsumer(_Consumer):
     """Receives messages that no other consumer of the subscription has. Made by `client.queue_consumer()`."""
 
-    def __init__(self, portal: Portal, consumer: AsyncQueueConsumer) -> None:
-        self._portal = portal
-        self._consumer: AsyncQueueConsumer = consumer
+    _consumer: AsyncQueueConsumer
 
     def acknowledge(self, x: Message | MessageId | MessageBatch, *, transaction: None = None) -> None:
         """Acknowledge a Message, an id, or every message of a MessageBatch; durable when this returns."""
@@ -131,9 +136,7 @@ class QueueConsumer(_Consumer):
 class CheckpointConsumer(_Consumer):
     """A reader that keeps its own position. Made by `client.checkpoint_consumer()`."""
 
-    def __init__(self, portal: Portal, consumer: AsyncCheckpointConsumer) -> None:
-        self._portal = portal
-        self._consumer: AsyncCheckpointConsumer = consumer
+    _consumer: AsyncCheckpointConsumer
 
     def checkpoint(self) -> Checkpoint:
         """Where this consumer stands: what it has delivered, for every segment."""

@@ -10,6 +10,7 @@ from typing import Any
 from engine.aio.portal import Portal
 from engine.client import AsyncProducer, MessageId, ProducerStatistics
 from engine.client.producer import refuse_transaction
+from engine.errors import AlreadyClosedError
 from engine.sync.closing import run_to_close
 
 
@@ -20,6 +21,7 @@ class Producer:
         self._portal = portal
         self._producer = producer
         self.send_nowait = producer.send_nowait  # type: ignore[method-assign]  # the native method itself
+        portal.fork_listeners.add(self)
 
     @property
     def name(self) -> str:
@@ -104,6 +106,14 @@ class Producer:
     def close(self) -> None:
         """Flush, then end. Idempotent. Raises what flush() raises, after everything is closed."""
         run_to_close(self._portal, self._producer.close)
+
+    def after_fork(self, error: AlreadyClosedError) -> None:
+        """In a forked child: what is sent here would be lost, so send_nowait raises, as everything else does."""
+
+        def refuse(*args: Any, **options: Any) -> None:
+            raise error
+
+        self.send_nowait = refuse  # type: ignore[method-assign]
 
     def __repr__(self) -> str:
         return repr(self._producer).replace("<Async", "<", 1)
