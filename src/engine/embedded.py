@@ -14,7 +14,7 @@ from typing import Any
 from engine.broker.config import BrokerConfig
 from engine.broker.server import Broker
 from engine.client.local import LocalClient, address
-from engine.errors import InvalidConfigurationError
+from engine.errors import InvalidArgumentError, InvalidConfigurationError
 from engine.sync import Client
 
 PORT = 6650
@@ -88,6 +88,8 @@ class Opening:
 
 
 async def _open(path: Path, listen: Address, admin: Address, config: Config, *, threadsafe: bool) -> AsyncEngine:
+    if not isinstance(path, str | PathLike):
+        raise InvalidArgumentError(f"path is {type(path).__name__}; the path of a directory is right")
     served_at = None if listen is None else address(listen, PORT)
     admin_at = None if admin is None else address(admin, ADMIN_PORT)
     broker = Broker(pathlib.Path(path), config=load_config(config))

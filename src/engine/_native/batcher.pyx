@@ -42,11 +42,11 @@ cdef size_t ENTRY_MAX = ENTRY_SIZE_MAX
 cdef class Batcher(Buckets):
     """Takes messages, gives sealed entries.
 
-    `on_open()` is called when something became open after nothing was, `on_sealed()` when take() has something again,
-    `on_full()` when the pending limit is met: it may make room, by waiting for release(), or raise. `pack`, when
-    given, makes the msgpack map of a message's properties; `now_ms` tells the time for deliver_after; without `delays`,
-    deliver_at and deliver_after raise UnsupportedError. A callback that raises does so out of a call whose message was taken. InvalidArgumentError for a limit that an entry could
-    not keep.
+    `on_open()` is called when something became open after nothing was, `on_sealed()` when take() has something
+    again, `on_full()` when the pending limit is met: it may make room, by waiting for release(), or raise. `pack`,
+    when given, makes the msgpack map of a message's properties; `now_ms` tells the time for deliver_after; without
+    `delays`, deliver_at and deliver_after raise UnsupportedError. A callback that raises does so out of a call
+    whose message was taken. InvalidArgumentError for a limit that an entry could not keep.
     """
 
     def __init__(self, bytes producer_name not None, *, int key_hash=XXH64, Py_ssize_t bytes_max=BATCH_BYTES_MAX,

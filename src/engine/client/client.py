@@ -26,7 +26,7 @@ from engine.limits import (
     RECEIVE_QUEUE_MESSAGES,
     SEND_TIMEOUT_S,
 )
-from engine.model.names import TopicName
+from engine.model.names import TopicName, check_name
 from engine.model.positions import Checkpoint
 from engine.wire.stream import Connector
 from engine.wire.tcp import TcpConnector
@@ -67,6 +67,8 @@ class AsyncClient:
     ) -> None:
         if connector is None:
             parse_url(url)
+        if tls is not None and not isinstance(tls, ssl.SSLContext):
+            raise InvalidArgumentError(f"tls is {type(tls).__name__}; an ssl.SSLContext is right")
         self.service_url = url
         self._options = ClientOptions(
             connector=connector or TcpConnector(tls=tls),
@@ -150,6 +152,7 @@ class AsyncClient:
         Raises NotFoundError, ConsumerBusyError, ConnectError, TimeoutError, InvalidArgumentError, UnsupportedError
         (`namespace`, `properties`).
         """
+        check_name(subscription, "subscription name")
         options = self._consumer_options(name, subscription, initial_position, receive_queue_size)
         check_properties(properties)
         refuse(namespace=namespace, properties=properties or None)
@@ -177,6 +180,7 @@ class AsyncClient:
         Raises as stream_consumer; UnsupportedError for `namespace`, `properties`, `ack_timeout`, `nack_backoff`,
         `dead_letter` and `priority`, which this version does not have.
         """
+        check_name(subscription, "subscription name")
         options = self._consumer_options(name, subscription, initial_position, receive_queue_size)
         check_properties(properties)
         refuse(

@@ -31,7 +31,7 @@ def compressor(name: str) -> tuple[int, Compressor | None]:
 
     Raises InvalidArgumentError.
     """
-    codec = CODECS.get(name)
+    codec = CODECS.get(name) if isinstance(name, str) else None
     if codec is None:
         raise InvalidArgumentError(f"compression is {name!r}; one of {', '.join(CODECS)} is right")
     if codec == LZ4:

@@ -31,6 +31,7 @@ from engine.wire.stream import Connector
 
 ACCESS_MODES = ("shared", "exclusive", "exclusive_with_fencing", "wait_for_exclusive")
 INITIAL_POSITIONS = ("earliest", "latest")
+COUNT_MAX = 2**31 - 1  # of messages or bytes asked for at once
 SECONDS_MAX = 1e9  # 31 years: what an event loop's timers can count
 
 
@@ -56,6 +57,12 @@ def check_choice(name: str, value: Any, choices: tuple[str | None, ...]) -> str:
 def check_seconds(name: str, value: Any, low: float = 0) -> None:
     """Raise InvalidArgumentError unless `value` is a number of seconds, at least `low`, that a timer can wait."""
     check_number(name, value, low, SECONDS_MAX)
+
+
+def check_count(name: str, value: Any) -> None:
+    """Raise InvalidArgumentError unless it is a number of messages or bytes to ask for, 1 or more."""
+    if type(value) is not int or not 1 <= value <= COUNT_MAX:
+        check_number(name, value, 1, COUNT_MAX, whole=True)
 
 
 def check_timeout(timeout: float | None) -> None:
@@ -152,6 +159,8 @@ class ClientOptions:
     threadsafe: bool = False
 
     def __post_init__(self) -> None:
+        if self.token is not None and not isinstance(self.token, str):
+            raise InvalidArgumentError(f"token is {type(self.token).__name__}; text is right")
         check_number("memory_limit", self.memory_limit, ENTRY_SIZE_MAX, whole=True)
         check_seconds("operation_timeout", self.operation_timeout, 0.001)
 
@@ -176,7 +185,7 @@ class ProducerOptions:
         check_seconds("send_timeout", self.send_timeout, 0.001)
         check_number("max_pending_bytes", self.max_pending_bytes, MESSAGE_SIZE_MAX, whole=True)
         if self.initial_sequence_id is not None:
-            check_number("initial_sequence_id", self.initial_sequence_id, -1, 2**63 - 1, whole=True)
+            check_number("initial_sequence_id", self.initial_sequence_id, -1, 2**63 - 2, whole=True)
         if not isinstance(self.batching, Batching):
             raise InvalidArgumentError(f"batching is {type(self.batching).__name__}; engine.Batching(…) is right")
         if self.on_error is not None and not callable(self.on_error):
@@ -195,7 +204,5 @@ class ConsumerOptions:
 
     def __post_init__(self) -> None:
         check_name(self.name, "consumer name")
-        if self.subscription is not None:
-            check_name(self.subscription, "subscription name")
         check_choice("initial_position", self.initial_position, INITIAL_POSITIONS)
-        check_number("receive_queue_size", self.receive_queue_size, 1, whole=True)
+        check_number("receive_queue_size", self.receive_queue_size, 1, COUNT_MAX, whole=True)

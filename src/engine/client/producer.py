@@ -55,12 +55,14 @@ class AsyncProducer:
     ) -> MessageId:
         """Send one message and wait until it is durable; its id. Waits for room first at the pending limit.
 
-        `value`: any buffer. `key`: bytes, text (UTF-8) or None. `event_time`, `deliver_at`: an aware datetime or
-        milliseconds; `deliver_after`: seconds. A cancelled send may still be written. The id has the offset -1 when the
-        broker knew the message from an earlier attempt and not any more where it lies.
+        `value`: any buffer. `key`: bytes, text (UTF-8) or None. `event_time`: an aware datetime or
+        milliseconds. A cancelled send may still be written. The id has the offset -1 when the broker knew the message
+        from an earlier attempt and not any more where it lies.
 
-        Raises MessageTooLargeError and InvalidArgumentError before anything is sent; TimeoutError after `send_timeout`,
-        when the outcome is unknown; UnknownOutcomeError, StorageError; AlreadyClosedError; what the broker answers.
+        Raises MessageTooLargeError, InvalidArgumentError and UnsupportedError (`deliver_at`, `deliver_after`,
+        `transaction`) before anything is sent; TimeoutError after `send_timeout`, when the outcome is unknown;
+        UnknownOutcomeError; StorageError, DiskFullError: not written, and neither was what went behind it to the same
+        segment, but the producer goes on; AlreadyClosedError; what the broker answers.
         """
         refuse_transaction(transaction)
         if self._outbox.failure is not None:
@@ -153,8 +155,8 @@ class AsyncProducer:
             await asyncio.sleep(0)
         while not self._outbox.ledger.has_room:
             await self._outbox.wait_room(None)
-            if self._outbox.failure is not None:
-                raise self._outbox.failure
+        if self._outbox.failure is not None:
+            raise self._outbox.failure
 
     async def flush(self) -> None:
         """Wait until every message sent before this call is durable (SEMANTICS 26).

@@ -20,7 +20,7 @@ from engine._native.message import Message
 from engine.aio.once import Once
 from engine.client.attachment import QUEUE, SHARED, Attachment
 from engine.client.compression import decompressor
-from engine.client.options import ConsumerOptions, check_number, check_timeout
+from engine.client.options import ConsumerOptions, check_count, check_timeout
 from engine.client.pool import Pool, call_threadsafe
 from engine.client.topic import TopicLayout, TopicSession
 from engine.errors import AlreadyClosedError, CorruptionError, EngineError, InvalidArgumentError
@@ -104,10 +104,9 @@ class Receiver(ABC):
 
         Empty when none came within `timeout` seconds. Raises as receive().
         """
-        if type(max_messages) is not int or max_messages < 1:
-            check_number("max_messages", max_messages, 1, whole=True)
+        check_count("max_messages", max_messages)
         if max_bytes is not None:
-            check_number("max_bytes", max_bytes, 1, whole=True)
+            check_count("max_bytes", max_bytes)
         limit = -1 if max_bytes is None else max_bytes
         if not self._turns and self._queue.messages:
             batch = self._queue.pop_batch(max_messages, limit)

@@ -1,0 +1,159 @@
+"""What attachments do about connections that were lost half-way, and about segments that went away meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from unittest.mock import ANY
+
+import pytest
+from fake_broker import FakeBroker
+
+from engine.client import MessageId
+from engine.errors import AlreadyClosedError, FencedError, NotOwnerError
+from engine.wire.commands import Command
+
+
+def end_consumers(broker: FakeBroker) -> None:
+    """The broker lets go of every consumer, as one that is closing does."""
+    error = NotOwnerError("the broker is closing")
+    for ident in [*broker.last.consumers, broker.last.registered]:
+        broker.last.consumers.pop(ident, None)
+        closing = {"consumer_id": ident, "code": error.code, "message": str(error)}
+        broker.last.stream.send(Command.CLOSE_CONSUMER, closing)
+
+
+async def test_an_id_that_ended_on_an_earlier_connection_means_nothing_on_the_next(broker: FakeBroker):
+    """Ids repeat from connection to connection: a consumer attaches once, not a second time against itself."""
+    broker.publish(0, [b"a"])
+    async with (
+        broker.client() as client,
+        await client.stream_consumer("t", "s") as consumer,
+        await client.producer("t", access_mode="exclusive") as producer,
+    ):
+        await consumer.receive()
+        broker.seen.clear()
+        consumer.attachments[0]._ended_id = ANY  # whichever the next connection gives
+        consumer._registration._ended_id = ANY
+        producer._outbox._lanes[0]._ended_id = ANY
+        broker.cut()
+        await producer.send(b"b")
+        assert (await consumer.receive()).value == b"a"  # type: ignore[union-attr]
+        await asyncio.sleep(0.1)
+        for command in (Command.SUBSCRIBE, Command.SCALABLE_TOPIC_SUBSCRIBE, Command.PRODUCER):
+            assert len(broker.of(command)) == 1
+
+
+async def test_a_registration_that_ends_with_its_connection_is_made_again_once(broker: FakeBroker):
+    async with broker.client() as client, await client.stream_consumer("t", "s"):
+        for _ in range(3):
+            broker.seen.clear()
+            end_consumers(broker)  # and the answer to the next attempt is lost
+            broker.cut()
+            await broker.until(lambda: broker.last.lost)
+            await asyncio.sleep(0.1)
+            assert len(broker.of(Command.SCALABLE_TOPIC_SUBSCRIBE)) <= 2
+            assert len({id(c) for c in broker.connections if not c.lost}) == 1
+
+
+async def test_closing_while_it_attaches_tells_the_broker(broker: FakeBroker):
+    """Or the broker would hold the segment for nobody."""
+    async with broker.client() as client:
+        consumer = await client.stream_consumer("t", "s")
+        end_consumers(broker)
+        attachment = consumer.attachments[0]
+        await broker.until(lambda: attachment._opening is not None)
+        ident = attachment._opening[1]  # type: ignore[index]
+        await consumer.close()
+        await broker.settle()
+        assert ident in [h["consumer_id"] for h in broker.of(Command.CLOSE_CONSUMER)]
+        assert not broker.last.consumers
+
+
+async def two_segments() -> FakeBroker:
+    broker = FakeBroker(segments=2)
+    broker.publish(0, [b"a0", b"a1"])
+    broker.publish(1, [b"b0", b"b1"])
+    return broker
+
+
+async def test_a_cumulative_ack_that_cannot_be_saved_says_so_and_saves_the_rest():
+    """SEMANTICS 12: never remembered optimistically. Repeatable with the same outcome."""
+    broker = await two_segments()
+    async with broker.client() as client, await client.stream_consumer("t", "s") as consumer:
+        while len(batch := await consumer.receive_batch()) < 2 or len(batch.positions) < 2:
+            pass
+        broker.assigned = [1]
+        broker.cut()  # and segment 0 goes to somebody else meanwhile
+        await broker.until(lambda: 0 not in consumer.attachments)
+        for _ in range(2):
+            with pytest.raises(FencedError, match=r"segments \[0\]"):
+                await consumer.acknowledge_cumulative(batch)
+        assert broker.cursors == {0: 0, 1: 2}
+
+
+async def test_what_was_confirmed_before_a_segment_moved_is_no_error():
+    broker = await two_segments()
+    async with broker.client() as client, await client.stream_consumer("t", "s") as consumer:
+        while len(batch := await consumer.receive_batch()) < 2 or len(batch.positions) < 2:
+            pass
+        await consumer.acknowledge_cumulative(batch)
+        broker.assigned = [1]
+        broker.last.assign()
+        await broker.until(lambda: 0 not in consumer.attachments)
+        await consumer.acknowledge_cumulative(batch)
+        with pytest.raises(FencedError, match=r"segments \[0\]"):
+            await consumer.acknowledge_cumulative(MessageId(0, 99))
+        broker.assigned = [0, 1]
+        broker.last.assign()
+        await broker.until(lambda: 0 in consumer.attachments and consumer.attachments[0].connected)
+        await consumer.acknowledge_cumulative(batch)
+
+
+async def test_an_ack_under_way_when_its_segment_moves_says_so():
+    broker = await two_segments()
+    async with broker.client() as client, await client.stream_consumer("t", "s") as consumer:
+        while len(batch := await consumer.receive_batch()) < 2 or len(batch.positions) < 2:
+            pass
+        broker.confirming = False
+        ack = asyncio.ensure_future(consumer.acknowledge_cumulative(batch))
+        await broker.settle()
+        broker.assigned, broker.confirming = [1], True
+        broker.cut()
+        with pytest.raises(FencedError, match=r"segments \[0\]"):
+            await asyncio.wait_for(ack, 5)
+        assert broker.cursors[1] == 2
+
+
+@pytest.mark.parametrize("kind", ["stream", "queue"])
+async def test_an_ack_under_way_when_its_consumer_closes_says_so(broker: FakeBroker, kind: str):
+    broker.publish(0, [b"a"])
+    async with broker.client() as client:
+        make = client.stream_consumer if kind == "stream" else client.queue_consumer
+        consumer = await make("t", "s")
+        message = await consumer.receive()
+        broker.confirming = False
+        acknowledge = getattr(consumer, "acknowledge_cumulative" if kind == "stream" else "acknowledge")
+        ack = asyncio.ensure_future(acknowledge(message))
+        await broker.settle()
+        broker.reachable = False
+        broker.cut()
+        await broker.settle()
+        await consumer.close()
+        with pytest.raises(AlreadyClosedError):
+            await asyncio.wait_for(ack, 5)
+
+
+async def test_who_closes_second_waits_for_the_first(broker: FakeBroker):
+    """A client that closes while a producer flushes does not pull the connection from under it."""
+    client = broker.client()
+    producer = await client.producer("t")
+    broker.holding = True
+    producer.send_nowait(b"x")
+    first = asyncio.ensure_future(producer.close())
+    await broker.settle()
+    others = [asyncio.ensure_future(close()) for close in (client.close, client.close, producer.close)]
+    await broker.settle()
+    assert not any(close.done() for close in (first, *others))
+    broker.release()
+    await asyncio.gather(first, *others)
+    assert broker.log[0] == [(0, 1)]
