@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from engine._native.crc32c import crc32c
 from engine._native.hashing import xxh64
+from engine.aio.workers import ThreadWorkers
 from engine.clock import SystemClock
 from engine.metadata.memory import MemoryMetadataStore
 from engine.model.hashrange import HashRange
@@ -20,7 +21,6 @@ from engine.model.names import SegmentName, TopicName
 from engine.storage.disk import OsDisk
 from engine.storage.segment import Segment
 from engine.storage.store import SegmentStore
-from engine.storage.workers import ThreadWorkers
 
 TINY = bool(os.environ.get("ENGINE_BENCH_TINY"))
 MIB = 1024 * 1024

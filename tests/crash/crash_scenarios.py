@@ -12,6 +12,7 @@ from typing import Any
 
 from entry_images import KEYED, entry, values_of
 
+from engine.aio.workers import InlineWorkers, ThreadWorkers, Workers
 from engine.clock import SystemClock
 from engine.errors import EngineError, NotFoundError, StorageError, UnknownOutcomeError
 from engine.metadata.memory import MemoryMetadataStore
@@ -23,7 +24,6 @@ from engine.storage.cursor import CursorStore
 from engine.storage.disk import OsDisk
 from engine.storage.segment import Block, Segment
 from engine.storage.store import SegmentStore
-from engine.storage.workers import InlineWorkers, ThreadWorkers, Workers
 
 NAME = TopicName.parse("crash").segment(HashRange.whole(), 0)
 PRODUCERS = ("a", "b")

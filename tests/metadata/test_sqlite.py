@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.aio.workers import run
 from engine.errors import (
     DataDirectoryBusyError,
     DiskFullError,
@@ -170,12 +171,11 @@ async def test_a_full_file_system_is_a_disk_full_error_and_is_survived(path, clo
     def limit(pages):
         store._image._database.execute(f"PRAGMA max_page_count = {pages}")
 
-    loop = asyncio.get_running_loop()
-    await loop.run_in_executor(store._executor, limit, 10)
+    await run(store._owner, lambda: limit(10))
     with pytest.raises(DiskFullError, match="nothing was written"):
         await store.put("/b", bytes(100_000))
     await store.put("/a", b"2")
-    await loop.run_in_executor(store._executor, limit, 1_000_000)
+    await run(store._owner, lambda: limit(1_000_000))
     await store.put("/b", bytes(100_000))
     await store.close()
     store = await opened(path, clock)

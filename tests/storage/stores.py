@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from engine.aio.workers import InlineWorkers, Workers
 from engine.clock import Clock, SystemClock
 from engine.metadata.memory import MemoryMetadataStore
 from engine.model.hashrange import HashRange
@@ -15,7 +16,6 @@ from engine.storage.config import StorageConfig
 from engine.storage.disk import Disk, OsDisk
 from engine.storage.segment import Block, Segment
 from engine.storage.store import SegmentStore
-from engine.storage.workers import InlineWorkers, Workers
 
 TOPIC = TopicName.parse("t")
 

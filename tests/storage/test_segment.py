@@ -10,6 +10,7 @@ import pytest
 from entry_images import KEYED, entry, values_of
 from stores import QUARTERS, TOPIC, forget_tail, log_files, make_store, name, read_blocks
 
+from engine.aio.workers import ThreadWorkers
 from engine.errors import (
     AlreadyClosedError,
     CorruptionError,
@@ -20,7 +21,6 @@ from engine.errors import (
     SegmentSealedError,
 )
 from engine.storage.segment import Appended, Block
-from engine.storage.workers import ThreadWorkers
 from engine.testing.clock import FakeClock
 from engine.testing.disk import SimDisk
 

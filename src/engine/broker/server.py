@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from engine.aio.bag import Bag
 from engine.aio.tasks import Supervisor
+from engine.aio.workers import Submits, ThreadWorkers, Workers
 from engine.broker.admin import AdminService
 from engine.broker.config import BrokerConfig
 from engine.broker.connection import Connection
@@ -27,7 +28,6 @@ from engine.metadata.store import MetadataStore
 from engine.storage.config import StorageConfig
 from engine.storage.disk import Disk, OsDisk
 from engine.storage.store import SegmentStore
-from engine.storage.workers import Submits, ThreadWorkers, Workers
 from engine.wire.chunks import ChunkPool
 from engine.wire.stream import FrameStream
 from engine.wire.tcp import listen

@@ -9,19 +9,18 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from engine.aio.workers import ThreadWorkers, run
 from engine.clock import Clock
 from engine.errors import StorageError
 from engine.limits import METADATA_COMMIT_WRITES_MAX
 from engine.metadata.batch import Batch
 from engine.metadata.image import Image
 from engine.metadata.local import LocalStore
-from engine.metadata.store import OutcomeUnknownError
 from engine.metadata.table import Row, Table
 from engine.metadata.watches import WatchHub
 
@@ -67,13 +66,12 @@ class _Write:
 class SqliteMetadataStore(LocalStore):
     """Open it with `await SqliteMetadataStore.open(path, clock=…)`. All methods on the loop that opened it."""
 
-    def __init__(self, image: Image, table: Table, clock: Clock, executor: Executor, owns_executor: bool) -> None:
+    def __init__(self, image: Image, table: Table, clock: Clock, owner: ThreadWorkers) -> None:
         """Use open()."""
         super().__init__(table, WatchHub(table))
         self._image = image
         self._clock = clock
-        self._executor = executor
-        self._owns_executor = owns_executor
+        self._owner = owner  # the one thread that may touch the image
         # Writes not yet in a commit, in their order.
         self._queue: deque[_Write] = deque()
         self._committing = False
@@ -83,21 +81,20 @@ class SqliteMetadataStore(LocalStore):
         self._writes = self._commits = self._conflicts = 0
 
     @classmethod
-    async def open(cls, path: str | Path, *, clock: Clock, executor: Executor | None = None) -> SqliteMetadataStore:
+    async def open(cls, path: str | Path, *, clock: Clock) -> SqliteMetadataStore:
         """Open or create the file at `path`; beside it live `-wal`, while it is open, and `.lock`.
 
-        `executor` is the thread that owns the file, and must be a single one; without it the store starts its own.
-        Raises DataDirectoryBusyError, UnsupportedError (a newer format), CorruptionError, DiskFullError, StorageError.
+        The store starts the thread that owns the file. Raises DataDirectoryBusyError, UnsupportedError (a newer
+        format), CorruptionError, DiskFullError, StorageError.
         """
-        own = executor is None
-        executor = executor or ThreadPoolExecutor(1, thread_name_prefix="engine-metadata")
-        opening = asyncio.get_running_loop().run_in_executor(executor, _open_image, Path(path))
+        owner = ThreadWorkers(1, "engine-metadata")
+        opening = run(owner, partial(_open_image, Path(path)))
         try:
             image, rows = await asyncio.shield(opening)
         except BaseException:
-            _discard(opening, executor, own)
+            _discard(opening, owner)
             raise
-        store = cls(image, Table(image.version, rows), clock, executor, own)
+        store = cls(image, Table(image.version, rows), clock, owner)
         try:
             await store._end_leftover_sessions()
         except BaseException:
@@ -131,17 +128,14 @@ class SqliteMetadataStore(LocalStore):
             for write in writes:
                 write.evaluate(batch)
             if batch.changes:
-                loop = asyncio.get_running_loop()
-                commit = loop.run_in_executor(self._executor, self._image.commit, batch.changes)
-                commit.add_done_callback(partial(self._committed, batch, writes))
+                self._owner.post(partial(self._image.commit, batch.changes), partial(self._committed, batch, writes))
                 return
             self._finish(batch, writes)
         self._committing = False
         if self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
 
-    def _committed(self, batch: Batch, writes: list[_Write], commit: asyncio.Future[None]) -> None:
-        failure = OutcomeUnknownError("the owner thread is gone") if commit.cancelled() else commit.exception()
+    def _committed(self, batch: Batch, writes: list[_Write], _: None, failure: BaseException | None) -> None:
         if failure is None:
             self._commits += 1
             self._finish(batch, writes)
@@ -187,9 +181,8 @@ class SqliteMetadataStore(LocalStore):
             self._idle = asyncio.get_running_loop().create_future()
             await self._idle
         self._close_watches()
-        await asyncio.get_running_loop().run_in_executor(self._executor, self._image.close)
-        if self._owns_executor:
-            self._executor.shutdown(wait=False)
+        await run(self._owner, self._image.close)
+        self._owner.close()
 
 
 def _open_image(path: Path) -> tuple[Image, list[Row]]:
@@ -197,14 +190,13 @@ def _open_image(path: Path) -> tuple[Image, list[Row]]:
     return image, image.load()
 
 
-def _discard(opening: asyncio.Future[tuple[Image, list[Row]]], executor: Executor, owns_executor: bool) -> None:
+def _discard(opening: asyncio.Future[tuple[Image, list[Row]]], owner: ThreadWorkers) -> None:
     """Release what a failed or cancelled open() holds, as soon as it can be."""
 
     def release(done: asyncio.Future[tuple[Image, list[Row]]]) -> None:
         if not done.cancelled() and done.exception() is None:
-            executor.submit(done.result()[0].close)
-        if owns_executor:
-            executor.shutdown(wait=False)
+            owner.post(done.result()[0].close, lambda _, error: None)
+        owner.close()
 
     if opening.done():
         release(opening)

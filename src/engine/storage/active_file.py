@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from engine.aio.workers import run
 from engine.errors import CorruptionError, StorageError, UnknownOutcomeError
 from engine.storage.config import storage_error
 from engine.storage.disk import File
@@ -18,7 +19,6 @@ from engine.storage.format import State
 from engine.storage.logfile import LogFile, SyncFailed
 from engine.storage.pipeline import Failure, Pipeline, fail_all
 from engine.storage.recovery import verify_tail
-from engine.storage.workers import run
 
 _log = logging.getLogger("engine.storage")
 

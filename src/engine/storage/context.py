@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from engine.aio.workers import Workers
 from engine.clock import Clock
 from engine.storage.config import StorageConfig
 from engine.storage.disk import Disk
 from engine.storage.handles import Handles
 from engine.storage.tail import TailCache
-from engine.storage.workers import Workers
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from engine._native.log import Claim
+from engine.aio.workers import Workers
 from engine.errors import EngineError
 from engine.limits import LOG_INDEX_BYTES_STEP
 from engine.storage.config import StorageConfig
 from engine.storage.group import GROUP_MAX, Group
 from engine.storage.handles import Handles
 from engine.storage.logfile import LogFile
-from engine.storage.workers import Workers
 
 
 class Owner(Protocol):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
+from engine.aio.workers import run
 from engine.storage.config import storage_error
 from engine.storage.context import Context
 from engine.storage.logfile import Block, LogFile
 from engine.storage.tail import Tail
-from engine.storage.workers import run
 
 
 class Reader:

@@ -11,6 +11,7 @@ from typing_extensions import Buffer
 from engine._native import log
 from engine._native.hashing import xxh64
 from engine._native.log import Claim
+from engine.aio.workers import run
 from engine.errors import (
     AlreadyClosedError,
     EngineError,
@@ -29,7 +30,6 @@ from engine.storage.reader import Reader
 from engine.storage.recovery import Recovered, name_crc, save_inherited
 from engine.storage.retention import files_to_delete
 from engine.storage.tail import Piece
-from engine.storage.workers import run
 
 _log = logging.getLogger("engine.storage")
 

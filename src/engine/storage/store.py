@@ -11,6 +11,7 @@ from typing import TypeVar
 from urllib.parse import quote
 
 from engine._native.hashing import xxh64
+from engine.aio.workers import Submits, Workers, as_workers, run
 from engine.clock import Clock
 from engine.errors import AlreadyClosedError, InvalidArgumentError, NotFoundError
 from engine.limits import BUCKETS_PER_SEGMENT_MAX, HASH_RING_SIZE
@@ -25,7 +26,6 @@ from engine.storage.logfile import SUFFIX, LogFile, SyncFailed, new_opening, syn
 from engine.storage.recovery import Recovered, name_crc, recover
 from engine.storage.segment import Segment
 from engine.storage.tail import TailCache
-from engine.storage.workers import Submits, Workers, as_workers, run
 
 SEGMENTS = "segments"
 DELETED = "deleted"  # the file that marks a directory whose deletion has begun

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class SimWorkers:
-    """`storage.workers.Workers` with time: jobs of different files overtake each other, as on threads."""
+    """`aio.workers.Workers` with time: jobs of different files overtake each other, as on threads."""
 
     def __init__(self, rng: random.Random, *, delay_s_max: float = 0.002) -> None:
         self._rng = rng

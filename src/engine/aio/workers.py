@@ -32,8 +32,9 @@ class Workers(Protocol):
 class ThreadWorkers:
     """Daemon threads, started when there is work for one more, at most `threads`."""
 
-    def __init__(self, threads: int = 16) -> None:
+    def __init__(self, threads: int = 16, name: str = "engine-storage") -> None:
         self._threads_max = threads
+        self._name = name
         self._threads: list[threading.Thread] = []
         self._jobs: queue.SimpleQueue[tuple[asyncio.AbstractEventLoop, Work, Done] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -48,7 +49,7 @@ class ThreadWorkers:
         self._jobs.put((asyncio.get_running_loop(), work, done))
 
     def _start_one(self) -> None:
-        thread = threading.Thread(target=self._run, name=f"engine-storage-{len(self._threads)}", daemon=True)
+        thread = threading.Thread(target=self._run, name=f"{self._name}-{len(self._threads)}", daemon=True)
         self._threads.append(thread)
         thread.start()
 
