@@ -45,8 +45,8 @@ INSERT INTO meta VALUES ({FORMAT}, 0, 0, 0, {zlib.crc32(f"{FORMAT} 0 0 0".encode
 COMMIT;
 """
 
-# Almost every commit is one put. This makes it one statement: each releases the interpreter lock, and has to get it back
-# from a busy loop, several times.
+# Almost every commit is one put. This makes it one statement: each of them gives the interpreter lock away several
+# times, and has to get it back from a busy loop.
 _PUT_ONE = """
 CREATE TEMP VIEW put AS SELECT *, 0 AS "rows", 0 AS digest, 0 AS summary FROM records;
 CREATE TEMP TRIGGER put_one INSTEAD OF INSERT ON put BEGIN
@@ -154,9 +154,8 @@ class Image:
             self._database.execute("BEGIN IMMEDIATE")
             self._database.executemany("DELETE FROM records WHERE key = ?", removed)
             self._database.executemany("INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?)", put)
-            self._database.execute(
-                "UPDATE meta SET version = ?, rows = ?, digest = ?, checksum = ?", (*meta, _meta_checksum(FORMAT, *meta))
-            )
+            summary = (*meta, _meta_checksum(FORMAT, *meta))
+            self._database.execute("UPDATE meta SET version = ?, rows = ?, digest = ?, checksum = ?", summary)
         except sqlite3.Error as e:
             self._roll_back()
             raise _translated(self._path, e) from e
