@@ -29,7 +29,7 @@ class AsyncEngine(LocalClient):
     """A client whose broker is in this process. Made by `open_async`; closing it closes the broker."""
 
     def __init__(self, broker: Broker, *, threadsafe: bool) -> None:
-        super().__init__(broker.accept, broker.service_url, broker.admin, threadsafe=threadsafe)
+        super().__init__(broker.accept_local, broker.service_url, broker.admin, threadsafe=threadsafe)
         self._broker = broker
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 
 import aiohttp
@@ -154,6 +155,18 @@ async def test_pages(http, broker):
         if route.method != "HEAD"
     }
     assert routes == served
+
+
+async def test_metrics_keep_every_digit(http, broker):
+    peer = await Peer.connect(broker)
+    await peer.producer(await peer.segment("orders"))
+    (hosted,) = broker.hosting
+    hosted.incoming.count(123_456_789, 9_876_543_210_123)
+    hosted.incoming.messages_per_s = 1234567.25
+    metrics = await call(http, "GET", "/metrics", 200)
+    assert re.search(r"^engine_in_messages_total\{.*\} 123456789$", metrics, re.MULTILINE)
+    assert re.search(r"^engine_in_bytes_total\{.*\} 9876543210123$", metrics, re.MULTILINE)
+    assert re.search(r"^engine_rate_in\{.*\} 1234567.25$", metrics, re.MULTILINE)
 
 
 async def test_the_admin_address_is_told_in_the_handshake(http, broker):

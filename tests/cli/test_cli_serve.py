@@ -86,6 +86,27 @@ def test_a_configuration_file_is_read_and_checked(tmp_path: Path, engine: Run):
     assert "segmnets" in result.err
 
 
+def test_a_token_and_tls(tmp_path: Path, engine: Run):
+    tls = Path(__file__).parents[1] / "broker" / "tls"
+    config = tmp_path / "engine.toml"
+    config.write_text(f'auth_token = "s3cret"\ntls_cert = "{tls / "cert.pem"}"\ntls_key = "{tls / "key.pem"}"\n')
+    server = start_server(tmp_path / "data", "--config", str(config))
+    try:
+        at = ["--url", server.url, "--tls-ca", tls / "cert.pem"]
+        assert server.admin_url.startswith("https://")
+        assert engine("topics", "create", "t", *at, "--token", "s3cret").code == 0
+        refused = engine("topics", "create", "t", *at, "--token", "guess")
+        assert refused.code == 1
+        assert "the token is wrong" in refused.err
+        untrusting = engine("topics", "list", "--url", server.url, "--tls-ca", config)
+        assert untrusting.code == 2
+        assert "PEM" in untrusting.err
+    finally:
+        code, said = stop_server(server)
+    assert code == 0
+    assert "s3cret" not in "".join(server.lines) + said
+
+
 @pytest.mark.parametrize("text", ["localhost", "1:2:x", "127.0.0.1:99999"])
 def test_an_address_is_checked(engine: Run, tmp_path: Path, text: str):
     assert engine("serve", "--data", tmp_path, "--listen", text).code == 2

@@ -6,7 +6,7 @@ import dataclasses
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,11 @@ class BrokerConfig:
     service_url: str | None = None  # what clients are told to dial; None: the address they came in on
     admin_url: str | None = None  # likewise for the admin API; None: the address it is served on
 
+    # Who may come in over the network. Paths are of PEM files; both or none.
+    auth_token: str | None = field(default=None, repr=False)  # what clients have to say; None: nothing
+    tls_cert: str | None = None
+    tls_key: str | None = None
+
     scalable_topic_enabled: bool = True
     auto_create_topics: bool = True
     segments: int = 1
@@ -77,6 +82,8 @@ class BrokerConfig:
 
     def __post_init__(self) -> None:
         for key, right in self._wrong().items():
+            if right and key == "auth_token":
+                raise InvalidConfigurationError(f"auth_token is malformed; {right} is right")
             if right:
                 raise InvalidConfigurationError(f"{key} is {getattr(self, key)!r}; {right} is right")
 
@@ -85,6 +92,9 @@ class BrokerConfig:
         return {
             "service_url": _optional_text(self.service_url, "engine://"),
             "admin_url": _optional_text(self.admin_url, "http"),
+            "auth_token": _token(self.auth_token),
+            "tls_cert": _pair(self.tls_cert, self.tls_key, "tls_key"),
+            "tls_key": _pair(self.tls_key, self.tls_cert, "tls_cert"),
             "scalable_topic_enabled": _boolean(self.scalable_topic_enabled),
             "auto_create_topics": _boolean(self.auto_create_topics),
             "segments": _integer(self.segments, 1, SEGMENTS_PER_TOPIC_MAX),
@@ -200,4 +210,14 @@ def _optional_text(value: Any, start: str) -> str:
     return "" if value is None or (isinstance(value, str) and value.startswith(start)) else f"a URL {start}…"
 
 
-_FIELDS = {field.name: str(field.type) for field in dataclasses.fields(BrokerConfig)}
+def _token(value: Any) -> str:
+    good = value is None or (isinstance(value, str) and value.isascii() and value.isprintable() and value.strip())
+    return "" if good else "text of printable ASCII characters"
+
+
+def _pair(value: Any, other: Any, name: str) -> str:
+    good = value is None or (isinstance(value, str) and value and other is not None)
+    return "" if good else f"the path of a PEM file, together with {name},"
+
+
+_FIELDS = {f.name: str(f.type) for f in dataclasses.fields(BrokerConfig)}

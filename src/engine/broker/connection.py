@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.broker import requests
 from engine.broker.keepalive import Pulse
+from engine.broker.tokens import token_refusal
 from engine.errors import EngineError, InvalidArgumentError, ProtocolError, UnsupportedError
 from engine.limits import CONNECTION_WRITE_HIGH
 from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, Command
@@ -51,13 +52,15 @@ class Connection:
         "ready",
         "registrations",
         "stream",
+        "trusted",
         "watches",
         "writable",
     )  # fmt: skip
 
-    def __init__(self, broker: Broker, stream: FrameStream) -> None:
+    def __init__(self, broker: Broker, stream: FrameStream, *, trusted: bool = False) -> None:
         self.broker = broker
         self.stream = stream
+        self.trusted = trusted  # it comes from within this process
         self.ready = False  # the handshake is done
         self.closed = False
         self.writable = True
@@ -269,6 +272,8 @@ class Connection:
             self.fail(ProtocolError(f"the first frame is {command.name}; CONNECT with the magic {MAGIC!r} is right"))
             return
         refusal = self.broker.refusal(self) or _refusal(header)
+        if refusal is None and not self.trusted:
+            refusal = token_refusal(self.broker.config, header.get("token"))
         if refusal is not None:
             self.fail(refusal)
             return

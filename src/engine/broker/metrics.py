@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from engine.broker.server import Broker
     from engine.broker.topics import HostedSegment
 
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Sample = tuple[dict[str, str], float]
 
 
@@ -18,7 +19,7 @@ def metrics_text(broker: Broker) -> str:
     hosted = list(broker.hosting)
     for name, kind, text, samples in _families(broker, hosted):
         lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
-        lines += [f"{name}{_labels(labels)} {value:g}" for labels, value in samples]
+        lines += [f"{name}{_labels(labels)} {_number(value)}" for labels, value in samples]
     return "\n".join(lines) + "\n"
 
 
@@ -56,6 +57,11 @@ def _families(broker: Broker, hosted: list[HostedSegment]) -> Iterator[tuple[str
     yield "engine_subscription_back_log", "gauge", "Messages not acknowledged", backlogs
     yield "engine_subscription_out_messages_total", "counter", "Messages sent to consumers", sent
     yield "engine_subscription_rate_out", "gauge", "Messages per second sent", rates
+
+
+def _number(value: float) -> str:
+    """All its digits: a counter that is rounded seems to stand still, and a rate made of it is wrong."""
+    return str(int(value)) if value == int(value) else repr(value)
 
 
 def _each(hosted: list[HostedSegment], field: str) -> list[Sample]:

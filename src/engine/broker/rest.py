@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from engine.broker.metrics import metrics_text
+from engine.broker.config import BrokerConfig
+from engine.broker.metrics import METRICS_TYPE, metrics_text
 from engine.broker.openapi import CODES, openapi
+from engine.broker.tokens import bearer_refusal
 from engine.errors import (
     AlreadyClosedError,
     ConnectError,
@@ -30,11 +33,13 @@ log = logging.getLogger(__name__)
 SCALABLE = "/admin/v2/scalable"
 SEGMENTS = "/admin/v2/segments"
 NAMESPACES = "/admin/v2/namespaces"
+HEALTH = "/health"  # answered without a token
 _TOPIC = SCALABLE + "/{tenant}/{namespace}/{topic}"
 _SUBSCRIPTION = _TOPIC + "/subscriptions/{subscription}"
 _SEGMENT = SEGMENTS + "/{tenant}/{namespace}/{topic}/{descriptor}"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Middleware = Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]
 KINDS = {"segments": int, "entryBuckets": int, "keyHash": str, "durability": str, "properties": dict}
 
 
@@ -44,25 +49,28 @@ class AdminServer:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._runner: web.AppRunner | None = None
+        self.scheme = "http"
         self.host = ""
         self.port = 0
 
     @property
     def url(self) -> str:
-        """http://host:port of the listener."""
-        return format_url(self.host, self.port, "http")
+        """http://host:port of the listener, or https."""
+        return format_url(self.host, self.port, self.scheme)
 
-    async def listen(self, host: str, port: int) -> tuple[str, int]:
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
         """Serve; the address, with the port that was taken for 0. Raises ConnectError."""
-        application = web.Application(middlewares=[_errors_as_json], client_max_size=METADATA_VALUE_SIZE_MAX)
+        middlewares: list[Any] = [_errors_as_json, _only_with_token(self._broker.config)]
+        application = web.Application(middlewares=middlewares, client_max_size=METADATA_VALUE_SIZE_MAX)
         application.add_routes(_routes(self._broker))
         self._runner = web.AppRunner(application, access_log=None)
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, host, port).start()
+            await web.TCPSite(self._runner, host, port, ssl_context=tls).start()
         except OSError as e:
             await self._runner.cleanup()
             raise ConnectError(f"cannot listen on {host}:{port}: {e.strerror or e}") from e
+        self.scheme = "http" if tls is None else "https"
         self.host, self.port = self._runner.addresses[0][:2]
         return self.host, self.port
 
@@ -86,8 +94,20 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
         return _error(500, f"the broker failed: {type(e).__name__}: {e}", EngineError.code)
 
 
+def _only_with_token(config: BrokerConfig) -> Middleware:
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        refusal = bearer_refusal(config, request.headers.get("Authorization"))
+        if refusal is not None and request.path != HEALTH:
+            raise refusal
+        return await handler(request)
+
+    return check
+
+
 def _error(status: int, reason: str, code: int) -> web.Response:
-    return web.json_response({"reason": reason, "code": code}, status=status)
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+    return web.json_response({"reason": reason, "code": code}, status=status, headers=headers)
 
 
 def _routes(broker: Broker) -> list[web.RouteDef]:
@@ -114,7 +134,7 @@ def _routes(broker: Broker) -> list[web.RouteDef]:
         web.delete(NAMESPACES + "/{tenant}/{namespace}/policies", api.remove_policies),
         web.get("/openapi.json", pages.openapi),
         web.get("/metrics", pages.metrics),
-        web.get("/health", pages.health),
+        web.get(HEALTH, pages.health),
     ]
 
 
@@ -199,7 +219,7 @@ class _Pages:
         return web.json_response(openapi(str(request.url.origin())))
 
     async def metrics(self, request: web.Request) -> web.Response:
-        return web.Response(text=metrics_text(self._broker), content_type="text/plain")
+        return web.Response(text=metrics_text(self._broker), headers={"Content-Type": METRICS_TYPE})
 
     async def health(self, request: web.Request) -> web.Response:
         if self._broker.refusing:

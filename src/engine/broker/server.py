@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from engine.broker.segment_host import SegmentHosting
 from engine.clock import Clock, SystemClock
 from engine.control.config import ControlConfig
 from engine.control.service import ScalableTopicService
-from engine.errors import AlreadyClosedError, ConnectError, EngineError
+from engine.errors import AlreadyClosedError, ConnectError, EngineError, InvalidConfigurationError
 from engine.metadata.sqlite import SqliteMetadataStore
 from engine.metadata.store import MetadataStore
 from engine.storage.config import StorageConfig
@@ -190,10 +191,16 @@ class Broker:
 
     def accept(self, stream: FrameStream) -> Connection:
         """The handler for a new connection, of whatever kind."""
-        connection = Connection(self, stream)
+        return self._accept(Connection(self, stream))
+
+    def accept_local(self, stream: FrameStream) -> Connection:
+        """The same for one from within this process, which needs no token."""
+        return self._accept(Connection(self, stream, trusted=True))
+
+    def _accept(self, connection: Connection) -> Connection:
         self.connections.add(connection)
         if len(self.connections) > self.config.connections_max + _REFUSED_MAX:
-            stream.abort()
+            connection.stream.abort()
         return connection
 
     @property
@@ -217,8 +224,19 @@ class Broker:
             self._emptied.set()
 
     async def serve(self, host: str, port: int) -> tuple[str, int]:
-        """Listen for clients; the address, with the port that was taken for 0. Raises ConnectError. After start()."""
-        server = await listen(host, port, self.accept, pool=self._pool, frame_size_max=self.config.frame_size_max)
+        """Listen for clients; the address, with the port that was taken for 0. After start().
+
+        Raises ConnectError, InvalidConfigurationError (the certificate).
+        """
+        server = await listen(
+            host,
+            port,
+            self.accept,
+            pool=self._pool,
+            tls=tls_context(self.config),
+            handshake_timeout=self.config.handshake_timeout,
+            frame_size_max=self.config.frame_size_max,
+        )
         self._servers.append(server)
         address = server.sockets[0].getsockname()[:2]
         self._address = self._address or address
@@ -226,9 +244,9 @@ class Broker:
         return address[0], address[1]
 
     async def serve_admin(self, host: str, port: int) -> tuple[str, int]:
-        """Serve the admin API over HTTP; the address. Raises ConnectError. After start()."""
+        """Serve the admin API over HTTP; the address. Raises ConnectError, InvalidConfigurationError. After start()."""
         self._admin_server = AdminServer(self)
-        return await self._admin_server.listen(host, port)
+        return await self._admin_server.listen(host, port, tls_context(self.config))
 
     # -- addresses -------------------------------------------------------------------------------------------------
 
@@ -266,7 +284,7 @@ class Broker:
         server = self._admin_server
         if self.config.admin_url is not None or server is None or server.host not in _WILDCARDS:
             return self.admin_url
-        return format_url(parse_url(self.url_for(stream))[0], server.port, "http")
+        return format_url(parse_url(self.url_for(stream))[0], server.port, server.scheme)
 
     # -- housekeeping ----------------------------------------------------------------------------------------------
 
@@ -280,6 +298,19 @@ class Broker:
         if received == self._received:
             self._pool.trim()
         self._received = received
+
+
+def tls_context(config: BrokerConfig) -> ssl.SSLContext | None:
+    """What both doors are served with; None: in the clear. Raises InvalidConfigurationError."""
+    if config.tls_cert is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(config.tls_cert, config.tls_key)
+    except OSError as e:  # an SSLError is one
+        files = f"tls_cert {config.tls_cert} and tls_key {config.tls_key}"
+        raise InvalidConfigurationError(f"{files} cannot be used: {e.strerror or e}") from e
+    return context
 
 
 def storage_config(config: BrokerConfig) -> StorageConfig:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from engine.errors import NotFoundError
 
 if TYPE_CHECKING:
     from engine.sync import Client
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+METADATA_FILE = "metadata.db"
 DEFAULT_URL = "engine://127.0.0.1:6650"
 
 
@@ -29,7 +34,23 @@ def connection_options(command: F) -> F:
         type=click.Path(file_okay=False),
         help="Open this data directory instead of talking to a server (which must not have it open).",
     )
-    return url(data(command))
+    token = click.option(
+        "--token", envvar="ENGINE_TOKEN", expose_value=False, callback=_remember, help="What the server asks for."
+    )
+    tls = click.option(
+        "--tls-ca",
+        envvar="ENGINE_TLS_CA",
+        type=click.Path(exists=True, dir_okay=False),
+        expose_value=False,
+        callback=_remember,
+        help="Talk TLS, and trust servers whose certificate this PEM file signs.",
+    )
+    return url(data(token(tls(command))))
+
+
+def _remember(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    """Keep it for connect(), past the commands, which have no use for it."""
+    context.meta[f"{__name__}.{parameter.name}"] = value
 
 
 def json_option(command: F) -> F:
@@ -37,12 +58,26 @@ def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, for a program to read.")(command)
 
 
-def connect(url: str, data: str | None) -> Client:
-    """A client of the server, or of an engine of our own; close it, or use it as a context manager."""
+def connect(url: str, data: str | None, *, create: bool = False) -> Client:
+    """A client of the server, or of an engine of our own; close it, or use it as a context manager.
+
+    `create`: whether the command may begin a new data directory. Others raise NotFoundError where there is none.
+    """
     if data is not None:
+        if not create and not Path(data, METADATA_FILE).exists():
+            raise NotFoundError(f"{data} is no data directory; engine serve, produce and topics create begin a new one")
         from engine.embedded import open as open_engine
 
         return open_engine(data)
     from engine.sync import Client
 
-    return Client(url)
+    meta = click.get_current_context().meta
+    ca = meta.get(f"{__name__}.tls_ca")
+    return Client(url, token=meta.get(f"{__name__}.token"), tls=None if ca is None else _trusting(ca))
+
+
+def _trusting(path: str) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=path)
+    except OSError as e:  # an SSLError is one
+        raise click.BadParameter(f"{path} is no PEM file of certificates: {e.strerror or e}") from e

@@ -50,7 +50,7 @@ def produce(
     as_json: bool,
 ) -> None:
     """Send messages as fast as the engine takes them, and wait until all are durable."""
-    with connect(url, data) as client:
+    with connect(url, data, create=True) as client:
         make_topic(client, topic, segments, durability)
         with client.producer(topic, compression=compression) as producer:
             work = list(chunks(messages, size, keys))

@@ -44,7 +44,7 @@ def command(
     count = byte_count = 0
     total = source_size(source)
     with (
-        connect(url, data) as client,
+        connect(url, data, create=True) as client,
         client.producer(topic, compression=compression) as producer,
         output.progress(disable=total is None) as bar,
     ):

@@ -60,7 +60,8 @@ async def serve(data: str, listen: tuple[str, int], admin: tuple[str, int], conf
         await broker.start()
         admin_at = await broker.serve_admin(*admin)
         listen_at = await broker.serve(*listen)
-        click.echo(f"engine: serving {data} on engine://{at(listen_at)}, admin on http://{at(admin_at)}", err=True)
+        scheme = "http" if config.tls_cert is None else "https"
+        click.echo(f"engine: serving {data} on engine://{at(listen_at)}, admin on {scheme}://{at(admin_at)}", err=True)
         await stopped.wait()
         click.echo("engine: closing", err=True)
     finally:

@@ -51,7 +51,7 @@ def create(
     properties: tuple[str, ...],
 ) -> None:
     """Make a new topic."""
-    with connect(url, data) as client:
+    with connect(url, data, create=True) as client:
         client.admin.create_topic(
             topic,
             segments=segments,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import ssl
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
@@ -30,11 +31,15 @@ _BY_STATUS: dict[int, type[EngineError]] = {401: AuthenticationError, 403: Autho
 class HttpAdmin:
     """An AdminBackend for one broker's admin URL. Made on the loop."""
 
-    def __init__(self, url: str, *, token: str | None, timeout: float) -> None:
+    def __init__(self, url: str, *, token: str | None, timeout: float, tls: ssl.SSLContext | None = None) -> None:
         self._url = URL(url.rstrip("/"))
         self._timeout = timeout
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout), headers=headers)
+        self._session = aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=timeout),
+            headers=headers,
+            connector=aiohttp.TCPConnector(ssl=True if tls is None else tls),
+        )
 
     async def _call(
         self,

@@ -43,7 +43,7 @@ C = TypeVar("C", bound=_Closable)
 class AsyncClient:
     """A client of one service, `engine://host:port`. Use it from one event loop, preferably as `async with`.
 
-    `token`: sent in the handshake. `tls`: an ssl.SSLContext. `memory_limit`: bytes that any one producer or consumer
+    `token`: what the broker asks for. `tls`: an ssl.SSLContext. `memory_limit`: bytes that any one producer or consumer
     may hold. `operation_timeout`: seconds for whatever has no time limit of its own. `connector`, `clock`, `rng`,
     `admin` are for embedding and for tests.
 
@@ -75,6 +75,7 @@ class AsyncClient:
             clock=clock or SystemClock(),
             rng=rng or random.SystemRandom(),
             token=token,
+            tls=tls,
             memory_limit=memory_limit,
             operation_timeout=operation_timeout,
             threadsafe=threadsafe,
@@ -250,7 +251,8 @@ class AsyncClient:
                 raise UnsupportedError(f"the broker at {self.service_url} serves no admin API")
             from engine.client.admin_http import HttpAdmin  # an HTTP client is slow to load, and seldom needed
 
-            self._backend = HttpAdmin(url, token=self._options.token, timeout=self._options.operation_timeout)
+            o = self._options
+            self._backend = HttpAdmin(url, token=o.token, timeout=o.operation_timeout, tls=o.tls)
         return self._backend
 
     # -- life ------------------------------------------------------------------------------------------------

@@ -154,6 +154,7 @@ class ClientOptions:
     clock: Clock
     rng: random.Random
     token: str | None = None
+    tls: ssl.SSLContext | None = None  # for the admin API; the connector has it for the rest
     memory_limit: int = CLIENT_MEMORY_MAX
     operation_timeout: float = OPERATION_TIMEOUT_S
     threadsafe: bool = False

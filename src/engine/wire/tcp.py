@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from engine.errors import ConnectError, ProtocolError
-from engine.limits import CONNECTION_WRITE_HIGH, CONNECTION_WRITE_LOW, FRAME_SIZE_MAX
+from engine.limits import CONNECTION_WRITE_HIGH, CONNECTION_WRITE_LOW, FRAME_SIZE_MAX, HANDSHAKE_S_MAX
 from engine.wire.chunks import ChunkPool
 from engine.wire.commands import Command
 from engine.wire.framing import FrameReader, encode
@@ -252,16 +252,24 @@ async def listen(
     *,
     pool: ChunkPool,
     tls: ssl.SSLContext | None = None,
+    handshake_timeout: float = HANDSHAKE_S_MAX,
     frame_size_max: int = FRAME_SIZE_MAX,
 ) -> asyncio.Server:
     """Serve connections; `accept` is called with each. Port 0 takes a free one.
 
+    `handshake_timeout`: seconds that a peer has for the handshake of TLS, before which `accept` does not see it.
     Raises ConnectError when the address cannot be had.
     """
     loop = asyncio.get_running_loop()
     try:
         return await loop.create_server(
-            lambda: TcpStream(accept, pool, frame_size_max), host, port, ssl=tls, backlog=1024, reuse_address=True
+            lambda: TcpStream(accept, pool, frame_size_max),
+            host,
+            port,
+            ssl=tls,
+            ssl_handshake_timeout=None if tls is None else handshake_timeout,
+            backlog=1024,
+            reuse_address=True,
         )
     except OSError as e:
         raise ConnectError(f"cannot listen on {host}:{port}: {_reason(e)}") from e
