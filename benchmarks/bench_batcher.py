@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 import statistics
-import struct
-import tempfile
 import time
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+from ceilings import file_write_seconds
 
 from engine._native.batcher import Batcher
 
@@ -24,7 +23,6 @@ SIZES = {"messages": 2_000 if TINY else 300_000, "rounds": 1 if TINY else 5}
 POOL = 256
 KEYS = 5_000
 FOUR = [0x3FFF, 0x7FFF, 0xBFFF, 0xFFFF]
-HEADER = struct.Struct("<II")
 
 Record = tuple[bytes, bytes]
 
@@ -63,18 +61,6 @@ def add_all(batcher: Batcher, values: Any, keys: Any) -> float:
     return time.perf_counter() - start
 
 
-def write_all(rows: list[Record]) -> float:
-    """Seconds for the ceiling: the same records, length-prefixed, through a buffered file."""
-    pack = HEADER.pack
-    with tempfile.TemporaryDirectory() as directory:
-        start = time.perf_counter()
-        with open(f"{directory}/ceiling", "wb", buffering=1 << 20) as file:
-            write = file.write
-            for key, value in rows:
-                write(pack(len(key), len(value)) + key + value)
-        return time.perf_counter() - start
-
-
 def millions(run: Callable[[], float], rounds: int | None = None) -> float:
     """Median of several runs, in millions of messages a second."""
     return SIZES["messages"] / 1e6 / statistics.median(run() for _ in range(rounds or SIZES["rounds"]))
@@ -93,10 +79,10 @@ class SendNowait:
         return millions(lambda: send_all(open_batcher(), self.rows))
 
     def track_ceiling(self, _: int) -> float:
-        return millions(lambda: write_all(self.rows))
+        return millions(lambda: file_write_seconds(self.rows))
 
     def track_ratio_to_ceiling(self, _: int) -> float:
-        pairs = [(write_all(self.rows), send_all(open_batcher(), self.rows)) for _ in range(SIZES["rounds"])]
+        pairs = [(file_write_seconds(self.rows), send_all(open_batcher(), self.rows)) for _ in range(SIZES["rounds"])]
         return statistics.median(ceiling / ours for ceiling, ours in pairs)
 
     track_rate.unit = track_ceiling.unit = "M msg/s"  # type: ignore[attr-defined]

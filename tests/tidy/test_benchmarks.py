@@ -1,7 +1,7 @@
 """Every benchmark runs once, tiny, so that none can rot.
 
 With ENGINE_BENCH_TINY=1 a benchmark shrinks its sizes. The classes are those asv finds: any whose methods start
-with time_, track_, peakmem_, mem_ or timeraw_.
+with time_, track_, peakmem_, mem_ or timeraw_. One that cannot run here (an optional dependency) is skipped by name.
 """
 
 from __future__ import annotations
@@ -50,31 +50,74 @@ def measures(module: ModuleType) -> Iterator[tuple[str, type | None, Callable[..
             yield name, None, value
 
 
+def tiny_modules() -> list[ModuleType]:
+    """Every file, loaded as where sizes are tiny: sizes are chosen when a module loads."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ENGINE_BENCH_TINY", "1")
+        patch.syspath_prepend(str(ROOT))
+        return [load(path) for path in FILES]
+
+
+Case = tuple[type | None, Callable[..., Any], tuple[Any, ...]]
+
+
+def cases() -> dict[str, Case]:
+    """Name with arguments -> what it takes to run it."""
+    return {
+        f"{module.__name__.split('.')[-1]}.{name}{list(arguments) or ''}": (owner, function, arguments)
+        for module in MODULES
+        for name, owner, function in measures(module)
+        for arguments in combinations(owner or function)
+    }
+
+
+MODULES = tiny_modules()
+CASES = cases()
+
+
 def run_once(owner: type | None, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    """setup, the measure, teardown, as asv does it."""
+    """setup, the measure, teardown, as asv does it. Skips with the reason where setup raises NotImplementedError."""
     if owner is None:
         return function(*arguments)
     subject = owner()
-    extra = (subject.setup_cache(),) if hasattr(subject, "setup_cache") else ()
     try:
+        extra = (subject.setup_cache(),) if hasattr(subject, "setup_cache") else ()
         getattr(subject, "setup", lambda *_: None)(*extra, *arguments)
+    except NotImplementedError as e:  # asv's word for what makes no sense here
+        pytest.skip(str(e) or "makes no sense here")
+    try:
         return getattr(subject, function.__name__)(*extra, *arguments)
-    except NotImplementedError:
-        return None  # asv's word for a combination that makes no sense
     finally:
         getattr(subject, "teardown", lambda *_: None)(*extra, *arguments)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
-def test_benchmark_runs(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+@pytest.mark.parametrize("module", MODULES, ids=lambda m: m.__name__.split(".")[-1])
+def test_asv_finds_a_measure_in(module: ModuleType):
+    assert list(measures(module)), f"{module.__name__} holds no measure that asv would find"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_benchmark_runs(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory):
     monkeypatch.setenv("ENGINE_BENCH_TINY", "1")
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.syspath_prepend(str(ROOT))
-    found = list(measures(load(path)))
-    assert found, f"{path.name} holds no measure that asv would find"
-    for name, owner, function in found:
-        for arguments in combinations(owner or function):
-            result = run_once(owner, function, arguments)
-            if name.split(".")[-1].startswith("track_"):
-                number = isinstance(result, (int, float, type(None)))
-                assert number, f"{name}{arguments} tracks {result!r}, not a number"
+    monkeypatch.setenv("ENGINE_BENCH_DIR", str(tmp_path_factory.getbasetemp()))
+    owner, function, arguments = CASES[name]
+    result = run_once(owner, function, arguments)
+    if function.__name__.startswith("track_"):
+        assert isinstance(result, (int, float, type(None))), f"{name} tracks {result!r}, not a number"
+
+
+def test_the_bars_are_measured(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory):
+    """The runner's groups, but those that take long: every bar has a figure and, where it was measured, a reference."""
+    monkeypatch.setenv("ENGINE_BENCH_DIR", str(tmp_path_factory.getbasetemp()))
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    bars, groups = importlib.import_module("bars"), importlib.import_module("measures").GROUPS
+    values = {
+        name: [value]
+        for group in groups.keys() - {"size", "open"}
+        for name, value in groups[group](pinned=False).items()
+    }
+    rows = [bars.judged(bar, values, None) for bar in bars.BARS if bar.id not in ("P12", "P13")]
+    assert not [row["what"] for row in rows if not row["ours"]]
+    optional = ("best peer", "LMDB")
+    assert not [row["what"] for row in rows if not row["reference"] and row["reference name"] not in optional]
+    assert "| P10 |" in bars.table(rows)

@@ -1,0 +1,137 @@
+"""P12: what size costs. The same work beside more segments, connections and topics; memory of what lies idle.
+
+P12 asks for at most 20 % less at equal total work, and 20 kB resident for an idle topic or connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, ClassVar
+
+from crowds import (
+    add_topics,
+    rate_among_connections,
+    rate_of_client,
+    resident_per_connection,
+    resident_per_new_topic,
+    resident_per_opened_topic,
+)
+from processes import Server, server
+from support import ROUNDS, TINY, median, median_ratio, rows, run, sized
+
+COUNT = sized(1_000_000, 300)
+SEGMENTS = [1, 4] if TINY else [1, 4, 16, 64]
+CONNECTIONS = [1, 5] if TINY else [1, 100, 1000]
+TOPICS = [1, 8] if TINY else [1, 1000, 10_000]
+
+
+class _Sized:
+    """A server, and the messages."""
+
+    timeout = 900
+    server: Server
+
+    def setup(self, *_: Any) -> None:
+        """Start it."""
+        self.processes = contextlib.ExitStack()
+        self.server = self.processes.enter_context(server())
+        self.sample = rows(COUNT, 100)
+
+    def teardown(self, *_: Any) -> None:
+        """Stop it."""
+        self.processes.close()
+
+
+class Segments(_Sized):
+    """P12: one producer over more segments; every message goes by its key."""
+
+    params: ClassVar = SEGMENTS
+    param_names: ClassVar = ["segments"]
+
+    def rate(self, segments: int) -> float:
+        """Messages per second."""
+        return run(rate_of_client(self.server.url, self.sample, segments=segments))
+
+    def track_rate(self, segments: int) -> float:
+        """Messages per second."""
+        return median(lambda: self.rate(segments))
+
+    def track_ratio_to_one(self, segments: int) -> float:
+        """Over the rate with one segment; P12 asks for 0.8."""
+        return median_ratio(lambda: self.rate(segments), lambda: self.rate(1))
+
+    track_rate.unit = "messages/s"  # type: ignore[attr-defined]
+    track_ratio_to_one.unit = "ratio"  # type: ignore[attr-defined]
+
+
+class Connections(_Sized):
+    """P12: one producer beside idle connections."""
+
+    params: ClassVar = CONNECTIONS
+    param_names: ClassVar = ["connections"]
+
+    def rate(self, connections: int) -> float:
+        """Messages per second."""
+        return run(rate_among_connections(self.server.url, connections, self.sample))
+
+    def track_rate(self, connections: int) -> float:
+        """Messages per second."""
+        return median(lambda: self.rate(connections))
+
+    def track_ratio_to_one(self, connections: int) -> float:
+        """Over the rate with no other connection; P12 asks for 0.8."""
+        return median_ratio(lambda: self.rate(connections), lambda: self.rate(1))
+
+    def track_resident_bytes(self, connections: int) -> float:
+        """Bytes of the server for each idle connection; P12 asks for 20,000 at most."""
+        return resident_per_connection(self.server, connections)
+
+    track_rate.unit = "messages/s"  # type: ignore[attr-defined]
+    track_ratio_to_one.unit = "ratio"  # type: ignore[attr-defined]
+    track_resident_bytes.unit = "bytes"  # type: ignore[attr-defined]
+
+
+class Topics(_Sized):
+    """P12: one producer in a broker with idle topics, some of which were written to."""
+
+    params: ClassVar = TOPICS
+    param_names: ClassVar = ["topics"]
+
+    def setup(self, topics: int) -> None:
+        """And the topics; and a second server without them."""
+        super().setup()
+        self.plain = self.processes.enter_context(server())
+        run(add_topics(self.server.url, topics - 1))
+
+    def rate(self, of: Server) -> float:
+        """Messages per second."""
+        return run(rate_of_client(of.url, self.sample))
+
+    def track_rate(self, topics: int) -> float:
+        """Messages per second."""
+        return median(lambda: self.rate(self.server))
+
+    def track_ratio_to_one(self, topics: int) -> float:
+        """Over the rate of a server without the others; P12 asks for 0.8."""
+        return median_ratio(lambda: self.rate(self.server), lambda: self.rate(self.plain), ROUNDS)
+
+    track_rate.unit = "messages/s"  # type: ignore[attr-defined]
+    track_ratio_to_one.unit = "ratio"  # type: ignore[attr-defined]
+
+
+class IdleTopics:
+    """P12: memory of idle topics; P12 asks for 20,000 bytes at most."""
+
+    timeout = 900
+    params: ClassVar = TOPICS[1:]
+    param_names: ClassVar = ["topics"]
+    unit = "bytes"
+
+    def track_made(self, topics: int) -> float:
+        """Bytes for each, of the server that made them."""
+        with server() as fresh:
+            return resident_per_new_topic(fresh, topics)
+
+    def track_opened(self, topics: int) -> float:
+        """Bytes for each, of the next server, that found them."""
+        return resident_per_opened_topic(topics)

@@ -1,0 +1,137 @@
+"""What the bars ask for: which figure, against which reference, by which factor."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench_open import GIB
+from measures import CONNECTIONS, SEGMENTS, TOPICS
+
+# Adapters of the peers' harness that are not a server of somebody else's.
+NOT_SERVERS = ("engine", "limit-", "lmdb", "sqlite", "persist-queue", "litequeue")
+
+
+@dataclass(frozen=True)
+class Peer:
+    """The best server of the peers' run in a workload, by a field: the highest rate, or the shortest time."""
+
+    workload: str
+    field: str = "rate"
+
+
+@dataclass(frozen=True)
+class Peers:
+    """A peers' run: {(workload, adapter): rows of its repetitions}."""
+
+    rows: dict[tuple[str, str], list[dict[str, Any]]]
+
+    @classmethod
+    def load(cls, path: str, *, pinned: bool) -> Peers:
+        """The rows of a results file that were measured pinned as we are."""
+        rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        for run in json.loads(Path(path).read_text())["runs"]:
+            if run["pin"] == pinned and not run["name"].startswith(NOT_SERVERS):
+                for row in run.get("rows", ()):
+                    rows.setdefault((row["workload"], run["name"]), []).append(row)
+        return cls(rows)
+
+    def best(self, peer: Peer) -> tuple[float, str] | None:
+        """(median of its repetitions, its name); None when no server ran that workload."""
+        found = [
+            (statistics.median(row[peer.field] for row in rows), name)
+            for (workload, name), rows in self.rows.items()
+            if workload == peer.workload
+        ]
+        if not found:
+            return None
+        return max(found) if peer.field == "rate" else min(found)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A figure, what it is held against, and by which factor. Without a factor it is shown, not judged.
+
+    `reference`: a number, the name of a figure of the same repetition, or a Peer.
+    """
+
+    id: str
+    what: str
+    ours: str
+    reference: float | str | Peer
+    at_least: float | None = None
+    at_most: float | None = None
+    unit: str = "msg/s"
+    name: str = ""  # the reference's, where the figure's own says too little
+
+    def find_reference(self, values: dict[str, list[float]], peers: Peers | None) -> tuple[list[float], str]:
+        """(a value for each of our repetitions or none at all, what it is)."""
+        count = len(values.get(self.ours, []))
+        if isinstance(self.reference, Peer):
+            best = peers.best(self.reference) if peers else None
+            return ([best[0]] * count, f"best peer, {best[1]}") if best else ([], "best peer")
+        if isinstance(self.reference, str):
+            measured = values.get(self.reference, [])
+            return (measured if len(measured) == count else []), self.name or self.reference
+        return [self.reference] * count, self.name or "fixed"
+
+    def is_met(self, ratio: float) -> bool | None:
+        """None when nothing is asked for."""
+        if self.at_least is not None:
+            return ratio >= self.at_least
+        return ratio <= self.at_most if self.at_most is not None else None
+
+    def asked(self) -> str:
+        """In words."""
+        if self.at_least is not None:
+            return f"≥ {self.at_least:g} ×"
+        return f"≤ {self.at_most:g} ×" if self.at_most is not None else ""
+
+
+LOOP_W, LOOP_R = "Python file loop, writing", "Python file loop, reading"
+WRITEV, TCP = "writev + fdatasync", "loopback TCP, 64 KiB"
+
+BARS = [
+    Bar("P1", "send_nowait into entries, 100 B", "batcher send_nowait", 3.5e6, at_least=1),
+    Bar("P1", "the same", "batcher send_nowait", "file loop", at_least=0.8, name=LOOP_W),
+    Bar("P2", "Arrow columns into entries, 100 B", "batcher arrow", 15e6, at_least=1),
+    Bar("P2", "NumPy columns into entries, 100 B", "batcher numpy", 15e6, at_least=1),
+    Bar("P3", "publish 100 B, send_nowait", "publish send_nowait 100", Peer("W1"), at_least=10),
+    Bar("P3", "the same", "publish send_nowait 100", "file write 100", name=LOOP_W),
+    Bar("P3", "the same", "publish send_nowait 100", "writev 100", name=WRITEV),
+    Bar("P3", "publish 100 B, send_batch", "publish send_batch 100", Peer("W1")),
+    Bar("P4", "publish 1 KiB, send_nowait", "publish send_nowait 1024", Peer("W2"), at_least=10),
+    Bar("P4", "the same", "publish send_nowait 1024", "writev 1024", at_least=0.5, name=WRITEV),
+    Bar("P4", "publish 1 KiB, send_batch", "publish send_batch 1024", "writev 1024", name=WRITEV),
+    Bar("P5", "consume 100 B, messages", "consume messages 100", Peer("W3 of W1"), at_least=5),
+    Bar("P5", "the same", "consume messages 100", "file read 100", name=LOOP_R),
+    Bar("P5", "consume 1 KiB, messages", "consume messages 1024", Peer("W3 of W2")),
+    Bar("P6", "consume 100 B, columns", "consume columns 100", Peer("W3 of W1"), at_least=20),
+    Bar("P6", "the same", "consume columns 100", "tcp 100", name=TCP),
+    Bar("P6", "consume 1 KiB, columns", "consume columns 1024", "tcp 1024", at_least=0.5, name=TCP),
+    Bar("P7", "2,000 msg/s to receipt, p50", "delay p50", Peer("W4", "p50_ms"), at_most=1, unit="ms"),
+    Bar("P7", "the same", "delay p50", "echo p50", unit="ms", name="TCP echo"),
+    Bar("P7", "2,000 msg/s to receipt, p99", "delay p99", "echo p99", at_most=2, unit="ms", name="TCP echo"),
+    Bar("P8", "64 publishers, over TCP", "publishers", Peer("W5"), at_least=3),
+    Bar("P8", "the same", "publishers", "publishers file", name="file, synced per 64"),
+    Bar("P8", "64 publishers, embedded", "embedded publishers", "sqlite publishers", at_least=1, name="SQLite"),
+    Bar("P8", "the same", "embedded publishers", "lmdb publishers", name="LMDB"),
+    Bar("P9", "embedded publish 100 B", "embedded publish", "lmdb publish", at_least=3, name="LMDB"),
+    Bar("P9", "the same", "embedded publish", "sqlite publish", name="SQLite"),
+    Bar("P9", "embedded consume 100 B, messages", "embedded consume", "lmdb consume", at_least=3, name="LMDB"),
+    Bar("P9", "embedded consume 100 B, columns", "embedded columns", "lmdb consume", name="LMDB"),
+    Bar("P10", "segment log, 64 KiB entries", "log bytes", "log writev bytes", at_least=0.8, unit="B/s", name=WRITEV),
+    Bar("P11", "dispatch, 1,024 buckets", "dispatch ns", 100.0, at_most=1, unit="ns/entry"),
+    Bar("P12", f"{SEGMENTS} segments", f"segments {SEGMENTS}", "segments 1", at_least=0.8, name="one"),
+    Bar("P12", f"{CONNECTIONS:,} connections", f"connections {CONNECTIONS}", "connections 1", at_least=0.8, name="one"),
+    Bar("P12", f"{TOPICS:,} topics", f"topics {TOPICS}", "topics 1", at_least=0.8, name="one"),
+    Bar("P12", "resident, an idle connection", "connection bytes", 20e3, at_most=1, unit="B"),
+    Bar("P12", "resident, an idle topic", "topic bytes", 20e3, at_most=1, unit="B"),
+    Bar("P13", f"open {GIB} GiB after a crash", "open large", 2.0, at_most=1, unit="s"),
+    Bar("P13", "the same", "open large", "open small", at_most=2, unit="s", name="the same tail alone"),
+    Bar("–", "metadata, one put at a time", "metadata single", "metadata raw", unit="puts/s", name="SQLite commit"),
+    Bar("–", "metadata, 100 at a time", "metadata concurrent", "metadata raw", unit="puts/s", name="SQLite commit"),
+]

@@ -1,0 +1,203 @@
+"""One repetition of every bar's figures, each beside its ceiling: what bars.py runs, a group to a process.
+
+A group returns {name: number}; rates are per second, delays milliseconds, sizes bytes. With `pinned`, a server has
+core 0 and the client core 1, as in the comparison with other brokers.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import bench_batcher
+import bench_dispatch
+import bench_log
+import bench_metadata
+import ceilings
+import crowds
+import embedded_stores
+import loopback
+import workloads
+from bench_open import GIB, TAIL_MIB
+from crashes import open_seconds
+from processes import far_end, pin, server
+from support import ROUNDS, TINY, byte_count, directory, percentile, rows, run, sized
+
+import engine
+
+Figures = dict[str, float]
+SERVER_CPU, CLIENT_CPU = 0, 1
+SMALL, LARGE = 100, 1024
+COUNT = {SMALL: sized(500_000, 300), LARGE: sized(250_000, 200)}
+SPREAD = sized(1_000_000, 300)  # messages over many segments
+RATE, DELAYS = 2000, sized(4000, 40)
+PUBLISH_S = 0.05 if TINY else 1.0
+SEGMENTS, CONNECTIONS, TOPICS = sized(64, 4), sized(1000, 5), sized(10_000, 8)
+
+
+def native(pinned: bool) -> Figures:
+    """P1, P2, P11: no I/O, one thread."""
+    batcher = bench_batcher
+    sample, count = batcher.records(SMALL), batcher.SIZES["messages"]
+    pairs = [
+        (count / batcher.send_all(batcher.open_batcher(), sample), count / ceilings.file_write_seconds(sample))
+        for _ in range(ROUNDS)
+    ]
+    ours, loop = (statistics.median(side) for side in zip(*pairs, strict=True))
+    figures = {"batcher send_nowait": ours, "file loop": loop}
+    for kind in ("arrow", "numpy"):
+        columns = batcher.AddColumns()
+        columns.setup(kind, SMALL)
+        figures[f"batcher {kind}"] = columns.track_rate() * 1e6
+    dispatch = bench_dispatch.Route()
+    dispatch.setup(1024, "an owner a bucket")
+    return figures | {"dispatch ns": dispatch.track_route(1024, "an owner a bucket")}
+
+
+def log(pinned: bool) -> Figures:
+    """P10: bytes per second of the segment log and of the system calls under it."""
+    count = bench_log.GroupCommit.count
+    total = count * bench_log.ENTRY_BYTES
+    seconds = bench_log.with_segment(lambda segment: bench_log.append_many(segment, count, bench_log.ENTRY_BYTES))
+    return {"log bytes": total / seconds, "log writev bytes": total / ceilings.writev_seconds(total)}
+
+
+def serve(pinned: bool) -> Figures:
+    """P3 to P8 over loopback."""
+    cores = _pin(pinned)
+    figures: Figures = {}
+    with server(cpu=cores) as broker, far_end(cpu=cores) as far:
+        for size in (SMALL, LARGE):
+            figures |= run(_published_and_consumed(broker.url, size)) | _sized_ceilings(far.port, size)
+        figures |= _quantiles("delay", run(_over(broker.url, _delays)))
+        figures |= _quantiles("echo", run(loopback.echo_latencies(far.port, RATE, DELAYS, SMALL)))
+        figures["publishers"] = run(_over(broker.url, _publishers))
+    figures["publishers file"] = ceilings.synced_groups_rate(rows(1000, SMALL), PUBLISH_S)
+    return figures
+
+
+def _pin(pinned: bool) -> int | None:
+    """Take the client's core; the server's."""
+    if not pinned or (os.cpu_count() or 1) < 2:
+        return None
+    pin(CLIENT_CPU)
+    return SERVER_CPU
+
+
+async def _over(url: str, use: Callable[[Any], Any]) -> Any:
+    async with engine.AsyncClient(url) as client:
+        await crowds.warm_up(client)
+        return await use(client)
+
+
+async def _published_and_consumed(url: str, size: int) -> Figures:
+    sample = rows(COUNT[size], size)
+    figures: Figures = {}
+
+    async def use(client: Any) -> None:
+        for way in workloads.PUBLISH:
+            figures[f"publish {way} {size}"] = await workloads.publish_rate(client, way, sample)
+        for way in workloads.CONSUME:
+            figures[f"consume {way} {size}"] = await workloads.consume_rate(client, way, sample)
+
+    await _over(url, use)
+    return figures
+
+
+def _sized_ceilings(port: int, size: int) -> Figures:
+    """Messages per second that the machine allows."""
+    sample, total = rows(COUNT[size], size), byte_count(COUNT[size], size)
+    return {
+        f"writev {size}": len(sample) / ceilings.writev_seconds(total),
+        f"tcp {size}": len(sample) / run(loopback.pull_seconds(port, total)),
+        f"file write {size}": len(sample) / ceilings.file_write_seconds(sample),
+        f"file read {size}": len(sample) / ceilings.file_read_seconds(sample),
+    }
+
+
+async def _delays(client: Any) -> list[float]:
+    return await workloads.warmed_delays(client, RATE, DELAYS, SMALL)
+
+
+async def _publishers(client: Any) -> float:
+    return await workloads.publishers_rate(client, rows(10_000, SMALL), PUBLISH_S)
+
+
+def _quantiles(name: str, waits: list[float]) -> Figures:
+    return {f"{name} p50": percentile(waits, 0.5) * 1e3, f"{name} p99": percentile(waits, 0.99) * 1e3}
+
+
+def embedded(pinned: bool) -> Figures:
+    """P8 and P9 in one process, on all cores."""
+    sample = rows(COUNT[SMALL], SMALL)
+
+    async def ours(path: str) -> Figures:
+        async with engine.open_async(path) as opened:
+            await crowds.warm_up(opened)
+            return {
+                "embedded publish": await workloads.publish_rate(opened, "send_nowait", sample),
+                "embedded consume": await workloads.consume_rate(opened, "messages", sample),
+                "embedded columns": await workloads.consume_rate(opened, "columns", sample),
+                "embedded publishers": await _publishers(opened),
+            }
+
+    with directory() as path:
+        figures: Figures = run(ours(path))
+    return figures | _store("sqlite") | _store("lmdb")
+
+
+def _store(kind: str) -> Figures:
+    """Its rows; none where it is not installed."""
+    try:
+        published, consumed = embedded_stores.publish_and_consume_rates(kind, rows(COUNT[SMALL], SMALL))
+        together = run(embedded_stores.publishers_rate(kind, rows(10_000, SMALL), PUBLISH_S))
+    except NotImplementedError:
+        return {}
+    return {f"{kind} publish": published, f"{kind} consume": consumed, f"{kind} publishers": together}
+
+
+def size(pinned: bool) -> Figures:
+    """P12. Memory is looked at before the server has worked, which leaves room that idle things would hide in."""
+    cores = _pin(pinned)
+    sample = rows(SPREAD, SMALL)
+    figures: Figures = {}
+    with server(cpu=cores) as broker:
+        figures["connection bytes"] = crowds.resident_per_connection(broker, CONNECTIONS)
+        for segments in (1, SEGMENTS):
+            figures[f"segments {segments}"] = run(crowds.rate_of_client(broker.url, sample, segments=segments))
+        for connections in (1, CONNECTIONS):
+            rate = run(crowds.rate_among_connections(broker.url, connections, sample))
+            figures[f"connections {connections}"] = rate
+    with server(cpu=cores) as many, server(cpu=cores) as one:
+        figures["topic bytes"] = crowds.resident_per_new_topic(many, TOPICS)
+        figures["topics 1"] = run(crowds.rate_of_client(one.url, sample))
+        figures[f"topics {TOPICS}"] = run(crowds.rate_of_client(many.url, sample))
+    return figures
+
+
+def opening(pinned: bool) -> Figures:
+    """P13: seconds."""
+    small, large = open_seconds(0, TAIL_MIB), open_seconds(GIB * 1024 if not TINY else 0, TAIL_MIB)
+    return {"open small": small, "open large": large}
+
+
+def metadata(pinned: bool) -> Figures:
+    """Puts per second."""
+    return {
+        "metadata single": 1 / bench_metadata.single(),
+        "metadata raw": 1 / bench_metadata.raw(),
+        "metadata concurrent": 1 / bench_metadata.concurrent(),
+    }
+
+
+GROUPS: dict[str, Callable[[bool], Figures]] = {
+    "native": native,
+    "log": log,
+    "serve": serve,
+    "embedded": embedded,
+    "size": size,
+    "open": opening,
+    "metadata": metadata,
+}

@@ -1,0 +1,77 @@
+"""What the benchmarks share: sizes, samples, a directory on disk, and statistics over repetitions."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import statistics
+import tempfile
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+TINY = bool(os.environ.get("ENGINE_BENCH_TINY"))
+MIB = 1024 * 1024
+ROUNDS = 1 if TINY else 5
+KEY_BYTES = 8
+KEYS = 10_000  # different ones
+POOL = 1024  # different values
+RUN_S_MAX = 600.0
+
+Rows = list[tuple[bytes, bytes]]
+
+
+def sized(full: int, tiny: int) -> int:
+    """`full`, or `tiny` where every benchmark runs once only to show that it runs."""
+    return tiny if TINY else full
+
+
+def rows(count: int, size: int) -> Rows:
+    """(key, value) of `count` messages: keys of 8 bytes, values of `size` bytes that nobody can compress."""
+    rng = random.Random(7)
+    names = [b"k%07d" % i for i in range(KEYS)]
+    values = [rng.randbytes(size) for _ in range(min(POOL, count))]
+    return [(key, values[i % POOL]) for i, key in enumerate(rng.choices(names, k=count))]
+
+
+def byte_count(count: int, size: int) -> int:
+    """Bytes of the keys and values of `count` messages."""
+    return count * (size + KEY_BYTES)
+
+
+@contextlib.contextmanager
+def directory() -> Iterator[str]:
+    """A folder for data, gone afterwards. ENGINE_BENCH_DIR says where; /tmp is in memory on some machines."""
+    path = tempfile.mkdtemp(prefix="bench-", dir=os.environ.get("ENGINE_BENCH_DIR"))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine on uvloop, as the broker does, for ten minutes at most."""
+    import asyncio
+
+    import uvloop
+
+    return uvloop.run(asyncio.wait_for(main, RUN_S_MAX))
+
+
+def median(measure: Callable[[], float], rounds: int = ROUNDS) -> float:
+    """Median of several runs."""
+    return statistics.median(measure() for _ in range(rounds))
+
+
+def median_ratio(ours: Callable[[], float], reference: Callable[[], float], rounds: int = ROUNDS) -> float:
+    """Median of ours / reference, measured in turn: absolute numbers drift, and both drift together."""
+    return statistics.median(ours() / reference() for _ in range(rounds))
+
+
+def percentile(values: list[float], share: float) -> float:
+    """The value at `share` (0 to 1) of all, by nearest rank."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
