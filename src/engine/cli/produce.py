@@ -43,9 +43,10 @@ def command(
     records = split_lines(source, None if key is None else key.encode(), separator(key_separator))
     count = byte_count = 0
     total = source_size(source)
+    failures: list[Exception] = []
     with (
         connect(url, data, create=True) as client,
-        client.producer(topic, compression=compression) as producer,
+        client.producer(topic, compression=compression, on_error=failures.append) as producer,
         output.progress(disable=total is None) as bar,
     ):
         task = bar.add_task("sending", total=total, note="")
@@ -53,6 +54,8 @@ def command(
             producer.send_nowait(value, key=record_key, properties=common)
             count += 1
             byte_count += line_size
+            if failures:
+                break  # what follows would wait for its own timeout, and fail too; flush() raises
             if count % PROGRESS_STEP == 0:
                 bar.update(task, completed=byte_count, note=f"{count:,} messages")
         producer.flush()
