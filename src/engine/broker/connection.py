@@ -225,9 +225,7 @@ class Connection:
 
     def start(self, request_id: int, work: Coroutine[Any, Any, Any]) -> None:
         """Do it in the background and answer: nothing (it answers itself), or SUCCESS with the dict it returns."""
-        self._requests += 1
-        if self._requests > REQUESTS_MAX:
-            self.hold("requests")
+        self._begun()
         if self.broker.tasks.spawn(self._work(request_id, work)) is None:
             self._ended()
 
@@ -244,21 +242,29 @@ class Connection:
         finally:
             self._ended()
 
+    def _begun(self) -> None:
+        self._requests += 1
+        if self._requests > REQUESTS_MAX:
+            self.hold("requests")
+
     def _ended(self) -> None:
         self._requests -= 1
         if self._requests <= REQUESTS_MAX // 2:
             self.release("requests")
 
-    def answer_when(self, request_id: int, done: Awaitable[Any], after: Callable[[], None] | None = None) -> None:
-        """SUCCESS when `done` is, or its error. `after` is called in the first case, just before."""
+    def answer_when(self, request_id: int, done: Awaitable[Any]) -> None:
+        """SUCCESS when `done` is, or its error.
+
+        It counts as a request under way: who acknowledges faster than that can be saved is not listened to meanwhile.
+        """
         future = asyncio.ensure_future(done)
+        self._begun()
 
         def answer(future: asyncio.Future[Any]) -> None:
+            self._ended()
             if future.cancelled():
                 self.error(request_id, EngineError("the broker is closing"))
             elif (error := future.exception()) is None:
-                if after is not None:
-                    after()
                 self.succeed(request_id)
             else:
                 self.error(request_id, error if isinstance(error, EngineError) else EngineError(str(error)))

@@ -9,7 +9,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import CorruptionError, EngineError, InvalidArgumentError, MessageTooLargeError
-from engine.limits import ENTRY_HEADER_SIZE
+from engine.limits import ENTRY_HEADER_SIZE, ENTRY_SIZE_MAX
 from engine.wire.commands import Command
 
 if TYPE_CHECKING:
@@ -102,6 +102,8 @@ class Producer:
         if not isinstance(error, EngineError):
             log.error("append to %s failed", self.hosted.name, exc_info=error)
             error = EngineError(f"the broker failed: {type(error).__name__}: {error}")
+        if isinstance(error, CorruptionError) and (size := _largest(payload)) > ENTRY_SIZE_MAX:
+            error = MessageTooLargeError(f"an entry of {size} bytes; at most {ENTRY_SIZE_MAX} are allowed")
         sequences = first_sequences(payload)
         for sequence in sequences if isinstance(error, ENTRY_ERRORS) else sequences[:1]:
             refusal = {"producer_id": self.ident, "sequence": sequence, "code": error.code, "message": str(error)}
@@ -142,6 +144,18 @@ class Producer:
             "last_sequence": segment.last_sequence(self.name),
             "durability": segment.durability,
         }
+
+
+def _largest(payload: memoryview) -> int:
+    """The size that the largest entry in `payload` claims, as far as it looks like entries."""
+    found = at = 0
+    while at + ENTRY_HEADER_SIZE <= len(payload):
+        size = _SIZE.unpack_from(payload, at + _AT_SIZE)[0]
+        found = max(found, size)
+        if size < ENTRY_HEADER_SIZE:
+            break
+        at += size
+    return found
 
 
 def first_sequences(payload: memoryview) -> list[int]:

@@ -1,0 +1,24 @@
+"""`engine serve` under the shim, which is armed by lines on the standard input: "n action error kinds".
+
+usage: LD_PRELOAD=shim.so serve_under_shim.py shim.so, and what `engine serve` takes
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+
+from engine.cli.main import main
+
+
+def obey(shim: ctypes.CDLL) -> None:
+    """Arm the shim as each line says, and say so."""
+    for line in sys.stdin:
+        shim.shim_arm(*map(int, line.split()))
+        print("armed", flush=True)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=obey, args=(ctypes.CDLL(sys.argv.pop(1)),), daemon=True).start()
+    sys.exit(main())
