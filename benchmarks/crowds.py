@@ -1,14 +1,19 @@
-"""A server that has much to carry and nothing to do with it: idle connections, idle topics (P12)."""
+"""A server that has much to carry and nothing to do with it: idle connections, idle topics (P12).
+
+Run as a script it is the process that holds the connections.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Callable, Coroutine
+import re
+import sys
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
-from processes import Server, raise_file_limit
+from processes import Child, Server, raise_file_limit
 from support import TINY, Rows, directory, rows, run
 from workloads import publish_rate, warm
 
@@ -17,19 +22,27 @@ import engine
 AT_ONCE = 50  # connections opened, or topics created, at the same time
 WRITTEN = 3 if TINY else 100  # idle topics that also hold a message
 FILES_SPARE = 1000
+CONNECTED = re.compile(r"connected: (\d+)")
 _numbers = itertools.count(1)
 
 
-@contextlib.asynccontextmanager
-async def idle_connections(url: str, count: int) -> AsyncIterator[None]:
-    """`count` clients that have connected and do nothing."""
-    raise_file_limit(count + FILES_SPARE)
-    clients = [engine.AsyncClient(url) for _ in range(count)]
-    try:
-        await in_parts(clients, lambda client: client.connect())
+@contextlib.contextmanager
+def idle_connections(url: str, count: int) -> Iterator[None]:
+    """`count` clients of a process of their own that have connected and do nothing: the server pays, not our client."""
+    if not count:
         yield
-    finally:
-        await in_parts(clients, lambda client: client.close())
+        return
+    raise_file_limit(count + FILES_SPARE)
+    with Child([sys.executable, __file__, url, str(count)], CONNECTED):
+        yield
+
+
+async def stay_connected(url: str, count: int) -> None:
+    """What that process does."""
+    clients = [engine.AsyncClient(url) for _ in range(count)]
+    await in_parts(clients, lambda client: client.connect())
+    print("connected:", count, flush=True)
+    await asyncio.Event().wait()
 
 
 async def in_parts(what: list[Any], do: Callable[[Any], Coroutine[Any, Any, Any]]) -> None:
@@ -51,11 +64,10 @@ async def create_topics(client: Any, count: int) -> None:
 # -- what they cost the others ------------------------------------------------------------------------------------
 
 
-async def rate_among_connections(url: str, count: int, sample: Rows) -> float:
+def rate_among_connections(url: str, count: int, sample: Rows) -> float:
     """Messages per second of one producer while `count` connections are open, its own among them."""
-    async with idle_connections(url, count - 1), engine.AsyncClient(url) as client:
-        await warm_up(client)
-        return await publish_rate(client, "send_nowait", sample)
+    with idle_connections(url, count - 1):
+        return run(rate_of_client(url, sample))
 
 
 async def rate_of_client(url: str, sample: Rows, **options: Any) -> float:
@@ -85,11 +97,8 @@ def resident_per_connection(server: Server, count: int) -> float:
     run(rate_of_client(server.url, rows(1000, 100)))  # the code is loaded
     before = server.resident_bytes()
 
-    async def crowded() -> int:
-        async with idle_connections(server.url, count):
-            return server.resident_bytes()
-
-    return (run(crowded()) - before) / count
+    with idle_connections(server.url, count):
+        return (server.resident_bytes() - before) / count
 
 
 def resident_per_new_topic(server: Server, count: int) -> float:
@@ -110,3 +119,8 @@ def resident_per_opened_topic(count: int) -> float:
         with Server(data) as server:
             run(rate_of_client(server.url, rows(1000, 100)))
             return (server.resident_bytes() - before) / count
+
+
+if __name__ == "__main__":
+    raise_file_limit(int(sys.argv[2]) + FILES_SPARE)
+    run(stay_connected(sys.argv[1], int(sys.argv[2])))

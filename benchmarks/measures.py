@@ -168,8 +168,7 @@ def size(pinned: bool) -> Figures:
         for segments in (1, SEGMENTS):
             figures[f"segments {segments}"] = run(crowds.rate_of_client(broker.url, sample, segments=segments))
         for connections in (1, CONNECTIONS):
-            rate = run(crowds.rate_among_connections(broker.url, connections, sample))
-            figures[f"connections {connections}"] = rate
+            figures[f"connections {connections}"] = crowds.rate_among_connections(broker.url, connections, sample)
     with server(cpu=cores) as many, server(cpu=cores) as one:
         figures["topic bytes"] = crowds.resident_per_new_topic(many, TOPICS)
         figures["topics 1"] = run(crowds.rate_of_client(one.url, sample))

@@ -75,7 +75,7 @@ MODULES = tiny_modules()
 CASES = cases()
 
 
-def run_once(owner: type | None, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+def run_once(name: str, owner: type | None, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     """setup, the measure, teardown, as asv does it. Skips with the reason where setup raises NotImplementedError."""
     if owner is None:
         return function(*arguments)
@@ -84,7 +84,7 @@ def run_once(owner: type | None, function: Callable[..., Any], arguments: tuple[
         extra = (subject.setup_cache(),) if hasattr(subject, "setup_cache") else ()
         getattr(subject, "setup", lambda *_: None)(*extra, *arguments)
     except NotImplementedError as e:  # asv's word for what makes no sense here
-        pytest.skip(str(e) or "makes no sense here")
+        pytest.skip(f"{name}: {e}")
     try:
         return getattr(subject, function.__name__)(*extra, *arguments)
     finally:
@@ -96,12 +96,25 @@ def test_asv_finds_a_measure_in(module: ModuleType):
     assert list(measures(module)), f"{module.__name__} holds no measure that asv would find"
 
 
+@pytest.mark.parametrize("module", MODULES, ids=lambda m: m.__name__.split(".")[-1])
+def test_asv_takes_nothing_else_in(module: ModuleType):
+    """asv looks at imported classes too: a method time_ms of theirs would be a benchmark, and stop the whole run."""
+    foreign = [
+        f"{name}.{method}"
+        for name, value in vars(module).items()
+        if inspect.isclass(value) and value.__module__ != module.__name__
+        for method in dir(value)
+        if method.startswith(KINDS)
+    ]
+    assert not foreign, f"import the module instead of its class: {foreign}"
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_benchmark_runs(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory):
     monkeypatch.setenv("ENGINE_BENCH_TINY", "1")
     monkeypatch.setenv("ENGINE_BENCH_DIR", str(tmp_path_factory.getbasetemp()))
     owner, function, arguments = CASES[name]
-    result = run_once(owner, function, arguments)
+    result = run_once(name, owner, function, arguments)
     if function.__name__.startswith("track_"):
         assert isinstance(result, (int, float, type(None))), f"{name} tracks {result!r}, not a number"
 
