@@ -89,3 +89,9 @@ def test_positions_travel():
     assert pickle.loads(pickle.dumps(ident)) == ident
     checkpoint = engine.Checkpoint({0: 1}, epoch=2)
     assert engine.Checkpoint.from_bytes(checkpoint.to_bytes()) == checkpoint
+
+
+@pytest.mark.parametrize("listen", ["6650", 6650])
+def test_a_port_alone_is_no_address(tmp_path: Path, listen: object):
+    with pytest.raises(engine.InvalidArgumentError, match="write host:port"):
+        engine.open(tmp_path / "data", listen=listen)  # type: ignore[arg-type]

@@ -213,3 +213,15 @@ def test_columns_without_pyarrow_say_what_to_install(engine: Run, monkeypatch: p
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     result = engine("perf", "consume", "--columns", "--url", "engine://127.0.0.1:1")
     assert (result.code, "pip install pyarrow" in result.err) == (1, True)
+
+
+def test_consume_ends_when_its_reader_has_left(tmp_path: Path, engine: Run):
+    data = tmp_path / "data"
+    assert engine("produce", "t", "--file", write_lines(tmp_path / "in", ["a", "b"]), "--data", data).code == 0
+    command = [sys.executable, "-m", "engine", "consume", "t", "--data", str(data)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"a\n"
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait(30)) == (b"", 0)

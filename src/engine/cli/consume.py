@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import select
 import sys
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -105,9 +106,18 @@ def batches(consumer: Any, count: int | None, timeout: float | None) -> Iterator
             silent = 0.0
             left = None if left is None else left - len(batch)
             continue
+        check_reader()
         silent += wait
         if timeout is not None and silent >= timeout:
             return
+
+
+def check_reader() -> None:
+    """Raise BrokenPipeError when nobody reads our output any more (`| head`), which no write would tell us now."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    if any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0)):
+        raise BrokenPipeError
 
 
 def as_line(by: bytes | None) -> Callable[[Any], bytes]:

@@ -38,6 +38,14 @@ class Commands(click.Group):
         command = importlib.import_module(module).command if module else None
         return command if isinstance(command, click.Command) else None
 
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command. That the reader of our output has gone (`| head`) is no failure; click takes it for one."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            leave_the_pipe()
+            return 0
+
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="engine", prog_name="engine")
@@ -56,9 +64,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return e.exit_code
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
-    except BrokenPipeError:
-        leave_the_pipe()
-        return 0
     except (EngineError, OSError) as e:
         click.echo(f"engine: {one_line(e)}", err=True)
         return 1

@@ -36,6 +36,7 @@ QUEUE = "queue"
 READER = "reader"
 
 BUSY_S_MAX = 0.2  # between two looks at whether the segment's consumer before us has let go
+BUSY_TOLD = 10  # refusals after which it is no handover, but perhaps a consumer of another kind
 
 _PASSING = (ConnectError, TimeoutError, ConsumerBusyError, AlreadyClosedError)
 
@@ -148,6 +149,7 @@ class Attachment:
     async def _attach_in_background(self) -> None:
         backoff = self._owner.pool.retry_delays()
         session = self._owner.session
+        busy = 0
         try:
             while not self.closed and not self.draining:
                 epoch = session.layout.epoch
@@ -159,6 +161,9 @@ class Attachment:
                         return
                     error = e
                 self.tried.set()
+                busy += isinstance(error, ConsumerBusyError)
+                if busy == BUSY_TOLD:
+                    log.warning("%s gets no messages yet: %s", self._owner.options.name, error)
                 if error.layout_stale:
                     await session.wait_newer(epoch, backoff.next())
                 else:

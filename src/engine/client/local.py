@@ -7,6 +7,7 @@ from typing import Any
 
 from engine.client.admin import AdminBackend
 from engine.client.client import AsyncClient
+from engine.errors import InvalidArgumentError
 from engine.wire.memory import MemoryConnector
 from engine.wire.stream import FrameHandler, FrameStream
 from engine.wire.url import parse_address
@@ -25,4 +26,6 @@ def address(text: str | tuple[str, int], default_port: int) -> tuple[str, int]:
     """(host, port) of "host:port", "host", a service URL, or the pair itself. Raises InvalidArgumentError."""
     if isinstance(text, tuple):
         return text
+    if not isinstance(text, str) or text.isdecimal():  # a port alone would be taken for a host
+        raise InvalidArgumentError(f"address {text!r} is malformed; write host:port, as in '127.0.0.1:{default_port}'")
     return parse_address(text, default_port)
