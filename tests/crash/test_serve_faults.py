@@ -7,6 +7,8 @@ import os
 import re
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,7 +18,7 @@ import engine
 from engine.sync import Client
 
 HERE = Path(__file__).parent
-READY = re.compile(r"on (engine://\S+),")
+READY = re.compile(r"on (engine://\S+), admin on (http://\S+)")
 FAIL_ONCE, FAIL_FROM = 4, 5
 WRITES, SYNCS = 1, 2
 
@@ -36,7 +38,16 @@ class Served:
         if match is None:
             self.end()
             pytest.fail(f"it did not start: {line}")
-        self.url = match[1]
+        self.url, self._admin_url = match[1], match[2]
+
+    def health(self) -> int:
+        """The status of /health."""
+        try:
+            with urllib.request.urlopen(f"{self._admin_url}/health", timeout=20) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as e:
+            e.close()
+            return e.code
 
     def arm(self, action: int, error: int, kinds: int, n: int = 1) -> None:
         """From the n-th call of these kinds on, or only that one."""
@@ -129,6 +140,29 @@ def test_a_disk_that_fails_for_a_while(serve: Callable[[], Served], error: int, 
         unknown = {v for v in values if outcomes[v] == "UnknownOutcomeError"}
         assert set(found) - set(acknowledged) <= unknown, "nothing refused is there"
         assert read_all(client, "others", 30) == values
+
+
+def test_a_failed_sync_of_the_metadata_is_said_and_mended_by_a_restart(serve: Callable[[], Served]) -> None:
+    server = serve()
+    with Client(server.url) as client, client.producer("orders") as producer:
+        producer.send(b"0")
+        producer.send(b"1")
+        with client.stream_consumer("orders", "s", initial_position="earliest") as consumer:
+            first, second = consumer.receive(timeout=20), consumer.receive(timeout=20)
+            consumer.acknowledge_cumulative(first)
+            assert server.health() == 200
+            server.arm(FAIL_ONCE, errno.EIO, SYNCS)
+            with pytest.raises(engine.EngineError):
+                consumer.acknowledge_cumulative(second)
+            assert server.health() == 503, "whoever watches over it is told"
+            producer.send(b"2")  # publishing does not need the metadata
+    server.end()
+    server = serve()
+    assert server.health() == 200
+    with Client(server.url) as client:
+        assert read_all(client, "orders", 3) == [b"0", b"1", b"2"]
+        with client.stream_consumer("orders", "s", initial_position="earliest") as consumer:
+            assert consumer.receive(timeout=20).value in (b"1", b"2"), "what was confirmed stays so"
 
 
 def test_one_failed_sync_fails_one_send(serve: Callable[[], Served]) -> None:

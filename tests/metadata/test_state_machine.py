@@ -8,7 +8,7 @@ from pathlib import Path
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 
 from engine.clock import SystemClock
 from engine.metadata.memory import MemoryMetadataStore
@@ -148,7 +148,8 @@ async def run(model, steps):
             model.records = {key: record for key, record in model.records.items() if not record[2]}
             model.watch = model.store.watch("", from_version=None if model.in_snapshot else model.last)
             model.fresh, model.in_snapshot = {}, model.in_snapshot or model.watch.owed > 0
-            model.last = 0
+            if model.in_snapshot:
+                model.last = 0
         else:
             await model.step(*step)
     await model.finish()
@@ -165,6 +166,7 @@ def test_memory_agrees_with_a_dict(steps):
 
 
 @given(st.lists(STEPS, max_size=25))
+@example([("sequence",), ("read_watch", 2), ("reopen",), ("resume_watch",)])
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_sqlite_agrees_with_a_dict_also_over_restarts(steps):
     async def body(directory):

@@ -11,8 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stores import name
 
+from engine._native.crc32c import crc32c
 from engine.clock import SystemClock
-from engine.errors import AlreadyClosedError, CorruptionError, FencedError, InvalidArgumentError, NotFoundError
+from engine.errors import (
+    AlreadyClosedError,
+    CorruptionError,
+    FencedError,
+    InvalidArgumentError,
+    NotFoundError,
+    UnsupportedError,
+)
 from engine.metadata import keys
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.sqlite import SqliteMetadataStore
@@ -194,3 +202,16 @@ async def test_a_cursor_is_made_and_deleted_by_a_store_that_is_unsure() -> None:
         assert cursor.position == 7
         await cursors.delete(name(), "s")
         assert await cursors.list(name()) == []
+
+
+async def test_a_cursor_of_a_newer_format_is_refused_by_name() -> None:
+    store = MemoryMetadataStore(FakeClock())
+    cursors = CursorStore(store)
+    await cursors.create(name(), "s", 7)
+    key = keys.cursor(name(), "s")
+    image = bytearray((await store.get(key)).value)
+    image[8] = 2
+    image[4:8] = crc32c(image[8:]).to_bytes(4, "little")
+    await store.put(key, bytes(image))
+    with pytest.raises(UnsupportedError, match="format 2"):
+        await cursors.open(name(), "s")

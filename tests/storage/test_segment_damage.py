@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import random
 import shutil
+import struct
 from pathlib import Path
 
 import pytest
 from entry_images import entry, values_of
 from stores import log_files, make_store, name, read_blocks
 
+from engine._native.crc32c import crc32c
 from engine.errors import CorruptionError, EngineError, UnsupportedError
+from engine.storage.format import VERSION
 
 VALUES = [f"value-{i}".encode() * 3 for i in range(8)]
 
@@ -187,3 +190,15 @@ async def test_no_byte_of_noise_makes_wrong_messages(tmp_path: Path) -> None:
         except EngineError:
             continue
         assert values == VALUES[: len(values)]
+
+
+@pytest.mark.parametrize("close", ["crash", "clean", "sealed"])
+async def test_files_of_a_newer_format_are_refused_and_left_alone(tmp_path: Path, close: str) -> None:
+    (path,) = await write_log(tmp_path / "a", close=close)
+    image = bytearray(path.read_bytes())
+    struct.pack_into("<H", image, 4, VERSION + 1)
+    struct.pack_into("<I", image, 60, crc32c(image[:60]))
+    path.write_bytes(image)
+    with pytest.raises(UnsupportedError, match=rf"{path.name}.*format {VERSION + 1}.*format {VERSION}"):
+        await read_values(tmp_path / "a")
+    assert path.read_bytes() == image

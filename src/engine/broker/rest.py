@@ -19,6 +19,7 @@ from engine.errors import (
     ConnectError,
     EngineError,
     InvalidArgumentError,
+    StorageError,
     UnsupportedError,
 )
 from engine.limits import METADATA_VALUE_SIZE_MAX
@@ -224,6 +225,8 @@ class _Pages:
     async def health(self, request: web.Request) -> web.Response:
         if self._broker.refusing:
             raise AlreadyClosedError("the broker is not running")
+        if self._broker.trouble is not None:
+            raise StorageError(self._broker.trouble)
         return web.json_response({"status": "ok", "broker": self._broker.service_url})
 
 

@@ -78,7 +78,7 @@ class Broker:
         self._rng = rng
         self._metadata = metadata
         self._executor = executor
-        self._own_metadata: MetadataStore | None = None
+        self._own_metadata: SqliteMetadataStore | None = None
         self._own_workers: ThreadWorkers | None = None
         self._retention: RetentionLoop | None = None
         # Doors.
@@ -207,6 +207,11 @@ class Broker:
     def refusing(self) -> bool:
         """Not started yet, or closing."""
         return not self._running or self._closed
+
+    @property
+    def trouble(self) -> str | None:
+        """What only a restart can mend."""
+        return None if self._own_metadata is None else self._own_metadata.failure
 
     def refusal(self, connection: Connection) -> EngineError | None:
         """Why a new connection may not be used."""

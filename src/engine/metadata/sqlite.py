@@ -7,6 +7,7 @@ it is visible, and becomes visible, on the loop, when its own is durable: nobody
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from engine.metadata.table import Row, Table
 from engine.metadata.watches import WatchHub
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +161,14 @@ class SqliteMetadataStore(LocalStore):
         if isinstance(failure, StorageError):
             return
         self._failure = f"the metadata store stopped: {failure}; open it again"
+        log.critical("%s", self._failure)
         while self._queue:
             self._queue.popleft().finish(StorageError(self._failure))
+
+    @property
+    def failure(self) -> str | None:
+        """Why nothing is written any more, until somebody opens the file again."""
+        return self._failure
 
     def statistics(self) -> MetadataStatistics:
         """Counters since open, and sizes now."""

@@ -24,6 +24,7 @@ from engine.errors import (
     NotFoundError,
     StorageError,
     UnknownOutcomeError,
+    UnsupportedError,
 )
 from engine.metadata import keys, unsure
 from engine.metadata.store import ABSENT, ConflictError, MetadataStore, OutcomeUnknownError
@@ -47,12 +48,16 @@ def pack(position: int, acked: BitMap64) -> bytes:
 
 
 def unpack(image: bytes, key: str) -> tuple[int, BitMap64]:
-    """Undo pack(). Raises CorruptionError."""
+    """Undo pack(). Raises CorruptionError, or UnsupportedError for a version of the future."""
     if len(image) < _HEAD.size:
         raise CorruptionError(f"{key}: a cursor of {len(image)} bytes")
     magic, crc, version, position, size = _HEAD.unpack_from(image)
-    if magic != _MAGIC or crc != crc32c(image[8:]) or version != _VERSION or size != len(image) - _HEAD.size:
+    if magic != _MAGIC or crc != crc32c(image[8:]):
         raise CorruptionError(f"{key}: the cursor fails its checksum")
+    if version != _VERSION:
+        raise UnsupportedError(f"{key}: cursor format {version}; this build reads format {_VERSION}")
+    if size != len(image) - _HEAD.size:
+        raise CorruptionError(f"{key}: a cursor of {len(image)} bytes that says {size} for its bitmap")
     return position, BitMap64.deserialize(image[_HEAD.size :]) if size else BitMap64()
 
 
@@ -267,7 +272,7 @@ class CursorStore:
         self._metadata = metadata
 
     async def open(self, segment: SegmentName, subscription: str) -> Cursor:
-        """The cursor of a subscription in a segment. Raises NotFoundError, CorruptionError."""
+        """The cursor of a subscription in a segment. Raises NotFoundError, CorruptionError, UnsupportedError."""
         key = keys.cursor(segment, subscription)
         record = await self._metadata.get(key)
         if record is None:
