@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         ProtocolError,
         QueueFullError,
         StorageError,
+        SubscriptionKindError,
         TimeoutError,
         TransactionConflictError,
         TransactionNotFoundError,
@@ -65,7 +66,7 @@ _HOMES = {
     "engine.errors": """AlreadyClosedError AlreadyExistsError AuthenticationError AuthorizationError ConnectError
         ConsumerBusyError CorruptionError DataDirectoryBusyError DiskFullError EngineError FencedError
         InvalidArgumentError InvalidConfigurationError MemoryLimitError MessageTooLargeError NotFoundError
-        ProducerBusyError ProtocolError QueueFullError StorageError
+        ProducerBusyError ProtocolError QueueFullError StorageError SubscriptionKindError
         TimeoutError TransactionConflictError TransactionNotFoundError UnknownOutcomeError UnsupportedError""",
     "engine.sync": "Admin CheckpointConsumer Client Producer QueueConsumer StreamConsumer",
 }
@@ -113,6 +114,7 @@ __all__ = [
     "QueueFullError",
     "StorageError",
     "StreamConsumer",
+    "SubscriptionKindError",
     "TimeoutError",
     "TransactionConflictError",
     "TransactionNotFoundError",

@@ -197,3 +197,9 @@ class DataDirectoryBusyError(EngineError):
     """Another process has this data directory open."""
 
     code = 27
+
+
+class SubscriptionKindError(ConsumerBusyError):
+    """Consumers of another kind hold the subscription; while they do, waiting does not help."""
+
+    code = 28

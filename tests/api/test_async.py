@@ -308,3 +308,17 @@ async def test_a_client_that_was_closed_says_so(client: engine.AsyncClient):
     for call in (producer.send(b"x"), consumer.receive(), client.producer("t"), client.stream_consumer("t", "s")):
         with pytest.raises(engine.AlreadyClosedError):
             await call
+
+
+@pytest.mark.parametrize("first", ["stream", "queue"])
+async def test_a_consumer_of_another_kind_is_refused_at_once(client: engine.AsyncClient, first: str):
+    makers = {"stream": client.stream_consumer, "queue": client.queue_consumer}
+    other = "queue" if first == "stream" else "stream"
+    async with await makers[first]("t", "s"):
+        for _ in range(2):
+            with pytest.raises(engine.ConsumerBusyError, match=rf"'s' of .*read by .*{first}.* {first}_consumer\("):
+                await makers[other]("t", "s")
+        async with await makers[first]("t", "s"):
+            pass
+    async with await makers[other]("t", "s"):  # whoever came first has left
+        pass

@@ -218,3 +218,10 @@ def test_ctrl_c_leaves_nothing_hanging(tmp_path: Path):
     """
     run = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True, timeout=60, capture_output=True)
     assert run.stdout == b"interrupted\n"
+
+
+def test_a_consumer_of_another_kind_is_refused_at_once(blocking: engine.Client):
+    with blocking.stream_consumer("t", "s"), pytest.raises(engine.SubscriptionKindError):
+        blocking.queue_consumer("t", "s")
+    with blocking.queue_consumer("t", "s"), pytest.raises(engine.SubscriptionKindError):
+        blocking.stream_consumer("t", "s")

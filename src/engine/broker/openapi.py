@@ -20,6 +20,7 @@ from engine.errors import (
     NotOwnerError,
     ProducerBusyError,
     StorageError,
+    SubscriptionKindError,
     TimeoutError,
     UnsupportedError,
 )
@@ -40,6 +41,7 @@ CODES: dict[type[EngineError], int] = {
     MemoryLimitError: 503,
     NotOwnerError: 503,
     StorageError: 503,
+    SubscriptionKindError: 409,
     TimeoutError: 504,
     DiskFullError: 507,
 }

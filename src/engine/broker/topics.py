@@ -20,6 +20,7 @@ from engine.errors import (
     InvalidArgumentError,
     NotOwnerError,
     ProducerBusyError,
+    SubscriptionKindError,
 )
 
 if TYPE_CHECKING:
@@ -79,11 +80,14 @@ class HostedSubscription:
     def attach_exclusive(self, connection: Connection, ident: int, name: str) -> LoneReader:
         """The consumer that reads alone; one of the same name is its own earlier session and makes room.
 
-        Raises ConsumerBusyError, NotOwnerError.
+        Raises ConsumerBusyError, SubscriptionKindError, NotOwnerError.
         """
         self.hosted.check_open()
         if self._dispatcher is not None:
-            raise ConsumerBusyError(f"{self} is read by queue consumers; an ordered consumer cannot join them")
+            raise SubscriptionKindError(
+                f"{self} is read by queue consumers, which a stream consumer cannot join; "
+                "queue_consumer(…) or another subscription is right"
+            )
         if self._lone is not None:
             if self._lone.name != name:
                 raise ConsumerBusyError(f"{self} is read by the consumer {self._lone.name!r}")
@@ -92,10 +96,13 @@ class HostedSubscription:
         return self._lone
 
     def attach_queue(self, connection: Connection, ident: int, name: str, priority: int) -> QueueConsumer:
-        """One more consumer of the queue. Raises ConsumerBusyError, NotOwnerError."""
+        """One more consumer of the queue. Raises SubscriptionKindError, NotOwnerError."""
         self.hosted.check_open()
         if self._lone is not None:
-            raise ConsumerBusyError(f"{self} is read by the ordered consumer {self._lone.name!r}; a queue cannot join")
+            raise SubscriptionKindError(
+                f"{self} is read by the stream consumer {self._lone.name!r}, which a queue consumer cannot join; "
+                "stream_consumer(…) or another subscription is right"
+            )
         if self._dispatcher is None:
             self._dispatcher = QueueDispatcher(self)
         consumer = QueueConsumer(connection, ident, name, self._dispatcher, priority)

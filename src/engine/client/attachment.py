@@ -24,6 +24,7 @@ from engine.errors import (
     EngineError,
     NotFoundError,
     NotOwnerError,
+    SubscriptionKindError,
     TimeoutError,
 )
 from engine.wire.commands import Command
@@ -36,7 +37,7 @@ QUEUE = "queue"
 READER = "reader"
 
 BUSY_S_MAX = 0.2  # between two looks at whether the segment's consumer before us has let go
-BUSY_TOLD = 10  # refusals after which it is no handover, but perhaps a consumer of another kind
+BUSY_TOLD = 10  # refusals after which it is perhaps no handover
 
 _PASSING = (ConnectError, TimeoutError, ConsumerBusyError, AlreadyClosedError)
 
@@ -177,6 +178,9 @@ class Attachment:
     def _survives(self, error: EngineError) -> bool:
         """Whether to attach again after this; if not, its consequences."""
         if self._owner.pool.closed:
+            return False
+        if isinstance(error, SubscriptionKindError):
+            self._owner.fail(error)
             return False
         if error.layout_stale or isinstance(error, _PASSING):
             return True

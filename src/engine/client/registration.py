@@ -18,6 +18,7 @@ from engine.errors import (
     EngineError,
     NotOwnerError,
     ProtocolError,
+    SubscriptionKindError,
     TimeoutError,
 )
 from engine.wire.commands import Command
@@ -132,7 +133,8 @@ class Registration:
                 except EngineError as e:
                     if self._pool.closed:
                         return
-                    if not (e.layout_stale or isinstance(e, (*_PASSING, ConsumerBusyError))):
+                    passing = e.layout_stale or isinstance(e, (*_PASSING, ConsumerBusyError))
+                    if not passing or isinstance(e, SubscriptionKindError):
                         self._on_failed(e)
                         return
                     await asyncio.sleep(backoff.next())

@@ -20,7 +20,7 @@ from engine.control.deletion import TopicDeletion
 from engine.control.leadership import Leadership, LeaderState
 from engine.control.ports import ConsumerChannel, SegmentHost, SegmentSpec, segment_spec
 from engine.control.resources import ScalableTopicResources, TopicRecord
-from engine.errors import AlreadyExistsError, ConsumerBusyError, EngineError, NotFoundError, UnsupportedError
+from engine.errors import AlreadyExistsError, EngineError, NotFoundError, SubscriptionKindError, UnsupportedError
 from engine.metadata.store import ABSENT, ConflictError, Session
 from engine.model.layout import SegmentLayout
 from engine.model.names import TopicName
@@ -302,7 +302,7 @@ class ScalableTopicController:
     async def register_consumer(
         self, subscription: str, kind: SubscriptionKind, name: str, instance: str, channel: ConsumerChannel
     ) -> ConsumerAssignment:
-        """Add a consumer or resume its session. Raises ConsumerBusyError when readers of another kind have the name."""
+        """Add a consumer or resume its session. Raises SubscriptionKindError when others of another kind have it."""
         self._check_serving()
         coordinator = self._coordinator(subscription, kind)
         return await coordinator.register(name, instance, channel)
@@ -329,7 +329,7 @@ class ScalableTopicController:
             return present
         if present is not None:
             if not present.idle:
-                raise ConsumerBusyError(
+                raise SubscriptionKindError(
                     f"{present.kind} consumers hold {subscription!r} of {self.topic}, not {kind} ones"
                 )
             present.end(self.leadership.not_owner(None))
