@@ -13,8 +13,15 @@ FUZZ_SEEDS = range(1_000, 4_000)
 
 
 def config_for(seed: int) -> BrokerConfig:
-    """One to three segments, one to four buckets."""
-    return BrokerConfig(keep_alive=5.0, segments=1 + seed % 3, entry_buckets=1 + seed % 4, consumer_grace_period=2.0)
+    """One to three segments, one to four buckets; in every other run idle segments are closed all the time."""
+    return BrokerConfig(
+        keep_alive=5.0,
+        segments=1 + seed % 3,
+        entry_buckets=1 + seed % 4,
+        consumer_grace_period=2.0,
+        segment_idle_time=0.05 if seed // 2 % 2 else None,
+        retention_interval=1.0,
+    )
 
 
 @pytest.mark.parametrize("seed", SEEDS)

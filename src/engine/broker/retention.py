@@ -11,6 +11,7 @@ from engine.broker.topics import HostedSegment
 from engine.clock import Clock
 from engine.control.service import ScalableTopicService
 from engine.errors import EngineError, NotFoundError
+from engine.model.names import TopicName
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,8 @@ class RetentionLoop:
         self._config = config
         self._clock = clock
         self._looks = 0
+        # During one look, of each topic: milliseconds, bytes, subscriptions. Reading its layout is work for large ones.
+        self._rules: dict[TopicName, tuple[int | None, int | None, tuple[str, ...]]] = {}
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -38,6 +41,7 @@ class RetentionLoop:
 
     async def look(self) -> int:
         """Delete what may go now; how many files that were."""
+        self._rules.clear()
         deleted = sum([await self._look_safely(hosted) for hosted in self._hosting])
         if self._looks % _CLOSED_EVERY == 0:
             try:
@@ -74,13 +78,15 @@ class RetentionLoop:
 
     async def _look_at(self, hosted: HostedSegment) -> int:
         topic = hosted.name.topic
-        limits = await self._limits(f"{topic.tenant}/{topic.namespace}")
-        acknowledged = hosted.segment.durable_offset
-        for subscription in await self._service.list_subscriptions(topic):
-            found = await self._hosting.subscription(hosted, subscription.name)
-            acknowledged = min(acknowledged, found.cursor.position)
+        rule = self._rules.get(topic)
+        if rule is None:
+            limits = await self._limits(f"{topic.tenant}/{topic.namespace}")
+            names = tuple(facts.name for facts in await self._service.list_subscriptions(topic))
+            rule = self._rules[topic] = (*limits, names)
+        retention_ms, retention_bytes, subscriptions = rule
+        acknowledged = await self._hosting.acknowledged(hosted, subscriptions)
         return await hosted.segment.retain(
-            acknowledged, self._clock.time_ms(), retention_ms=limits[0], retention_bytes=limits[1]
+            acknowledged, self._clock.time_ms(), retention_ms=retention_ms, retention_bytes=retention_bytes
         )
 
     async def _limits(self, namespace: str) -> tuple[int | None, int | None]:

@@ -154,6 +154,18 @@ class SegmentHosting:
             found = hosted.subscriptions.setdefault(name, HostedSubscription(hosted, name, cursor))
         return found
 
+    async def acknowledged(self, hosted: HostedSegment, subscriptions: Iterable[str]) -> int:
+        """The offset below which all of these need nothing; the durable end when there are none. Makes no cursor."""
+        position = hosted.segment.durable_offset
+        for name in subscriptions:
+            found = hosted.subscriptions.get(name)
+            try:
+                cursor = found.cursor if found is not None else await self._cursors.open(hosted.name, name)
+            except NotFoundError:
+                return 0  # nothing was acknowledged here yet, or it is being deleted: the next look knows more
+            position = min(position, cursor.position)
+        return position
+
     async def close(self) -> None:
         """Let everybody attached go and write everything out."""
         self._closed = True
