@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-SAMPLE_S = 5.0  # a rate is averaged over about this time
+SAMPLE_S = 5.0  # a rate is averaged over about this time, longer when nobody looks
+_FIRST_S_MIN = 1.0  # what came in the first instant is not taken for more than came in it
 
 
 class Rate:
-    """Counts messages and bytes; per second between the last two samples. Loop thread only."""
+    """Counts messages and bytes, and says how many came per second lately. Loop thread only."""
 
-    __slots__ = ("_at", "_last_bytes", "_last_messages", "bytes", "bytes_per_s", "messages", "messages_per_s")
+    __slots__ = ("_since", "_then", "bytes", "bytes_per_s", "messages", "messages_per_s")
 
-    def __init__(self) -> None:
+    def __init__(self, now: float = 0.0) -> None:
         self.messages = 0
         self.bytes = 0
         self.messages_per_s = 0.0
         self.bytes_per_s = 0.0
-        self._at: float | None = None
-        self._last_messages = 0
-        self._last_bytes = 0
+        # (when, messages, bytes): where the average begins, and where the next one will.
+        self._since = self._then = (now, 0, 0)
 
     def count(self, messages: int, size: int) -> None:
         """So much more."""
@@ -25,11 +25,10 @@ class Rate:
         self.bytes += size
 
     def sample(self, now: float) -> None:
-        """Bring the rates up to date; `now` in seconds, monotonic."""
-        if self._at is not None:
-            elapsed = now - self._at
-            if elapsed < SAMPLE_S / 2:
-                return
-            self.messages_per_s = (self.messages - self._last_messages) / elapsed
-            self.bytes_per_s = (self.bytes - self._last_bytes) / elapsed
-        self._at, self._last_messages, self._last_bytes = now, self.messages, self.bytes
+        """Bring the rates up to date, as often as anybody likes; `now` in seconds, monotonic."""
+        if now - self._then[0] >= SAMPLE_S / 2:
+            self._since, self._then = self._then, (now, self.messages, self.bytes)
+        at, messages, size = self._since
+        elapsed = max(now - at, _FIRST_S_MIN)
+        self.messages_per_s = (self.messages - messages) / elapsed
+        self.bytes_per_s = (self.bytes - size) / elapsed

@@ -284,6 +284,7 @@ class SegmentHosting:
             return SegmentStatistics()
         for name, _ in await self._cursors.list(spec.name):
             await self.subscription(hosted, name)
+        hosted.sample()
         segment = hosted.segment
         return SegmentStatistics(
             first_offset=segment.first_offset,

@@ -295,10 +295,9 @@ class Broker:
 
     def _swept(self) -> None:
         """After every look at all connections: rates, and memory that nobody uses any more."""
-        now = self.clock.monotonic()
         received = 0
         for hosted in self.hosting:
-            hosted.sample(now)
+            hosted.sample()
             received += hosted.incoming.bytes
         if received == self._received:
             self._pool.trim()

@@ -48,7 +48,7 @@ class HostedSubscription:
         self.hosted = hosted
         self.name = name
         self.cursor = cursor
-        self.out = Rate()
+        self.out = Rate(asyncio.get_running_loop().time())
         self._lone: LoneReader | None = None
         self._dispatcher: QueueDispatcher | None = None
         self._drained: Bag[Callable[[], None]] = Bag()
@@ -188,7 +188,7 @@ class HostedSegment:
         self.name: SegmentName = spec.name
         self.segment = segment
         self.term = term
-        self.incoming = Rate()
+        self.incoming = Rate(asyncio.get_running_loop().time())
         self.producers: dict[str, Producer] = {}
         self.subscriptions: dict[str, HostedSubscription] = {}
         self.readers: Bag[SegmentReader] = Bag()
@@ -280,8 +280,9 @@ class HostedSegment:
         for producer in list(self.producers.values()):
             producer.close(error)
 
-    def sample(self, now: float) -> None:
-        """Bring the rates up to date; `now` in seconds, monotonic."""
+    def sample(self) -> None:
+        """Bring the rates up to date."""
+        now = asyncio.get_running_loop().time()
         self.incoming.sample(now)
         for subscription in self.subscriptions.values():
             subscription.out.sample(now)

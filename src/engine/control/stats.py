@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from engine.control.ports import SegmentHost, SegmentStatistics, segment_spec
@@ -32,14 +32,18 @@ async def topic_stats(
         "segmentCount": len(segments),
         "activeSegmentCount": len(layout.active),
         "sealedSegmentCount": len(segments) - len(layout.active),
-        "msgRateIn": sum(s.msg_rate_in for s in found),
-        "bytesRateIn": sum(s.bytes_rate_in for s in found),
-        "msgRateOut": sum(u.msg_rate_out for s in found for u in s.subscriptions.values()),
-        "bytesRateOut": sum(u.bytes_rate_out for s in found for u in s.subscriptions.values()),
+        "msgRateIn": _total(s.msg_rate_in for s in found),
+        "bytesRateIn": _total(s.bytes_rate_in for s in found),
+        "msgRateOut": _total(u.msg_rate_out for s in found for u in s.subscriptions.values()),
+        "bytesRateOut": _total(u.bytes_rate_out for s in found for u in s.subscriptions.values()),
         "storageSize": sum(s.size_bytes for s in found),
         "segments": {str(s.segment_id): _segment(s, by_id[s.segment_id]) for s in segments},
         "subscriptions": {f.name: _subscription(f, consumers(f.name), by_id) for f in subscriptions},
     }
+
+
+def _total(rates: Iterable[float]) -> float:
+    return sum(rates, 0.0)  # of nothing too it is a float
 
 
 def _segment(info: SegmentInfo, now: SegmentStatistics) -> dict[str, Any]:
@@ -52,8 +56,8 @@ def _segment(info: SegmentInfo, now: SegmentStatistics) -> dict[str, Any]:
         "bucketCount": info.bucket_count,
         "msgRateIn": now.msg_rate_in,
         "bytesRateIn": now.bytes_rate_in,
-        "msgRateOut": sum(u.msg_rate_out for u in now.subscriptions.values()),
-        "bytesRateOut": sum(u.bytes_rate_out for u in now.subscriptions.values()),
+        "msgRateOut": _total(u.msg_rate_out for u in now.subscriptions.values()),
+        "bytesRateOut": _total(u.bytes_rate_out for u in now.subscriptions.values()),
     }
 
 
@@ -69,8 +73,8 @@ def _subscription(
         "state": str(facts.state),
         "backlog": sum(p.backlog for p in parts.values()),
         "segmentBacklog": {str(i): p.backlog for i, p in parts.items()},
-        "msgRateOut": sum(p.msg_rate_out for p in parts.values()),
-        "bytesRateOut": sum(p.bytes_rate_out for p in parts.values()),
+        "msgRateOut": _total(p.msg_rate_out for p in parts.values()),
+        "bytesRateOut": _total(p.bytes_rate_out for p in parts.values()),
         "consumerCount": len(sessions) or attached,
         "consumers": {
             name: {"connected": connected, "segments": list(ids)} for name, (connected, ids) in sorted(sessions.items())
