@@ -53,8 +53,9 @@ def test_what_was_acknowledged_is_there_after_a_kill(tmp_path: Path):
 
 
 def test_a_directory_in_use(server: Server, tmp_path: Path, engine: Run):
-    with pytest.raises(RuntimeError, match=r"engine: .*another"):
+    with pytest.raises(RuntimeError, match=r"engine: .*another") as refused:
         start_server(tmp_path / "data")
+    assert " closed" not in str(refused.value)  # it never started
     result = engine("topics", "list", "--data", tmp_path / "data")
     assert (result.code, result.err.count("\n")) == (1, 1)
 

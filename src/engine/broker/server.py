@@ -164,7 +164,8 @@ class Broker:
             await self.hosting.close()
             await self._close_connections()
         await self._release()
-        log.info("broker on %s closed", self._data)
+        if self._running:
+            log.info("broker on %s closed", self._data)
 
     async def _close_connections(self) -> None:
         """Let peers take what is queued for them, then cut."""
