@@ -196,3 +196,9 @@ def test_fuzz_one_flipped_byte(at, value, command):
 def _example(types: type | tuple[type, ...]) -> object:
     kind = types[0] if isinstance(types, tuple) else types
     return {int: 7, str: "text", list: [1], dict: {"a": 1}, bool: True, float: 1.5}[kind]
+
+
+def test_http_is_called_by_its_name():
+    for said, told in [(b"GET / HTTP/1.1\r\n", "the peer speaks HTTP"), (b"HTTP/1.1 400 Bad\r\n", "port speaks HTTP")]:
+        with pytest.raises(ProtocolError, match=told):
+            Sink().feed(said)

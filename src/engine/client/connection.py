@@ -233,6 +233,8 @@ class Connection:
         if self._closing:
             return AlreadyClosedError("the client was closed")
         if isinstance(error, ProtocolError):
+            if not self._handshake.done():  # whoever connects is told
+                return ConnectError(f"cannot talk to {self.url}: {error}")
             log.error("%s: %s", self.url, error)
         return ConnectError(f"the connection to {self.url} was lost: {error or 'closed by the broker'}")
 

@@ -28,6 +28,10 @@ from engine.wire.stream import Buffer, Payload
 
 _PREFIX = struct.Struct("<IBI")
 _LENGTH_SIZE = 4
+# What stands where a length should, and what its sender is.
+_HTTP = {b"HTTP": "this port speaks HTTP; is it the admin API's? The service URL has the other port"} | dict.fromkeys(
+    (b"GET ", b"PUT ", b"POST", b"HEAD", b"DELE", b"OPTI"), "the peer speaks HTTP; the admin API has another port"
+)
 _NAMES_MIN = FRAME_PREFIX_SIZE - _LENGTH_SIZE  # what `length` counts at least
 _PADDING = tuple(bytes(n) for n in range(8))
 _COMMANDS: tuple[Command | None, ...] = tuple(
@@ -185,7 +189,8 @@ class FrameReader:
 
     def _check_prefix(self, total: int, kind: int, header_size: int) -> Command:
         if total > self.frame_size_max:
-            raise ProtocolError(f"a frame of {total} bytes; at most {self.frame_size_max} are allowed")
+            stranger = _HTTP.get((total - _LENGTH_SIZE).to_bytes(_LENGTH_SIZE, "little"))
+            raise ProtocolError(stranger or f"a frame of {total} bytes; at most {self.frame_size_max} are allowed")
         command = _COMMANDS[kind]
         if command is None:
             raise ProtocolError(f"a frame of the unknown type {kind}")
