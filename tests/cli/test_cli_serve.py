@@ -60,15 +60,18 @@ def test_a_directory_in_use(server: Server, tmp_path: Path, engine: Run):
     assert (result.code, result.err.count("\n")) == (1, 1)
 
 
-def test_a_port_in_use(tmp_path: Path, engine: Run):
+@pytest.mark.parametrize("option", ["--listen", "--admin"])
+def test_a_port_in_use(tmp_path: Path, engine: Run, option: str):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        ports = ["--listen", f"127.0.0.1:{port}", "--admin", "127.0.0.1:0"]
-        result = engine("serve", "--data", tmp_path, *ports, "--log-level", "error")
+        ports = {"--listen": "127.0.0.1:0", "--admin": "127.0.0.1:0", option: f"127.0.0.1:{port}"}
+        chosen = [word for pair in ports.items() for word in pair]
+        result = engine("serve", "--data", tmp_path, *chosen, "--log-level", "error")
     assert result.code == 1
-    assert str(port) in result.err
+    assert result.err.count(str(port)) == result.err.count("\n") == 1
+    assert f"in use by another program; {option} chooses" in result.err
 
 
 def test_a_configuration_file_is_read_and_checked(tmp_path: Path, engine: Run):

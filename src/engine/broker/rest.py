@@ -16,13 +16,13 @@ from engine.broker.openapi import CODES, openapi
 from engine.broker.tokens import bearer_refusal
 from engine.errors import (
     AlreadyClosedError,
-    ConnectError,
     EngineError,
     InvalidArgumentError,
     StorageError,
     UnsupportedError,
 )
 from engine.limits import METADATA_VALUE_SIZE_MAX
+from engine.wire.tcp import cannot_listen
 from engine.wire.url import format_url
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class AdminServer:
             await web.TCPSite(self._runner, host, port, ssl_context=tls).start()
         except OSError as e:
             await self._runner.cleanup()
-            raise ConnectError(f"cannot listen on {host}:{port}: {e.strerror or e}") from e
+            raise cannot_listen(host, port, e) from e
         self.scheme = "http" if tls is None else "https"
         self.host, self.port = self._runner.addresses[0][:2]
         return self.host, self.port

@@ -6,9 +6,12 @@ import asyncio
 import logging
 import os
 import signal
+from collections.abc import Awaitable
 from typing import Any
 
 import click
+
+from engine.errors import ConnectError
 
 LOG_LEVELS = ["debug", "info", "warning", "error"]
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
@@ -58,14 +61,22 @@ async def serve(data: str, listen: tuple[str, int], admin: tuple[str, int], conf
     broker = Broker(data, config=config)
     try:
         await broker.start()
-        admin_at = await broker.serve_admin(*admin)
-        listen_at = await broker.serve(*listen)
+        admin_at = await said_with("--admin", broker.serve_admin(*admin))
+        listen_at = await said_with("--listen", broker.serve(*listen))
         scheme = "http" if config.tls_cert is None else "https"
         click.echo(f"engine: serving {data} on engine://{at(listen_at)}, admin on {scheme}://{at(admin_at)}", err=True)
         await stopped.wait()
         click.echo("engine: closing", err=True)
     finally:
         await broker.close()
+
+
+async def said_with(option: str, listening: Awaitable[tuple[str, int]]) -> tuple[str, int]:
+    """Listen, and name the option when the address cannot be had. Raises ConnectError."""
+    try:
+        return await listening
+    except ConnectError as e:
+        raise ConnectError(f"{e}; {option} chooses another") from e
 
 
 def at(pair: tuple[str, int]) -> str:

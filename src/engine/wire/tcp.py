@@ -272,7 +272,12 @@ async def listen(
             reuse_address=True,
         )
     except OSError as e:
-        raise ConnectError(f"cannot listen on {host}:{port}: {_reason(e)}") from e
+        raise cannot_listen(host, port, e) from e
+
+
+def cannot_listen(host: str, port: int, error: OSError) -> ConnectError:
+    """What to say when an address cannot be had."""
+    return ConnectError(f"cannot listen on {host}:{port}: {_reason(error)}")
 
 
 def _reason(error: OSError) -> str:
