@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import pickle
 import subprocess
 import sys
@@ -104,3 +105,23 @@ async def test_the_admin_port_is_no_service_url(tmp_path: Path, caplog: pytest.L
             async with engine.AsyncClient(url) as client:
                 await client.producer("t")
     assert "HTTP" not in caplog.text  # it is said once
+
+
+async def test_what_the_admin_api_tells_is_plain_json(tmp_path: Path):
+    def plain(one: object) -> bool:
+        if type(one) is dict:
+            return all(type(key) is str and plain(value) for key, value in one.items())
+        return all(map(plain, one)) if type(one) is list else type(one) in (str, int, float, bool, type(None))
+
+    async with engine.open_async(tmp_path / "data", listen="127.0.0.1:0", admin="127.0.0.1:0") as inside:
+        await inside.admin.create_topic("t", segments=2, properties={"a": "b"})
+        await inside.admin.create_subscription("t", "unread")
+        async with (
+            engine.AsyncClient(inside.service_url) as outside,
+            await inside.stream_consumer("t", "s"),
+            await inside.queue_consumer("t", "q"),
+        ):
+            for ask in ("get_stats", "get_metadata"):
+                embedded, served = [await getattr(client.admin, ask)("t") for client in (inside, outside)]
+                assert plain(embedded)
+                assert json.loads(json.dumps(embedded)) == embedded == served

@@ -69,7 +69,7 @@ def _subscription(
     parts = {i: s.subscriptions[facts.name] for i, s in segments.items() if facts.name in s.subscriptions}
     attached = max((p.consumers for p in parts.values()), default=0)
     return {
-        "kind": facts.kind,
+        "kind": None if facts.kind is None else str(facts.kind),
         "state": str(facts.state),
         "backlog": sum(p.backlog for p in parts.values()),
         "segmentBacklog": {str(i): p.backlog for i, p in parts.items()},
