@@ -33,7 +33,7 @@ async def test_what_a_producer_refuses(client: engine.AsyncClient):
     for name, values in {
         "name": NO_NAME,
         "access_mode": (3, []),
-        "batching": (1,),
+        "batching": (1, False, True, {}),
         "compression": (3, [], None, "gzip"),
         "send_timeout": (*NO_SECONDS, None),
         "max_pending_bytes": (1.5, 1),
@@ -91,13 +91,20 @@ async def test_what_consumers_refuse(client: engine.AsyncClient):
 async def test_what_a_receive_refuses(client: engine.AsyncClient, kind: str):
     args = ("t",) if kind == "checkpoint_consumer" else ("t", "s")
     consumer = await getattr(client, kind)(*args)
+    waiting = await getattr(client, kind)(*[f"{arg}-waiting" for arg in args])
+    async with await client.producer("t-waiting") as producer:
+        await producer.send_batch([b"1", b"2"])
+    assert (await waiting.receive(timeout=10)).value == b"1"
     for timeout in NO_SECONDS:
-        await refused(engine.InvalidArgumentError, consumer.receive, timeout)
+        for receive in (consumer.receive, waiting.receive):
+            await refused(engine.InvalidArgumentError, receive, timeout)
+        await refused(engine.InvalidArgumentError, waiting.receive_batch, timeout=timeout)
         await refused(engine.InvalidArgumentError, consumer.receive_batch, timeout=timeout)
     for count in NO_COUNT:
         await refused(engine.InvalidArgumentError, consumer.receive_batch, count, timeout=0)
         await refused(engine.InvalidArgumentError, consumer.receive_batch, max_bytes=count, timeout=0)
     assert await consumer.receive(timeout=0) is None
+    assert (await waiting.receive(timeout=0)).value == b"2"
 
 
 async def test_everything_refuses_after_close(client: engine.AsyncClient):
@@ -166,6 +173,17 @@ async def test_messages_are_copied_for_nothing_and_not_pickled(client: engine.As
             make()
     empty = engine.MessageBatch.__new__(engine.MessageBatch)
     assert (len(empty), empty.last_id, empty.values, empty.positions) == (0, None, [], {})
+
+
+def test_what_a_blocking_receive_refuses(blocking: engine.Client):
+    with blocking.stream_consumer("t", "s") as consumer, blocking.producer("t") as producer:
+        producer.send_batch([b"1", b"2"])
+        assert consumer.receive(timeout=10).value == b"1"
+        for timeout in NO_SECONDS:
+            for receive in (consumer.receive, consumer.receive_batch):
+                with pytest.raises(engine.InvalidArgumentError):
+                    receive(timeout=timeout)
+        assert consumer.receive(timeout=0).value == b"2"
 
 
 def test_a_blocking_send_on_the_loops_own_thread_is_refused_instead_of_hanging(tmp_path: Path):

@@ -107,8 +107,9 @@ class AsyncClient:
 
         `name`: a name of your own makes retries exact across restarts: the broker stores each (name, sequence id) once;
         only one producer may use it at a time. `access_mode`: "shared", "exclusive", "exclusive_with_fencing" or
-        "wait_for_exclusive". `batching`: when a batch goes out. `compression`: "none", "lz4" (block format) or "zstd".
-        `send_timeout`: seconds until an unacknowledged message fails. `max_pending_bytes`: on their way at most.
+        "wait_for_exclusive". `batching`: when a batch goes out; Batching(max_messages=1) makes each message one of its
+        own, None is Batching(). `compression`: "none", "lz4" (block format) or "zstd". `send_timeout`: seconds until an
+        unacknowledged message fails. `max_pending_bytes`: on their way at most.
         `initial_sequence_id`: the first message gets the next one. `on_error`: called on the loop's thread with what
         befell messages of send_nowait and send_batch; what it raises is logged.
 
@@ -123,7 +124,7 @@ class AsyncClient:
         options = ProducerOptions(
             name=name,
             access_mode=access_mode,
-            batching=batching or Batching(),
+            batching=Batching() if batching is None else batching,
             compression=compression,
             send_timeout=send_timeout,
             max_pending_bytes=max_pending_bytes,

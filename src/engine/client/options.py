@@ -67,7 +67,7 @@ def check_count(name: str, value: Any) -> None:
 
 def check_timeout(timeout: float | None) -> None:
     """Raise InvalidArgumentError unless it is None (no limit) or a number of seconds, 0 or more."""
-    if timeout is not None:
+    if timeout is not None and not (type(timeout) in (int, float) and 0 <= timeout <= SECONDS_MAX):
         check_seconds("timeout", timeout)
 
 
@@ -188,7 +188,10 @@ class ProducerOptions:
         if self.initial_sequence_id is not None:
             check_number("initial_sequence_id", self.initial_sequence_id, -1, 2**63 - 2, whole=True)
         if not isinstance(self.batching, Batching):
-            raise InvalidArgumentError(f"batching is {type(self.batching).__name__}; engine.Batching(…) is right")
+            raise InvalidArgumentError(
+                f"batching is {self.batching!r}; engine.Batching(…) or None is right; "
+                "Batching(max_messages=1) makes every message a batch of its own"
+            )
         if self.on_error is not None and not callable(self.on_error):
             raise InvalidArgumentError("on_error is not callable; a function of one exception is right")
 

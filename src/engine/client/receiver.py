@@ -88,12 +88,13 @@ class Receiver(ABC):
     async def receive(self, timeout: float | None = None) -> Message | None:
         """The next message; None when none came within `timeout` seconds (None: wait for ever).
 
-        Raises AlreadyClosedError when the consumer is closed, also meanwhile; CorruptionError for damaged data.
+        Raises AlreadyClosedError when the consumer is closed, also meanwhile; CorruptionError for damaged data;
+        InvalidArgumentError for a `timeout` below 0 or no number.
         """
+        check_timeout(timeout)
         if not self._turns and (message := self._queue.pop_message()) is not None:
             self._popped()
             return message
-        check_timeout(timeout)
         return await self._in_turn(self._pop_message, timeout)
 
     async def receive_batch(
@@ -107,12 +108,12 @@ class Receiver(ABC):
         check_count("max_messages", max_messages)
         if max_bytes is not None:
             check_count("max_bytes", max_bytes)
+        check_timeout(timeout)
         limit = -1 if max_bytes is None else max_bytes
         if not self._turns and self._queue.messages:
             batch = self._queue.pop_batch(max_messages, limit)
             self._popped()
             return batch
-        check_timeout(timeout)
         found = await self._in_turn(partial(self._pop_batch, max_messages, limit), timeout)
         return MessageBatch(self._topic, [], {}, self._make_id) if found is None else found
 

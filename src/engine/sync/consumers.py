@@ -46,9 +46,9 @@ class _Consumer:
 
         Raises AlreadyClosedError when the consumer is closed, also meanwhile; CorruptionError for damaged data.
         """
+        check_timeout(timeout)
         message: Message | None = self._consumer.take_now()
         if message is None:
-            check_timeout(timeout)
             message = self._portal.run(self._consumer.receive(timeout))
         return message
 
@@ -63,9 +63,9 @@ class _Consumer:
         check_count("max_messages", max_messages)
         if max_bytes is not None:
             check_count("max_bytes", max_bytes)
+        check_timeout(timeout)
         batch: MessageBatch | None = self._consumer.take_now(max_messages, -1 if max_bytes is None else max_bytes)
         if batch is None:
-            check_timeout(timeout)
             batch = self._portal.run(self._consumer.receive_batch(max_messages, max_bytes, timeout))
         return batch
 
