@@ -59,6 +59,7 @@ class Connection:
         self.features: frozenset[str] = frozenset()
 
         self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[None] = self._loop.create_future()  # done when it is lost
         self._handshake: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         self._requests: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._attached: dict[int, Attached] = {}
@@ -218,6 +219,8 @@ class Connection:
     def connection_lost(self, error: Exception | None) -> None:
         """End everything that waits on this connection."""
         self.lost = self._loss(error)
+        if not self.ended.done():
+            self.ended.set_result(None)
         if self._timer is not None:
             self._timer.cancel()
         requests, self._requests = self._requests, {}

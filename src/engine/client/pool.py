@@ -14,6 +14,7 @@ from engine.wire.stream import FrameStream
 
 BACKOFF_S_FIRST = 0.02
 BACKOFF_S_MAX = 5.0
+GOODBYE_S_MAX = 1.0  # a peer has this long to take what is queued for it when the client closes
 
 
 def call_threadsafe(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
@@ -39,6 +40,7 @@ class Pool:
         self.ever_connected = False
         self.tasks = Supervisor(f"client of {url}")
         self._connections: dict[str, Connection] = {}
+        self._refused: list[Connection] = []  # aborted, and not gone yet
         self._attempts: dict[str, asyncio.Future[Connection]] = {}
         self._backoffs: dict[str, Backoff] = {}
 
@@ -105,7 +107,8 @@ class Pool:
         try:
             await made[0].handshake(self.options.token)
         except BaseException:
-            made[0].close()
+            made[0].stream.abort()
+            self._refused = [c for c in (*self._refused, made[0]) if c.lost is None]
             raise
         return made[0]
 
@@ -117,7 +120,14 @@ class Pool:
         """Close every connection. Idempotent."""
         self.closed = True
         await self.tasks.close()
-        connections, self._connections = set(self._connections.values()), {}
+        connections = list(dict.fromkeys((*self._connections.values(), *self._refused)))
+        self._connections, self._refused = {}, []
         for connection in connections:
             connection.close()
-        await asyncio.sleep(0)  # in-memory streams say goodbye in the next turn
+        ends = [c.ended for c in connections if c.lost is None]
+        if ends:
+            await asyncio.wait(ends, timeout=GOODBYE_S_MAX)  # with TLS, both sides have to say it
+        for connection in connections:
+            if connection.lost is None:
+                connection.stream.abort()
+        await asyncio.sleep(0)
