@@ -51,6 +51,12 @@ def test_public_names_are_documented():
     assert not faults, "\n" + "\n".join(faults)
 
 
+def test_the_blocking_classes_explain_themselves():
+    for path in files(".py", under=ENGINE / "sync"):
+        for name, node in definitions(ast.parse(path.read_text()).body):
+            assert "Async" not in (ast.get_docstring(node) or ""), f"{relative(path)} {name} sends its reader elsewhere"
+
+
 @pytest.mark.parametrize("pyx", files(".pyx", under=NATIVE), ids=lambda p: p.stem)
 def test_native_names_are_documented(pyx: Path):
     faults = [f"{relative(pyx)} {name} has no docstring" for name, has in docstrings(pyx).items() if not has]

@@ -151,8 +151,8 @@ class AsyncClient:
         or "latest", where a new subscription starts. `receive_queue_size`: messages fetched ahead, over all segments;
         a whole block may come on top.
 
-        Raises NotFoundError, ConsumerBusyError, ConnectError, TimeoutError, InvalidArgumentError, UnsupportedError
-        (`namespace`, `properties`).
+        Raises NotFoundError, ConsumerBusyError (SubscriptionKindError: queue consumers hold the subscription),
+        ConnectError, TimeoutError, InvalidArgumentError, UnsupportedError (`namespace`, `properties`).
         """
         check_name(subscription, "subscription name")
         options = self._consumer_options(name, subscription, initial_position, receive_queue_size)

@@ -11,7 +11,10 @@ from engine.client import AsyncAdmin
 
 
 class Admin:
-    """What operators do with topics, subscriptions and segments. AsyncAdmin says what each method takes and raises."""
+    """What operators do with topics, subscriptions and segments. Made by a client (`client.admin`) or an engine.
+
+    Every method raises ConnectError, TimeoutError, and InvalidArgumentError for malformed arguments.
+    """
 
     def __init__(self, portal: Portal, admin: AsyncAdmin) -> None:
         self._portal = portal
@@ -27,7 +30,12 @@ class Admin:
         durability: str | None = "fsync",
         entry_buckets: int | None = 4,
     ) -> None:
-        """Create a topic of `segments` equal hash ranges. Raises AlreadyExistsError, InvalidArgumentError."""
+        """Create a topic of `segments` equal hash ranges.
+
+        `properties`: text to text. `key_hash`: "xxh64" or "murmur3", fixed for good. `durability`: what an
+        acknowledgement means: "fsync", "interval" or "os". `entry_buckets`: over the whole topic. None takes the
+        namespace's or the broker's default. Raises AlreadyExistsError.
+        """
         self._portal.run(
             self._admin.create_topic(
                 topic,
@@ -64,11 +72,11 @@ class Admin:
         self._portal.run(self._admin.delete_subscription(topic, subscription))
 
     def seek_subscription(self, topic: str, subscription: str, when: str | datetime) -> None:
-        """Move it to "earliest", "latest" or an aware datetime."""
+        """Move it to "earliest", "latest" or an aware datetime. Raises NotFoundError."""
         self._portal.run(self._admin.seek_subscription(topic, subscription, when))
 
     def clear_backlog(self, topic: str, subscription: str) -> None:
-        """Acknowledge everything it has not."""
+        """Acknowledge everything it has not. Raises NotFoundError."""
         self._portal.run(self._admin.clear_backlog(topic, subscription))
 
     def get_namespace_policies(self, namespace: str) -> dict[str, Any]:

@@ -24,7 +24,12 @@ from engine.sync.producer import Producer
 class Client:
     """A blocking client of one service, `engine://host:port`; any number of threads may use it, preferably as `with`.
 
-    AsyncClient says what the arguments are. A client that is still open when the interpreter exits is closed then.
+    `token`: what the broker asks for. `tls`: an ssl.SSLContext. `memory_limit`: bytes that any one producer or consumer
+    may hold. `operation_timeout`: seconds for whatever has no time limit of its own. `connector`, `clock`, `rng` are
+    for tests. Raises InvalidArgumentError.
+
+    Nothing is connected before it is needed (`with` needs it at once, and raises ConnectError when nobody answers). A
+    lost connection is made again in the background. A client still open when the interpreter exits is closed then.
     """
 
     def __init__(self, url: str, **options: Unpack[ClientKeywords]) -> None:
@@ -49,9 +54,19 @@ class Client:
         return str(self._client.service_url)
 
     def producer(self, topic: str, *, block_when_full: bool = True, **options: Unpack[ProducerKeywords]) -> Producer:
-        """A producer for one topic; AsyncClient.producer says what the options are and what it raises.
+        """A producer for one topic, which is created where the broker allows it.
 
-        `block_when_full`: whether send_nowait waits for room (else it raises QueueFullError).
+        `block_when_full`: whether send_nowait waits for room (else it raises QueueFullError). `name`: a name of your
+        own makes retries exact across restarts: the broker stores each (name, sequence id) once; only one producer may
+        use it at a time. `access_mode`: "shared" (default), "exclusive", "exclusive_with_fencing" or
+        "wait_for_exclusive". `batching`: when a batch goes out, an engine.Batching; Batching(max_messages=1) makes
+        each message one of its own. `compression`: "none" (default), "lz4" (block format) or "zstd". `send_timeout`:
+        seconds until an unacknowledged message fails (30). `max_pending_bytes`: on their way at most.
+        `initial_sequence_id`: the first message gets the next one. `on_error`: called on the client's own thread with
+        what befell messages of send_nowait and send_batch; what it raises is logged.
+
+        Raises NotFoundError, ProducerBusyError, ConnectError, TimeoutError, InvalidArgumentError, UnsupportedError
+        (`properties`).
         """
         made: list[AsyncProducer] = []
 
@@ -66,19 +81,38 @@ class Client:
     def stream_consumer(
         self, topic: str, subscription: str, **options: Unpack[StreamConsumerKeywords]
     ) -> StreamConsumer:
-        """An ordered consumer; AsyncClient.stream_consumer says what the options are and what it raises."""
+        """An ordered consumer; the consumers of one subscription share the topic's segments.
+
+        `name`: the session's name; one that comes back under its name keeps its share. `initial_position`: "earliest"
+        or "latest" (default), where a new subscription starts. `receive_queue_size`: messages fetched ahead, over all
+        segments; a whole block may come on top.
+
+        Raises NotFoundError, ConsumerBusyError (SubscriptionKindError: queue consumers hold the subscription),
+        ConnectError, TimeoutError, InvalidArgumentError, UnsupportedError (`namespace`, `properties`).
+        """
         return StreamConsumer(
             self._portal, self._portal.run(self._client.stream_consumer(topic, subscription, **options))
         )
 
     def queue_consumer(self, topic: str, subscription: str, **options: Unpack[QueueConsumerKeywords]) -> QueueConsumer:
-        """A consumer of single messages; AsyncClient.queue_consumer says what the options are and what it raises."""
+        """A consumer of single messages; each goes to one of the subscription's consumers and comes back unless
+        acknowledged.
+
+        `name`, `initial_position` and `receive_queue_size` as of stream_consumer. Raises as stream_consumer;
+        UnsupportedError for `namespace`, `properties`, `ack_timeout`, `nack_backoff`, `dead_letter` and `priority`,
+        which this version does not have.
+        """
         return QueueConsumer(
             self._portal, self._portal.run(self._client.queue_consumer(topic, subscription, **options))
         )
 
     def checkpoint_consumer(self, topic: str, **options: Unpack[CheckpointConsumerKeywords]) -> CheckpointConsumer:
-        """A reader; AsyncClient.checkpoint_consumer says what the options are and what it raises."""
+        """A reader that keeps its own position; the broker remembers nothing of it.
+
+        `start`: a Checkpoint, default `Checkpoint.latest()`. `name`: for the logs. `receive_queue_size`: messages
+        fetched ahead, over all segments. Raises NotFoundError, ConnectError, TimeoutError, InvalidArgumentError,
+        UnsupportedError (`group`).
+        """
         return CheckpointConsumer(self._portal, self._portal.run(self._client.checkpoint_consumer(topic, **options)))
 
     def transaction(self, timeout: float = 60.0) -> Any:

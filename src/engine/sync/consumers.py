@@ -114,7 +114,11 @@ class StreamConsumer(_Consumer):
     def acknowledge_cumulative(self, x: Message | MessageId | MessageBatch, *, transaction: None = None) -> None:
         """Acknowledge `x` and everything delivered before it, in every segment; durable when this returns.
 
-        AsyncStreamConsumer.acknowledge_cumulative has the details.
+        `x`: a Message, its id (also one kept from before a reconnect) or a MessageBatch (its last message). What was
+        acknowledged before is no error. Raises FencedError when a segment went to another consumer before this could
+        be saved, which happens only after a lost connection: its messages are delivered again there; the other
+        segments are saved. AlreadyClosedError, TimeoutError, StorageError, InvalidArgumentError; UnsupportedError
+        (`transaction`).
         """
         self._portal.run(self._consumer.acknowledge_cumulative(x, transaction=transaction))
 
@@ -125,11 +129,18 @@ class QueueConsumer(_Consumer):
     _consumer: AsyncQueueConsumer
 
     def acknowledge(self, x: Message | MessageId | MessageBatch, *, transaction: None = None) -> None:
-        """Acknowledge a Message, an id, or every message of a MessageBatch; durable when this returns."""
+        """Acknowledge a Message, an id, or every message of a MessageBatch; durable when this returns.
+
+        Raises AlreadyClosedError, TimeoutError, StorageError, InvalidArgumentError; NotFoundError for a segment that
+        is gone; UnsupportedError (`transaction`).
+        """
         self._portal.run(self._consumer.acknowledge(x, transaction=transaction))
 
     def negative_acknowledge(self, x: Message | MessageId | MessageBatch, *, delay: float = NACK_DELAY_S) -> None:
-        """Hand back: it is delivered again `delay` seconds later. Does not wait for that."""
+        """Hand back: it is delivered again `delay` seconds later (at the latest when this consumer closes).
+
+        `x`: a Message, an id or a MessageBatch. Does not wait. Raises AlreadyClosedError, InvalidArgumentError.
+        """
         self._portal.run(self._consumer.negative_acknowledge(x, delay=delay))
 
 
@@ -139,9 +150,16 @@ class CheckpointConsumer(_Consumer):
     _consumer: AsyncCheckpointConsumer
 
     def checkpoint(self) -> Checkpoint:
-        """Where this consumer stands: what it has delivered, for every segment."""
+        """Where this consumer stands: what it has delivered, for every segment. Raises AlreadyClosedError.
+
+        Start from it later to get exactly what follows; `to_bytes()` keeps it.
+        """
         return self._portal.run(self._consumer.checkpoint())
 
     def seek(self, checkpoint: Checkpoint) -> None:
-        """Go on from `checkpoint`; what was fetched ahead is dropped."""
+        """Go on from `checkpoint`; what was fetched ahead is dropped.
+
+        Raises AlreadyClosedError, TimeoutError; InvalidArgumentError for what is no Checkpoint, or one of another
+        topic.
+        """
         self._portal.run(self._consumer.seek(checkpoint))

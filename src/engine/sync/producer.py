@@ -15,7 +15,10 @@ from engine.sync.closing import run_to_close
 
 
 class Producer:
-    """Sends messages to one topic, in order per key. Made by `client.producer()`; usable with `with`."""
+    """Sends messages to one topic, in order per key. Made by `client.producer()`; usable with `with`.
+
+    Every method but close() raises AlreadyClosedError after close(), and in a forked child.
+    """
 
     def __init__(self, portal: Portal, producer: AsyncProducer) -> None:
         self._portal = portal
@@ -52,7 +55,14 @@ class Producer:
     ) -> MessageId:
         """Send one message and wait until it is durable; its id.
 
-        AsyncProducer.send says what the arguments are and what it raises.
+        `value`: any buffer, 5 MiB at most. `key`: bytes, text (UTF-8) or None; messages of one key stay in order.
+        `properties`: text to text. `event_time`: an aware datetime or milliseconds since 1970. `sequence_id`: larger
+        than the last one; left out, it is the next. Waits for room first at the pending limit. The id has the offset
+        -1 when the broker knew the message from an earlier attempt and not any more where it lies.
+
+        Raises MessageTooLargeError, InvalidArgumentError and UnsupportedError (`deliver_at`, `deliver_after`,
+        `transaction`) before anything is sent; TimeoutError after the producer's `send_timeout`, when the outcome is
+        unknown; UnknownOutcomeError; StorageError, DiskFullError: not written, and the producer goes on.
         """
         refuse_transaction(transaction)
         self._portal.check_thread()
@@ -71,10 +81,10 @@ class Producer:
         deliver_at: datetime | int | None = None,
         deliver_after: float | None = None,
     ) -> None:
-        """Enqueue one message. Failures surface in flush(), close() and `on_error`.
+        """Enqueue one message; the arguments are those of send(). Failures surface in flush(), close() and `on_error`.
 
-        Where `max_pending_bytes` are on their way it waits for room, or, for a producer made with
-        `block_when_full=False`, raises QueueFullError.
+        Raises MessageTooLargeError, InvalidArgumentError, UnsupportedError at once. Where `max_pending_bytes` are on
+        their way it waits for room, or, for a producer made with `block_when_full=False`, raises QueueFullError.
         """
         self._producer.send_nowait(  # shadowed by the native method
             value,
@@ -87,7 +97,13 @@ class Producer:
         )
 
     def send_batch(self, values: Any, keys: Any = None, *, event_times: Any = None, transaction: None = None) -> None:
-        """Enqueue many messages at once, waiting for room where needed. See AsyncProducer.send_batch."""
+        """Enqueue many messages at once, waiting for room where needed. Failures surface as with send_nowait.
+
+        `values`, `keys`: sequences of equal length: lists, NumPy arrays (bytes, object, 2-D uint8) or Arrow arrays
+        (binary, string, large ones, chunked). `event_times`: NumPy int64 or datetime64[ms], or Arrow, milliseconds
+        since 1970. Raises InvalidArgumentError, MessageTooLargeError, UnsupportedError (`transaction`); TimeoutError
+        when no room came free within `send_timeout`.
+        """
         self._portal.run(self._producer.send_batch(values, keys, event_times=event_times, transaction=transaction))
 
     def writable(self) -> None:
