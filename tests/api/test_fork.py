@@ -56,6 +56,22 @@ HELD = """
         assert process.exitcode == 0
 """
 
+SERVED = """
+    import os, signal, sys
+    import engine
+
+    e = engine.open(sys.argv[1], listen="127.0.0.1:0", admin="127.0.0.1:0")
+    client = engine.Client(e.service_url)
+    with client.producer("t") as p:
+        p.send(b"x")
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        sys.exit(0)
+    status = os.waitpid(child, 0)[1]
+    assert status == 0, status
+"""
+
 
 def run(code: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
@@ -65,6 +81,10 @@ def run(code: str, tmp_path: Path) -> None:
 
 def test_a_forked_child_is_told_and_ends(tmp_path: Path):
     run(FORKED, tmp_path)
+
+
+def test_a_forked_child_of_one_that_serves_ends(tmp_path: Path):
+    run(SERVED, tmp_path)
 
 
 def test_a_forked_child_does_not_hold_the_directory(tmp_path: Path):

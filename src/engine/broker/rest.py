@@ -16,13 +16,14 @@ from engine.broker.openapi import CODES, openapi
 from engine.broker.tokens import bearer_refusal
 from engine.errors import (
     AlreadyClosedError,
+    ConnectError,
     EngineError,
     InvalidArgumentError,
     StorageError,
     UnsupportedError,
 )
 from engine.limits import METADATA_VALUE_SIZE_MAX
-from engine.wire.tcp import cannot_listen
+from engine.wire.tcp import bind, cannot_listen
 from engine.wire.url import format_url
 
 if TYPE_CHECKING:
@@ -67,7 +68,14 @@ class AdminServer:
         self._runner = web.AppRunner(application, access_log=None)
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, host, port, ssl_context=tls).start()
+            sock = bind(host, port)
+            if sock is None:
+                await web.TCPSite(self._runner, host, port, ssl_context=tls).start()
+            else:
+                await web.SockSite(self._runner, sock, ssl_context=tls).start()
+        except ConnectError:
+            await self._runner.cleanup()
+            raise
         except OSError as e:
             await self._runner.cleanup()
             raise cannot_listen(host, port, e) from e

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import socket
 import ssl
 from collections.abc import Callable
 from typing import Any, cast
@@ -261,18 +262,46 @@ async def listen(
     Raises ConnectError when the address cannot be had.
     """
     loop = asyncio.get_running_loop()
+    options: dict[str, Any] = {
+        "ssl": tls,
+        "ssl_handshake_timeout": None if tls is None else handshake_timeout,
+        "backlog": 1024,
+    }
+    sock = bind(host, port)
     try:
+        if sock is not None:
+            return await loop.create_server(lambda: TcpStream(accept, pool, frame_size_max), sock=sock, **options)
         return await loop.create_server(
-            lambda: TcpStream(accept, pool, frame_size_max),
-            host,
-            port,
-            ssl=tls,
-            ssl_handshake_timeout=None if tls is None else handshake_timeout,
-            backlog=1024,
-            reuse_address=True,
+            lambda: TcpStream(accept, pool, frame_size_max), host, port, reuse_address=True, **options
         )
     except OSError as e:
+        if sock is not None:
+            sock.close()
         raise cannot_listen(host, port, e) from e
+
+
+def bind(host: str, port: int) -> socket.socket | None:
+    """A TCP socket at a numeric address, to listen on; None for a name, which may have several addresses.
+
+    Given the address, uvloop would start libuv's threads to look it up, and a child that this process forks would die
+    of them at its end. Raises ConnectError.
+    """
+    try:
+        flags = socket.AI_PASSIVE | socket.AI_NUMERICHOST
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)[0]
+    except socket.gaierror:
+        return None
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.setblocking(False)
+        sock.bind(address)
+    except OSError as e:
+        sock.close()
+        raise cannot_listen(host, port, e) from e
+    return sock
 
 
 def cannot_listen(host: str, port: int, error: OSError) -> ConnectError:
