@@ -126,10 +126,11 @@ async def test_a_sealed_segment_ends_its_consumers_and_producers(start_broker):
         (hosted,) = broker.hosting
         drained: list[str] = []
         broker.hosting.watch_drained(hosted.spec, "s", lambda: drained.append("s"))
-        assert await broker.hosting.terminate_segment(hosted.spec, term=99) == 10
+        end = await broker.hosting.terminate_segment(hosted.spec, term=99)
+        assert end.offset == 10
         await peer.take(Command.CLOSE_PRODUCER, producer_id=producer)
-        _, end, _ = await peer.take(Command.REACHED_END, consumer_id=consumer)
-        assert end["end"] == 10
+        _, reached, _ = await peer.take(Command.REACHED_END, consumer_id=consumer)
+        assert reached["end"] == 10
         with pytest.raises(Exception, match="sealed"):
             await peer.producer(segment)
         assert drained == []

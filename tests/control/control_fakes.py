@@ -10,7 +10,7 @@ from typing import Any
 
 from engine.clock import Clock
 from engine.control.config import ControlConfig
-from engine.control.ports import SegmentSpec, SegmentStatistics, SubscriptionStatistics, TopicView
+from engine.control.ports import SegmentEnd, SegmentSpec, SegmentStatistics, SubscriptionStatistics, TopicView
 from engine.control.resources import INDEX_TOPICS, index_key
 from engine.control.service import ScalableTopicService
 from engine.errors import EngineError, FencedError
@@ -61,9 +61,12 @@ class FakeHost:
         self._call("create_segment", spec.name.segment_id, term=term)
         self.cursors[spec.name.segment_id] = dict.fromkeys(subscriptions, InitialPosition.EARLIEST)
 
-    async def terminate_segment(self, spec: SegmentSpec, *, term: int) -> int:
+    async def terminate_segment(self, spec: SegmentSpec, *, term: int) -> SegmentEnd:
         self._call("terminate_segment", spec.name.segment_id, term=term)
-        return 0
+        return SegmentEnd(0, b"")
+
+    async def inherit(self, spec: SegmentSpec, producers: Sequence[bytes], *, term: int) -> None:
+        self._call("inherit", spec.name.segment_id, term=term)
 
     async def delete_segment(self, spec: SegmentSpec, *, term: int) -> None:
         self._call("delete_segment", spec.name.segment_id, term=term)

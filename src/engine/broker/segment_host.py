@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from engine.aio.tasks import Supervisor
 from engine.broker.redelivery import RedeliveryCounts
 from engine.broker.topics import HostedSegment, HostedSubscription
-from engine.control.ports import SegmentSpec, SegmentStatistics, SubscriptionStatistics
+from engine.control.ports import SegmentEnd, SegmentSpec, SegmentStatistics, SubscriptionStatistics
 from engine.errors import (
     AlreadyClosedError,
     FencedError,
@@ -189,7 +189,7 @@ class SegmentHosting:
         for name in subscriptions:
             await self._cursors.create(hosted.name, name, 0)
 
-    async def terminate_segment(self, spec: SegmentSpec, *, term: int) -> int:
+    async def terminate_segment(self, spec: SegmentSpec, *, term: int) -> SegmentEnd:
         """See the port."""
         self._check_leader(spec.name.topic, term)
         hosted = await self.open(spec, create=True)
@@ -197,7 +197,13 @@ class SegmentHosting:
         hosted.close_producers(SegmentSealedError(f"{spec.name} is sealed at {end}"))
         for subscription in hosted.subscriptions.values():
             subscription.look()
-        return end
+        return SegmentEnd(end, hosted.segment.dedup_snapshot())
+
+    async def inherit(self, spec: SegmentSpec, producers: Sequence[bytes], *, term: int) -> None:
+        """See the port."""
+        self._check_leader(spec.name.topic, term)
+        hosted = await self.open(spec, create=True)
+        await hosted.segment.inherit(producers)
 
     async def delete_segment(self, spec: SegmentSpec, *, term: int) -> None:
         """See the port."""

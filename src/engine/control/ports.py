@@ -54,6 +54,14 @@ class SegmentStatistics:
     subscriptions: Mapping[str, SubscriptionStatistics] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class SegmentEnd:
+    """How a sealed segment ends: the offset behind its last message, and what its children must know of producers."""
+
+    offset: int
+    producers: bytes  # for `SegmentHost.inherit`
+
+
 class SegmentHost(Protocol):
     """The owners of segments, wherever they are; calls are routed to the owner of the named segment.
 
@@ -68,8 +76,11 @@ class SegmentHost(Protocol):
         Segments of a new topic are not announced: a host creates the missing store of an active segment on first use.
         """
 
-    async def terminate_segment(self, spec: SegmentSpec, *, term: int) -> int:
-        """Seal it durably: no append succeeds after the return. The offset at which it ends."""
+    async def terminate_segment(self, spec: SegmentSpec, *, term: int) -> SegmentEnd:
+        """Seal it durably: no append succeeds after the return."""
+
+    async def inherit(self, spec: SegmentSpec, producers: Sequence[bytes], *, term: int) -> None:
+        """A child knows durably what its parents knew of producers, before anybody writes to it (SEMANTICS 24)."""
 
     async def delete_segment(self, spec: SegmentSpec, *, term: int) -> None:
         """Its store and its cursors are gone; producers and consumers attached to it are told NotFoundError."""

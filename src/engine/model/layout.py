@@ -112,6 +112,11 @@ class SegmentLayout:
         return self.active[bisect_right(self._starts, hash_value) - 1]
 
     @property
+    def deleting(self) -> bool:
+        """Whether the topic is being deleted: for everybody but its leader it is gone."""
+        return self.change is not None and self.change.kind == "delete"
+
+    @property
     def bucket_total(self) -> int:
         """The entry buckets of all active segments: the most ordered consumers that can be busy."""
         return sum(s.bucket_count for s in self.active)
