@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
 
 from engine.broker.config import BrokerConfig
+from engine.broker.leading import LeaderAdmin
 from engine.control.service import ScalableTopicService
-from engine.errors import InvalidArgumentError, UnsupportedError
+from engine.errors import InvalidArgumentError, NotOwnerError, UnsupportedError
+from engine.model.names import SegmentName, TopicName
 from engine.model.policies import NamespacePolicies
+
+Forward = Callable[[TopicName, str, dict[str, Any]], Awaitable[Any]]
 
 
 class AdminService:
     """Topics are names in any of their written forms. Loop thread only.
 
-    Every method raises InvalidArgumentError for malformed arguments, and NotOwnerError when another broker leads.
+    What only a topic's leader can do is tried here first: this broker leads when nobody does. When another broker
+    leads, `forward(topic, method, arguments)` has the method of its LeaderAdmin called there, once; without `forward`
+    NotOwnerError is raised. Every method raises InvalidArgumentError for malformed arguments.
     """
 
-    def __init__(self, service: ScalableTopicService, config: BrokerConfig) -> None:
+    def __init__(self, service: ScalableTopicService, config: BrokerConfig, forward: Forward | None = None) -> None:
+        self.leading = LeaderAdmin(service)
         self._service = service
         self._config = config
+        self._forward = forward
+
+    async def _led(self, method: str, topic: str | TopicName, **arguments: Any) -> Any:
+        """The method of LeaderAdmin, here or at the topic's leader."""
+        name = TopicName.parse(topic)
+        try:
+            return await self.leading.call(method, name, arguments)
+        except NotOwnerError:
+            if self._forward is None:
+                raise
+        return await self._forward(name, method, arguments)
 
     # -- topics ----------------------------------------------------------------------------------------------------
 
@@ -48,7 +66,7 @@ class AdminService:
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic with its messages and subscriptions. Raises NotFoundError."""
-        await self._service.delete_topic(topic)
+        await self._led("delete_topic", topic)
 
     async def list_topics(
         self, namespace: str = "public/default", properties: Mapping[str, str] | None = None
@@ -64,15 +82,50 @@ class AdminService:
         """Counts, rates per second, backlogs, consumers. Raises NotFoundError."""
         return await self._service.get_stats(topic)
 
+    # -- the shape of a topic --------------------------------------------------------------------------------------
+
+    async def split_segment(self, topic: str, segment_id: int) -> dict[str, Any]:
+        """An active segment's range in two halves; the new metadata. Raises NotFoundError (topic)."""
+        return dict(await self._led("split_segment", topic, segment_id=segment_id))
+
+    async def merge_segments(self, topic: str, segment_id: int, other_id: int) -> dict[str, Any]:
+        """Two adjacent active segments as one; the new metadata. Raises NotFoundError (topic)."""
+        return dict(await self._led("merge_segments", topic, segment_id=segment_id, other_id=other_id))
+
+    async def rebucket_segment(self, topic: str, segment_id: int, buckets: int) -> dict[str, Any]:
+        """An active segment with another number of entry buckets; the new metadata. Raises NotFoundError (topic)."""
+        return dict(await self._led("rebucket_segment", topic, segment_id=segment_id, buckets=buckets))
+
+    # -- single segments: for repairs, and guarded by the layout ---------------------------------------------------
+
+    async def create_segment(self, segment: str, subscriptions: Sequence[str] = ()) -> None:
+        """What is missing of an active segment: its store, and its cursors for these subscriptions of the topic.
+
+        `segment` is "segment://…". Raises NotFoundError, InvalidArgumentError unless the layout has it as active.
+        """
+        names = list(subscriptions)
+        await self._led("create_segment", SegmentName.parse(segment).topic, segment=segment, subscriptions=names)
+
+    async def terminate_segment(self, segment: str) -> None:
+        """Nothing for a sealed segment; InvalidArgumentError for an active one: a split or merge seals it."""
+        await self._led("terminate_segment", SegmentName.parse(segment).topic, segment=segment)
+
+    async def delete_segment(self, segment: str, force: bool = False) -> None:
+        """Delete one that the layout does not name, or a sealed one that is drained; `force`: drained or not.
+
+        Raises NotFoundError (topic), InvalidArgumentError when it is active, or has parents that are still there.
+        """
+        await self._led("delete_segment", SegmentName.parse(segment).topic, segment=segment, force=force)
+
     # -- subscriptions ---------------------------------------------------------------------------------------------
 
     async def create_subscription(self, topic: str, subscription: str, *, initial_position: str = "latest") -> None:
         """Create it at "earliest" or "latest". Raises AlreadyExistsError, NotFoundError."""
-        await self._service.create_subscription(topic, subscription, initial_position=initial_position)
+        await self._led("create_subscription", topic, subscription=subscription, initial_position=initial_position)
 
     async def delete_subscription(self, topic: str, subscription: str) -> None:
         """Delete it from every segment; its consumers are told. Raises NotFoundError."""
-        await self._service.delete_subscription(topic, subscription)
+        await self._led("delete_subscription", topic, subscription=subscription)
 
     async def seek_subscription(self, topic: str, subscription: str, when: str | int | datetime) -> None:
         """Move it to "earliest", "latest", an aware datetime or milliseconds. Raises NotFoundError."""
@@ -80,11 +133,11 @@ class AdminService:
             if when.tzinfo is None:
                 raise InvalidArgumentError(f"{when!r} has no time zone; an aware datetime is right")
             when = int(when.timestamp() * 1000)
-        await self._service.seek_subscription(topic, subscription, when)
+        await self._led("seek_subscription", topic, subscription=subscription, when=when)
 
     async def clear_backlog(self, topic: str, subscription: str) -> None:
         """Acknowledge everything. Raises NotFoundError."""
-        await self._service.clear_backlog(topic, subscription)
+        await self._led("clear_backlog", topic, subscription=subscription)
 
     # -- namespaces ------------------------------------------------------------------------------------------------
 
@@ -102,33 +155,21 @@ class AdminService:
 
     # -- not in this version ---------------------------------------------------------------------------------------
 
-    async def split_segment(self, topic: str, segment_id: int) -> NoReturn:
-        """Raises UnsupportedError."""
-        raise _fixed("split_segment")
-
-    async def merge_segments(self, topic: str, segment_id: int, other_id: int) -> NoReturn:
-        """Raises UnsupportedError."""
-        raise _fixed("merge_segments")
-
-    async def rebucket_segment(self, topic: str, segment_id: int, buckets: int) -> NoReturn:
-        """Raises UnsupportedError."""
-        raise _fixed("rebucket_segment")
-
     async def set_auto_scale_policy(self, name: str, policy: Mapping[str, Any]) -> NoReturn:
         """Raises UnsupportedError."""
-        raise _fixed("set_auto_scale_policy")
+        raise _by_hand("set_auto_scale_policy")
 
     async def get_auto_scale_policy(self, name: str) -> NoReturn:
         """Raises UnsupportedError."""
-        raise _fixed("get_auto_scale_policy")
+        raise _by_hand("get_auto_scale_policy")
 
     async def remove_auto_scale_policy(self, name: str) -> NoReturn:
         """Raises UnsupportedError."""
-        raise _fixed("remove_auto_scale_policy")
+        raise _by_hand("remove_auto_scale_policy")
 
     async def close(self) -> None:
         """Nothing is held."""
 
 
-def _fixed(method: str) -> UnsupportedError:
-    return UnsupportedError(f"{method}: the segments of a topic are fixed at its creation in this version")
+def _by_hand(method: str) -> UnsupportedError:
+    return UnsupportedError(f"{method}: this version splits and merges when it is asked to, never by itself")

@@ -24,6 +24,7 @@ from engine.errors import (
     TimeoutError,
     UnsupportedError,
 )
+from engine.limits import BUCKETS_PER_SEGMENT_MAX
 
 # The HTTP status of each error; others are 500.
 CODES: dict[type[EngineError], int] = {
@@ -58,6 +59,7 @@ _NAMES = {
 _TEXT = {"type": "string"}
 _NUMBER = {"type": "integer"}
 _TEXTS = {"type": "object", "additionalProperties": _TEXT}
+_NAMESPACE = "/admin/v2/scalable/{tenant}/{namespace}"
 _TOPIC = "/admin/v2/scalable/{tenant}/{namespace}/{topic}"
 _SEGMENT = "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}"
 _POLICIES = "/admin/v2/namespaces/{tenant}/{namespace}/policies"
@@ -76,11 +78,20 @@ _POLICY = {
     "retention_size_bytes": {"type": ["integer", "null"]},
     "durability": {"type": ["string", "null"]},
 }
-_FIXED = "Not in this version: answers 501."
+_BUCKETS = {"buckets": {"type": "integer", "minimum": 1, "maximum": BUCKETS_PER_SEGMENT_MAX}}
+_NAMED = {"type": "array", "items": _TEXT}
+_REPAIR = "For repairs: refused where the topic's layout does not call for it."
 
-# (method, path, what it does, fields of the body or None, whether it answers with JSON)
+# What may stand behind the "?".
+_QUERIES: dict[tuple[str, str], dict[str, tuple[str, dict[str, Any]]]] = {
+    ("get", _NAMESPACE): {"property": ("name=value; only topics that have it; repeatable", _TEXT)},
+    ("post", _TOPIC + "/rebucket/{segment}"): {"buckets": ("instead of a body", _BUCKETS["buckets"])},
+    ("delete", _SEGMENT): {"force": ("also when it is not drained", {"type": "boolean", "default": False})},
+}
+
+# (method, path, what it does, the body's fields or schema, or None, whether it answers with JSON)
 OPERATIONS: list[tuple[str, str, str, dict[str, Any] | None, bool]] = [
-    ("get", "/admin/v2/scalable/{tenant}/{namespace}", "List topics; ?property=name=value filters", None, True),
+    ("get", _NAMESPACE, "List topics", None, True),
     ("put", _TOPIC, "Create a topic", _NEW_TOPIC, False),
     ("get", _TOPIC, "The topic's metadata: its segments and properties", None, True),
     ("delete", _TOPIC, "Delete a topic with its messages and subscriptions", None, False),
@@ -89,12 +100,12 @@ OPERATIONS: list[tuple[str, str, str, dict[str, Any] | None, bool]] = [
     ("delete", _TOPIC + "/subscriptions/{subscription}", "Delete a subscription", None, False),
     ("post", _TOPIC + "/subscriptions/{subscription}/seek", "Move a subscription", _WHEN, False),
     ("post", _TOPIC + "/subscriptions/{subscription}/clear-backlog", "Acknowledge everything", None, False),
-    ("post", _TOPIC + "/split/{segment}", f"Split a segment. {_FIXED}", None, False),
-    ("post", _TOPIC + "/merge/{segment}/{other}", f"Merge two segments. {_FIXED}", None, False),
-    ("post", _TOPIC + "/rebucket/{segment}", f"Change a segment's entry buckets. {_FIXED}", None, False),
-    ("put", _SEGMENT, f"Create a segment. {_FIXED}", None, False),
-    ("post", _SEGMENT + "/terminate", f"Seal a segment. {_FIXED}", None, False),
-    ("delete", _SEGMENT, f"Delete a segment. {_FIXED}", None, False),
+    ("post", _TOPIC + "/split/{segment}", "Split a segment in halves; the new metadata", None, True),
+    ("post", _TOPIC + "/merge/{segment}/{other}", "Merge two neighbours; the new metadata", None, True),
+    ("post", _TOPIC + "/rebucket/{segment}", "Change a segment's entry buckets; the new metadata", _BUCKETS, True),
+    ("put", _SEGMENT, f"Create a segment's store, and cursors for the named. {_REPAIR}", _NAMED, False),
+    ("post", _SEGMENT + "/terminate", f"Seal a segment. {_REPAIR}", None, False),
+    ("delete", _SEGMENT, f"Delete a segment. {_REPAIR}", None, False),
     ("get", _POLICIES, "A namespace's policies", None, True),
     ("put", _POLICIES, "Replace a namespace's policies", _POLICY, False),
     ("delete", _POLICIES, "Go back to the broker's defaults", None, False),
@@ -108,7 +119,7 @@ def openapi(url: str) -> dict[str, Any]:
     """The OpenAPI 3.1 document for an API that is served at `url`."""
     paths: dict[str, Any] = {}
     for method, path, summary, body, answers in OPERATIONS:
-        paths.setdefault(path, {})[method] = _operation(path, summary, body, answers)
+        paths.setdefault(path, {})[method] = _operation(method, path, summary, body, answers)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Engine admin API", "version": "2"},
@@ -118,21 +129,30 @@ def openapi(url: str) -> dict[str, Any]:
     }
 
 
-def _operation(path: str, summary: str, body: dict[str, Any] | None, answers: bool) -> dict[str, Any]:
+def _operation(method: str, path: str, summary: str, body: dict[str, Any] | None, answers: bool) -> dict[str, Any]:
     good = {"description": "Done", **({"content": _json({})} if answers else {})}
     refused = {"description": "Refused", "content": _json({"$ref": "#/components/schemas/Error"})}
     operation: dict[str, Any] = {
         "summary": summary,
-        "parameters": [
-            {"name": name, "in": "path", "required": True, "description": text, "schema": _TEXT}
-            for name, text in _NAMES.items()
-            if f"{{{name}}}" in path
-        ],
+        "parameters": [*_path_parameters(path), *_query_parameters(method, path)],
         "responses": {"200" if answers else "204": good, "default": refused},
     }
     if body is not None:
-        operation["requestBody"] = {"content": _json(_object(body))}
+        operation["requestBody"] = {"content": _json(body if "type" in body else _object(body))}
     return operation
+
+
+def _path_parameters(path: str) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "in": "path", "required": True, "description": text, "schema": _TEXT}
+        for name, text in _NAMES.items()
+        if f"{{{name}}}" in path
+    ]
+
+
+def _query_parameters(method: str, path: str) -> list[dict[str, Any]]:
+    found = _QUERIES.get((method, path), {})
+    return [{"name": n, "in": "query", "description": text, "schema": schema} for n, (text, schema) in found.items()]
 
 
 def _json(schema: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from engine.errors import (
     EngineError,
     InvalidArgumentError,
     StorageError,
-    UnsupportedError,
 )
 from engine.limits import METADATA_VALUE_SIZE_MAX
 from engine.wire.tcp import bind, cannot_listen
@@ -42,6 +41,7 @@ _SEGMENT = SEGMENTS + "/{tenant}/{namespace}/{topic}/{descriptor}"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Middleware = Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]
+_DIGITS_MAX = 18  # an id is a 64-bit number
 KINDS = {"segments": int, "entryBuckets": int, "keyHash": str, "durability": str, "properties": dict}
 
 
@@ -120,7 +120,7 @@ def _error(status: int, reason: str, code: int) -> web.Response:
 
 
 def _routes(broker: Broker) -> list[web.RouteDef]:
-    api = _Scalable(broker.admin)
+    api, segments = _Scalable(broker.admin), _Segments(broker.admin)
     pages = _Pages(broker)
     return [
         web.get(SCALABLE + "/{tenant}/{namespace}", api.list_topics),
@@ -132,12 +132,12 @@ def _routes(broker: Broker) -> list[web.RouteDef]:
         web.delete(_SUBSCRIPTION, api.delete_subscription),
         web.post(_SUBSCRIPTION + "/seek", api.seek_subscription),
         web.post(_SUBSCRIPTION + "/clear-backlog", api.clear_backlog),
-        web.post(_TOPIC + "/split/{segment}", api.change_segments),
-        web.post(_TOPIC + "/merge/{segment}/{other}", api.change_segments),
-        web.post(_TOPIC + "/rebucket/{segment}", api.change_segments),
-        web.put(_SEGMENT, api.change_segments),
-        web.post(_SEGMENT + "/terminate", api.change_segments),
-        web.delete(_SEGMENT, api.change_segments),
+        web.post(_TOPIC + "/split/{segment}", segments.split),
+        web.post(_TOPIC + "/merge/{segment}/{other}", segments.merge),
+        web.post(_TOPIC + "/rebucket/{segment}", segments.rebucket),
+        web.put(_SEGMENT, segments.create),
+        web.post(_SEGMENT + "/terminate", segments.terminate),
+        web.delete(_SEGMENT, segments.delete),
         web.get(NAMESPACES + "/{tenant}/{namespace}/policies", api.get_policies),
         web.put(NAMESPACES + "/{tenant}/{namespace}/policies", api.set_policies),
         web.delete(NAMESPACES + "/{tenant}/{namespace}/policies", api.remove_policies),
@@ -214,8 +214,48 @@ class _Scalable:
         await self._admin.remove_namespace_policies(_namespace(request))
         return web.Response(status=204)
 
-    async def change_segments(self, request: web.Request) -> web.Response:
-        raise UnsupportedError(f"{request.path}: the segments of a topic are fixed at its creation in this version")
+
+class _Segments:
+    """The shape of topics, and single segments."""
+
+    def __init__(self, admin: AdminService) -> None:
+        self._admin = admin
+
+    async def split(self, request: web.Request) -> web.Response:
+        await _body(request, {})
+        return web.json_response(await self._admin.split_segment(_topic(request), _id(request, "segment")))
+
+    async def merge(self, request: web.Request) -> web.Response:
+        await _body(request, {})
+        first, second = _id(request, "segment"), _id(request, "other")
+        return web.json_response(await self._admin.merge_segments(_topic(request), first, second))
+
+    async def rebucket(self, request: web.Request) -> web.Response:
+        buckets = (await _body(request, {"buckets": int})).get("buckets")
+        if buckets is None:
+            if "buckets" not in request.query:
+                raise InvalidArgumentError("query parameter buckets is missing; ?buckets=N is right")
+            buckets = _number(request.query["buckets"], "query parameter buckets")
+        return web.json_response(await self._admin.rebucket_segment(_topic(request), _id(request, "segment"), buckets))
+
+    async def create(self, request: web.Request) -> web.Response:
+        names = await _json(request, [])
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise InvalidArgumentError("the body is not what it should be; a JSON array of subscription names is right")
+        await self._admin.create_segment(_segment(request), names)
+        return web.Response(status=204)
+
+    async def terminate(self, request: web.Request) -> web.Response:
+        await _body(request, {})
+        await self._admin.terminate_segment(_segment(request))
+        return web.Response(status=204)
+
+    async def delete(self, request: web.Request) -> web.Response:
+        force = request.query.get("force", "false")
+        if force not in ("true", "false"):
+            raise InvalidArgumentError(f"query parameter force is {force!r:.80}; true or false is right")
+        await self._admin.delete_segment(_segment(request), force == "true")
+        return web.Response(status=204)
 
 
 class _Pages:
@@ -246,6 +286,20 @@ def _topic(request: web.Request) -> str:
     return f"topic://{_namespace(request)}/{request.match_info['topic']}"
 
 
+def _segment(request: web.Request) -> str:
+    return f"segment://{_namespace(request)}/{request.match_info['topic']}/{request.match_info['descriptor']}"
+
+
+def _id(request: web.Request, name: str) -> int:
+    return _number(request.match_info[name], f"segment id {request.match_info[name]!r:.80}")
+
+
+def _number(text: str, what: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX):
+        raise InvalidArgumentError(f"{what} is no whole number; one like 3 is right")
+    return int(text)
+
+
 def _subscription(request: web.Request) -> str:
     return request.match_info["subscription"]
 
@@ -255,18 +309,23 @@ async def _body(request: web.Request, fields: dict[str, Any]) -> dict[str, Any]:
     body = await _object(request)
     for name, value in body.items():
         if name not in fields:
-            raise InvalidArgumentError(f"field {name!r:.80} is unknown; {', '.join(fields)} are known")
+            known = f"{', '.join(fields)} are known" if fields else "nothing goes into this body"
+            raise InvalidArgumentError(f"field {name!r:.80} is unknown; {known}")
         if value is not None and (not isinstance(value, fields[name]) or isinstance(value, bool)):
             raise InvalidArgumentError(f"field {name!r} is {value!r:.80}; another type is right")
     return body
 
 
 async def _object(request: web.Request) -> dict[str, Any]:
-    text = await request.text()
-    try:
-        body = json.loads(text) if text.strip() else {}
-    except ValueError as e:
-        raise InvalidArgumentError(f"the body is not JSON: {e}") from e
+    body = await _json(request, {})
     if not isinstance(body, dict):
         raise InvalidArgumentError(f"the body is a JSON {type(body).__name__}; an object is right")
     return body
+
+
+async def _json(request: web.Request, nothing: Any) -> Any:
+    text = await request.text()
+    try:
+        return json.loads(text) if text.strip() else nothing
+    except ValueError as e:
+        raise InvalidArgumentError(f"the body is not JSON: {e}") from e

@@ -6,15 +6,16 @@ The same methods over HTTP (a served broker) and in process (an embedded one). W
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
 from engine.client.options import INITIAL_POSITIONS, check_choice, check_number
 from engine.errors import InvalidArgumentError, UnsupportedError
 from engine.limits import BUCKETS_PER_SEGMENT_MAX, SEGMENTS_PER_TOPIC_MAX
-from engine.model.names import TopicName, check_name, parse_namespace
+from engine.model.names import SegmentName, TopicName, check_name, parse_namespace
 
+SEGMENT_ID_MAX = 2**63 - 1
 KEY_HASHES = ("xxh64", "murmur3")
 DURABILITIES = ("fsync", "interval", "os")
 
@@ -45,6 +46,24 @@ class AdminBackend(Protocol):
 
     async def get_stats(self, topic: str) -> dict[str, Any]:
         """The specification's stats."""
+
+    async def split_segment(self, topic: str, segment_id: int) -> dict[str, Any]:
+        """The new metadata."""
+
+    async def merge_segments(self, topic: str, segment_id: int, other_id: int) -> dict[str, Any]:
+        """The new metadata."""
+
+    async def rebucket_segment(self, topic: str, segment_id: int, buckets: int) -> dict[str, Any]:
+        """The new metadata."""
+
+    async def create_segment(self, segment: str, subscriptions: Sequence[str]) -> None:
+        """`segment`: "segment://…"."""
+
+    async def terminate_segment(self, segment: str) -> None:
+        """`segment`: "segment://…"."""
+
+    async def delete_segment(self, segment: str, force: bool) -> None:
+        """`segment`: "segment://…"."""
 
     async def create_subscription(self, topic: str, subscription: str, *, initial_position: str) -> None:
         """Raises AlreadyExistsError, NotFoundError."""
@@ -144,6 +163,70 @@ class AsyncAdmin:
         """Segments, rates, subscriptions and consumers: the specification's JSON as a dict. Raises NotFoundError."""
         return await (await self._get()).get_stats(str(TopicName.parse(topic)))
 
+    # -- the shape of a topic ---------------------------------------------------------------------------------
+
+    async def split_segment(self, topic: str, segment_id: int) -> dict[str, Any]:
+        """Split an active segment's hash range in two halves, while the topic is in use; the new metadata.
+
+        Producers and consumers follow by themselves. Raises NotFoundError (topic), and InvalidArgumentError when the
+        segment is unknown, sealed or of one hash value: then nothing has changed.
+        """
+        name = str(TopicName.parse(topic))
+        _check_id("segment_id", segment_id)
+        return await (await self._get()).split_segment(name, segment_id)
+
+    async def merge_segments(self, topic: str, segment_id: int, other_id: int) -> dict[str, Any]:
+        """Make one of two active segments whose hash ranges are neighbours; the new metadata.
+
+        Raises NotFoundError (topic), and InvalidArgumentError when one is unknown or sealed, or they are no neighbours:
+        then nothing has changed.
+        """
+        name = str(TopicName.parse(topic))
+        _check_id("segment_id", segment_id)
+        _check_id("other_id", other_id)
+        return await (await self._get()).merge_segments(name, segment_id, other_id)
+
+    async def rebucket_segment(self, topic: str, segment_id: int, buckets: int) -> dict[str, Any]:
+        """Replace an active segment by one of the same range with `buckets` entry buckets; the new metadata.
+
+        Raises NotFoundError (topic), and InvalidArgumentError when it is unknown or sealed, or has that many already.
+        """
+        name = str(TopicName.parse(topic))
+        _check_id("segment_id", segment_id)
+        check_number("buckets", buckets, 1, BUCKETS_PER_SEGMENT_MAX, whole=True)
+        return await (await self._get()).rebucket_segment(name, segment_id, buckets)
+
+    # -- single segments, for repairs: what a layout does not call for is refused --------------------------------
+
+    async def create_segment(self, segment: str, subscriptions: Sequence[str] = ()) -> None:
+        """Make what is missing of an active segment: its store, and cursors for these subscriptions of the topic.
+
+        `segment`: its whole name, "segment://tenant/namespace/topic/0000-7fff-1". Raises NotFoundError, and
+        InvalidArgumentError unless the layout has it as active.
+        """
+        name = str(SegmentName.parse(segment))
+        if isinstance(subscriptions, str):
+            raise InvalidArgumentError(f"subscriptions is the text {subscriptions!r:.80}; a list of names is right")
+        names = [check_name(s, "subscription name") for s in subscriptions]
+        await (await self._get()).create_segment(name, names)
+
+    async def terminate_segment(self, segment: str) -> None:
+        """Seal a segment that a change under way seals; nothing for a sealed one.
+
+        Raises NotFoundError, and InvalidArgumentError for any other: splits and merges seal segments.
+        """
+        name = str(SegmentName.parse(segment))
+        await (await self._get()).terminate_segment(name)
+
+    async def delete_segment(self, segment: str, force: bool = False) -> None:
+        """Delete a segment that the layout does not name, or a sealed one that every subscription has drained.
+
+        `force`: a sealed one also when it is not drained; its messages are lost to whoever has not read them. Raises
+        NotFoundError (topic), InvalidArgumentError when it is active or has parents that are still there.
+        """
+        name = str(SegmentName.parse(segment))
+        await (await self._get()).delete_segment(name, bool(force))
+
     # -- subscriptions ---------------------------------------------------------------------------------------
 
     async def create_subscription(self, topic: str, subscription: str, *, initial_position: str = "latest") -> None:
@@ -194,29 +277,17 @@ class AsyncAdmin:
 
     # -- not in this version ---------------------------------------------------------------------------------
 
-    async def split_segment(self, topic: str, segment_id: int) -> None:
-        """Raises UnsupportedError: segments do not change in this version."""
-        raise _fixed_segments("split_segment")
-
-    async def merge_segments(self, topic: str, segment_id: int, other_id: int) -> None:
-        """Raises UnsupportedError: segments do not change in this version."""
-        raise _fixed_segments("merge_segments")
-
-    async def rebucket_segment(self, topic: str, segment_id: int, buckets: int) -> None:
-        """Raises UnsupportedError: segments do not change in this version."""
-        raise _fixed_segments("rebucket_segment")
-
     async def set_auto_scale_policy(self, topic: str, policy: Mapping[str, Any]) -> None:
-        """Raises UnsupportedError: segments do not change in this version."""
-        raise _fixed_segments("set_auto_scale_policy")
+        """Raises UnsupportedError: topics do not change by themselves in this version."""
+        raise _by_hand("set_auto_scale_policy")
 
     async def get_auto_scale_policy(self, topic: str) -> dict[str, Any]:
-        """Raises UnsupportedError: segments do not change in this version."""
-        raise _fixed_segments("get_auto_scale_policy")
+        """Raises UnsupportedError: topics do not change by themselves in this version."""
+        raise _by_hand("get_auto_scale_policy")
 
     async def remove_auto_scale_policy(self, topic: str) -> None:
-        """Raises UnsupportedError: segments do not change in this version."""
-        raise _fixed_segments("remove_auto_scale_policy")
+        """Raises UnsupportedError: topics do not change by themselves in this version."""
+        raise _by_hand("remove_auto_scale_policy")
 
     async def close(self) -> None:
         """Release what it holds. Idempotent."""
@@ -245,5 +316,9 @@ def when_ms(when: str | datetime) -> str | int:
     return check_choice("when", when, INITIAL_POSITIONS)
 
 
-def _fixed_segments(method: str) -> UnsupportedError:
-    return UnsupportedError(f"{method}: the segments of a topic are fixed at its creation in this version")
+def _check_id(name: str, value: object) -> None:
+    check_number(name, value, 0, SEGMENT_ID_MAX, whole=True)
+
+
+def _by_hand(method: str) -> UnsupportedError:
+    return UnsupportedError(f"{method}: this version splits and merges when it is asked to, never by itself")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -19,9 +19,10 @@ from engine.errors import (
     NotFoundError,
     TimeoutError,
 )
-from engine.model.names import TopicName
+from engine.model.names import SegmentName, TopicName
 
 SCALABLE = "/admin/v2/scalable"
+SEGMENTS = "/admin/v2/segments"
 NAMESPACES = "/admin/v2/namespaces"
 
 # For answers that carry no code of ours, as from a proxy in between.
@@ -103,6 +104,32 @@ class HttpAdmin:
         """GET /{tenant}/{namespace}/{topic}/stats"""
         return dict(await self._call("GET", *_parts(topic), "stats"))
 
+    async def split_segment(self, topic: str, segment_id: int) -> dict[str, Any]:
+        """POST /{tenant}/{namespace}/{topic}/split/{segment}"""
+        return dict(await self._call("POST", *_parts(topic), "split", str(segment_id)))
+
+    async def merge_segments(self, topic: str, segment_id: int, other_id: int) -> dict[str, Any]:
+        """POST /{tenant}/{namespace}/{topic}/merge/{segment}/{other}"""
+        return dict(await self._call("POST", *_parts(topic), "merge", str(segment_id), str(other_id)))
+
+    async def rebucket_segment(self, topic: str, segment_id: int, buckets: int) -> dict[str, Any]:
+        """POST /{tenant}/{namespace}/{topic}/rebucket/{segment}?buckets=N"""
+        query = [("buckets", str(buckets))]
+        return dict(await self._call("POST", *_parts(topic), "rebucket", str(segment_id), query=query))
+
+    async def create_segment(self, segment: str, subscriptions: Sequence[str]) -> None:
+        """PUT /admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}"""
+        await self._call("PUT", *_segment_parts(segment), under=SEGMENTS, body=list(subscriptions))
+
+    async def terminate_segment(self, segment: str) -> None:
+        """POST /admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}/terminate"""
+        await self._call("POST", *_segment_parts(segment), "terminate", under=SEGMENTS)
+
+    async def delete_segment(self, segment: str, force: bool) -> None:
+        """DELETE /admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}"""
+        query = [("force", "true")] if force else None
+        await self._call("DELETE", *_segment_parts(segment), under=SEGMENTS, query=query)
+
     async def create_subscription(self, topic: str, subscription: str, *, initial_position: str) -> None:
         """PUT /{tenant}/{namespace}/{topic}/subscriptions/{subscription}"""
         body = {"initialPosition": initial_position}
@@ -140,6 +167,11 @@ class HttpAdmin:
 def _parts(topic: str) -> tuple[str, str, str]:
     name = TopicName.parse(topic)
     return name.tenant, name.namespace, name.local
+
+
+def _segment_parts(segment: str) -> tuple[str, str, str, str]:
+    name = SegmentName.parse(segment)
+    return name.topic.tenant, name.topic.namespace, name.topic.local, name.descriptor
 
 
 def _quote(part: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -63,6 +63,52 @@ class Admin:
         """The specification's JSON as a dict. Raises NotFoundError."""
         return self._portal.run(self._admin.get_stats(topic))
 
+    def split_segment(self, topic: str, segment_id: int) -> dict[str, Any]:
+        """Split an active segment's hash range in two halves, while the topic is in use; the new metadata.
+
+        Producers and consumers follow by themselves. Raises NotFoundError (topic), and InvalidArgumentError when the
+        segment is unknown, sealed or of one hash value: then nothing has changed.
+        """
+        return self._portal.run(self._admin.split_segment(topic, segment_id))
+
+    def merge_segments(self, topic: str, segment_id: int, other_id: int) -> dict[str, Any]:
+        """Make one of two active segments whose hash ranges are neighbours; the new metadata.
+
+        Raises NotFoundError (topic), and InvalidArgumentError when one is unknown or sealed, or they are no neighbours:
+        then nothing has changed.
+        """
+        return self._portal.run(self._admin.merge_segments(topic, segment_id, other_id))
+
+    def rebucket_segment(self, topic: str, segment_id: int, buckets: int) -> dict[str, Any]:
+        """Replace an active segment by one of the same range with `buckets` entry buckets; the new metadata.
+
+        Raises NotFoundError (topic), and InvalidArgumentError when it is unknown or sealed, or has that many already.
+        """
+        return self._portal.run(self._admin.rebucket_segment(topic, segment_id, buckets))
+
+    def create_segment(self, segment: str, subscriptions: Sequence[str] = ()) -> None:
+        """Make what is missing of an active segment: its store, and cursors for these subscriptions of the topic.
+
+        `segment`: its whole name, "segment://tenant/namespace/topic/0000-7fff-1". Raises NotFoundError, and
+        InvalidArgumentError unless the layout has it as active.
+        """
+        self._portal.run(self._admin.create_segment(segment, subscriptions))
+
+    def terminate_segment(self, segment: str) -> None:
+        """Seal a segment that a change under way seals; nothing for a sealed one.
+
+        Raises NotFoundError, and InvalidArgumentError for any other: splits and merges seal segments.
+        """
+        self._portal.run(self._admin.terminate_segment(segment))
+
+    def delete_segment(self, segment: str, force: bool = False) -> None:
+        """Delete a segment that the layout does not name, or a sealed one that every subscription has drained.
+
+        `force`: a sealed one also when it is not drained; its messages are lost to whoever has not read them. Raises
+        NotFoundError (topic), InvalidArgumentError when it is active or has parents that are still there.
+        """
+        self._portal.run(self._admin.delete_segment(segment, force))
+
     def create_subscription(self, topic: str, subscription: str, *, initial_position: str = "latest") -> None:
         """Create it, at "earliest" or "latest". Raises AlreadyExistsError, NotFoundError."""
         self._portal.run(self._admin.create_subscription(topic, subscription, initial_position=initial_position))
@@ -92,25 +138,13 @@ class Admin:
         self._portal.run(self._admin.remove_namespace_policies(namespace))
 
     def set_auto_scale_policy(self, topic: str, policy: Mapping[str, Any]) -> None:
-        """Raises UnsupportedError: segments do not change in this version."""
+        """Raises UnsupportedError: topics do not change by themselves in this version."""
         self._portal.run(self._admin.set_auto_scale_policy(topic, policy))
 
     def get_auto_scale_policy(self, topic: str) -> dict[str, Any]:
-        """Raises UnsupportedError: segments do not change in this version."""
+        """Raises UnsupportedError: topics do not change by themselves in this version."""
         return self._portal.run(self._admin.get_auto_scale_policy(topic))
 
     def remove_auto_scale_policy(self, topic: str) -> None:
-        """Raises UnsupportedError: segments do not change in this version."""
+        """Raises UnsupportedError: topics do not change by themselves in this version."""
         self._portal.run(self._admin.remove_auto_scale_policy(topic))
-
-    def split_segment(self, topic: str, segment_id: int) -> None:
-        """Raises UnsupportedError: segments do not change in this version."""
-        self._portal.run(self._admin.split_segment(topic, segment_id))
-
-    def merge_segments(self, topic: str, segment_id: int, other_id: int) -> None:
-        """Raises UnsupportedError: segments do not change in this version."""
-        self._portal.run(self._admin.merge_segments(topic, segment_id, other_id))
-
-    def rebucket_segment(self, topic: str, segment_id: int, buckets: int) -> None:
-        """Raises UnsupportedError: segments do not change in this version."""
-        self._portal.run(self._admin.rebucket_segment(topic, segment_id, buckets))

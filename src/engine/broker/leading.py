@@ -1,0 +1,91 @@
+"""`LeaderAdmin`: what only a topic's leader can do for operators, by name and with plain arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from engine.control.service import ScalableTopicService
+from engine.errors import InvalidArgumentError
+from engine.model.names import SegmentName, TopicName
+
+
+class LeaderAdmin:
+    """Loop thread only. Every method raises NotOwnerError when another broker leads the topic.
+
+    Arguments and results are plain (text, numbers, lists, dicts), so that another broker can ask for them too.
+    """
+
+    METHODS = frozenset(
+        (
+            "delete_topic",
+            "split_segment",
+            "merge_segments",
+            "rebucket_segment",
+            "create_segment",
+            "terminate_segment",
+            "delete_segment",
+            "create_subscription",
+            "delete_subscription",
+            "seek_subscription",
+            "clear_backlog",
+        )
+    )
+
+    def __init__(self, service: ScalableTopicService) -> None:
+        self._service = service
+
+    async def call(self, method: str, topic: TopicName, arguments: Mapping[str, Any]) -> Any:
+        """The method of that name. Raises InvalidArgumentError for an unknown one, or for other arguments than its."""
+        if method not in self.METHODS:
+            raise InvalidArgumentError(f"a leader knows no {method!r:.80}; {', '.join(sorted(self.METHODS))} are right")
+        act = getattr(self, method)
+        try:
+            asked = act(topic, **arguments)
+        except TypeError as e:  # nothing ran yet: a coroutine function only binds its arguments
+            raise InvalidArgumentError(f"{method}: {e}") from None
+        return await asked
+
+    async def delete_topic(self, topic: TopicName) -> None:
+        """With its messages and subscriptions."""
+        await self._service.delete_topic(topic)
+
+    async def split_segment(self, topic: TopicName, segment_id: int) -> dict[str, Any]:
+        """The new metadata."""
+        return (await self._service.split_segment(topic, segment_id)).layout.to_metadata()
+
+    async def merge_segments(self, topic: TopicName, segment_id: int, other_id: int) -> dict[str, Any]:
+        """The new metadata."""
+        return (await self._service.merge_segments(topic, segment_id, other_id)).layout.to_metadata()
+
+    async def rebucket_segment(self, topic: TopicName, segment_id: int, buckets: int) -> dict[str, Any]:
+        """The new metadata."""
+        return (await self._service.rebucket_segment(topic, segment_id, buckets)).layout.to_metadata()
+
+    async def create_segment(self, topic: TopicName, segment: str, subscriptions: list[str]) -> None:
+        """The store and the cursors of an active segment."""
+        await self._service.segments.create(SegmentName.parse(segment), subscriptions)
+
+    async def terminate_segment(self, topic: TopicName, segment: str) -> None:
+        """Nothing for a sealed segment, refused for another."""
+        await self._service.segments.terminate(SegmentName.parse(segment))
+
+    async def delete_segment(self, topic: TopicName, segment: str, force: bool) -> None:
+        """One that the layout does not name, or a sealed one."""
+        await self._service.segments.delete(SegmentName.parse(segment), force=force)
+
+    async def create_subscription(self, topic: TopicName, subscription: str, initial_position: str) -> None:
+        """At "earliest" or "latest"."""
+        await self._service.create_subscription(topic, subscription, initial_position=initial_position)
+
+    async def delete_subscription(self, topic: TopicName, subscription: str) -> None:
+        """From every segment."""
+        await self._service.delete_subscription(topic, subscription)
+
+    async def seek_subscription(self, topic: TopicName, subscription: str, when: str | int) -> None:
+        """To "earliest", "latest" or milliseconds."""
+        await self._service.seek_subscription(topic, subscription, when)
+
+    async def clear_backlog(self, topic: TopicName, subscription: str) -> None:
+        """Acknowledge everything."""
+        await self._service.clear_backlog(topic, subscription)
