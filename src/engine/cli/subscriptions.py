@@ -1,4 +1,4 @@
-"""`engine subscriptions`: list, create, delete, seek."""
+"""`engine subscriptions`: list, stats, create, delete, seek."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import click
 
 from engine.cli import output
 from engine.cli.connection import connect, connection_options, json_option
-from engine.cli.topics import records
+from engine.cli.statistics import print_subscription, print_subscriptions
 from engine.cli.values import position
+from engine.errors import NotFoundError
 
 
 @click.group()
 def command() -> None:
-    """Subscriptions of a topic: list, create, delete, move."""
+    """Subscriptions of a topic: list, watch their numbers, create, delete, move."""
 
 
 @command.command("list")
@@ -26,9 +27,25 @@ def list_subscriptions(topic: str, url: str, data: str | None, as_json: bool) ->
     if as_json:
         output.print_json(found)
         return
-    rows = records(found)
-    columns = list(dict.fromkeys(c for row in rows for c in row)) or ["name"]
-    output.print_table(columns, ([row.get(c) for c in columns] for row in rows))
+    print_subscriptions(found)
+
+
+@command.command()
+@click.argument("topic")
+@click.argument("subscription")
+@json_option
+@connection_options
+def stats(topic: str, subscription: str, url: str, data: str | None, as_json: bool) -> None:
+    """What a subscription is doing: its backlog in each segment, its consumers."""
+    with connect(url, data) as client:
+        found = client.admin.get_stats(topic)
+    facts = found["subscriptions"].get(subscription)
+    if facts is None:
+        raise NotFoundError(f"{found['topic']} has no subscription {subscription!r}")
+    if as_json:
+        output.print_json(facts)
+    else:
+        print_subscription(subscription, facts)
 
 
 @command.command()

@@ -1,19 +1,23 @@
-"""`engine topics`: list, create, describe, stats, delete."""
+"""`engine topics`: list, create, describe, stats, delete; what changes their shape is in `reshape.py`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import click
 
-from engine.cli import output
+from engine.cli import output, reshape
 from engine.cli.connection import connect, connection_options, json_option
+from engine.cli.dag import print_layout
+from engine.cli.statistics import print_stats
 from engine.cli.values import key_values
 
 
 @click.group()
 def command() -> None:
-    """Topics: list, create, describe, watch their numbers, delete."""
+    """Topics: list, create, describe, split, merge, watch their numbers, delete."""
 
 
 @command.command("list")
@@ -68,30 +72,33 @@ def create(
 @json_option
 @connection_options
 def describe(topic: str, url: str, data: str | None, as_json: bool) -> None:
-    """What a topic is: its properties and its segments."""
+    """What a topic is: its properties, and its segments as the tree that splits and merges have made."""
     with connect(url, data) as client:
         metadata = client.admin.get_metadata(topic)
+        numbers = {} if as_json else client.admin.get_stats(topic)
     if as_json:
         output.print_json(metadata)
         return
-    facts = [(name, value) for name, value in metadata.items() if not isinstance(value, (dict, list))]
-    output.print_facts([("topic", topic), *facts, *metadata.get("properties", {}).items()])
+    output.print_facts(topic_facts(metadata))
     click.echo()
-    segments = sorted(metadata["segments"].values(), key=lambda s: (s["hashRange"]["start"], s["segmentId"]))
-    output.print_table(["segment", "hash range", "state", "buckets", "parents", "children"], map(segment_row, segments))
+    print_layout(numbers["topic"], metadata, numbers)
 
 
-def segment_row(segment: dict[str, Any]) -> tuple[Any, ...]:
-    """One line of `describe`."""
-    span = segment["hashRange"]
-    return (
-        segment["segmentId"],
-        f"{span['start']:04x}-{span['end']:04x}",
-        segment["state"],
-        len(segment.get("bucketBoundaries") or []) or None,
-        ", ".join(map(str, segment["parentIds"])),
-        ", ".join(map(str, segment["childIds"])),
-    )
+def topic_facts(metadata: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What holds for the whole topic."""
+    yield "epoch", metadata["epoch"]
+    yield "durability", metadata["durability"]
+    yield "key hash", metadata["keyHash"]
+    yield "created", datetime.fromtimestamp(metadata["createdAtMs"] / 1000, UTC).isoformat(timespec="seconds")
+    for name, value in metadata["properties"].items():
+        yield f"property {name}", value
+    if "change" in metadata:
+        yield "under way", change_text(metadata["change"])
+
+
+def change_text(change: dict[str, Any]) -> str:
+    """A pending change: what it is, and how far it has come."""
+    return f"{change['kind']}, phase {change['phase']}"
 
 
 @command.command()
@@ -99,32 +106,13 @@ def segment_row(segment: dict[str, Any]) -> tuple[Any, ...]:
 @json_option
 @connection_options
 def stats(topic: str, url: str, data: str | None, as_json: bool) -> None:
-    """What a topic is doing: rates, sizes, backlogs."""
+    """What a topic is doing: its segments, its subscriptions, their consumers."""
     with connect(url, data) as client:
         found = client.admin.get_stats(topic)
     if as_json:
         output.print_json(found)
         return
-    output.print_facts((n, v) for n, v in found.items() if not isinstance(v, (dict, list)))
-    for name, part in found.items():
-        rows = records(part)
-        if rows:
-            click.echo()
-            columns = list(dict.fromkeys(c for row in rows for c in row))
-            output.print_table(columns, ([row.get(c) for c in columns] for row in rows), title=name)
-
-
-def records(part: Any) -> list[dict[str, Any]]:
-    """A list or map of records as flat rows; anything else is no table."""
-    items = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
-    keys = list(part) if isinstance(part, dict) else None
-    rows = []
-    for index, item in enumerate(items):
-        if not isinstance(item, dict):
-            return []
-        flat = {name: value for name, value in item.items() if not isinstance(value, (dict, list))}
-        rows.append({"name": keys[index], **flat} if keys else flat)
-    return rows
+    print_stats(found)
 
 
 @command.command()
@@ -138,3 +126,7 @@ def delete(topic: str, url: str, data: str | None, yes: bool) -> None:
     with connect(url, data) as client:
         client.admin.delete_topic(topic)
     click.echo(f"deleted {topic}", err=True)
+
+
+for change in (reshape.split, reshape.merge, reshape.rebucket):
+    command.add_command(change)
