@@ -58,6 +58,11 @@ class Pool:
             attempt = self._attempts[key] = asyncio.get_running_loop().create_future()
         return await asyncio.shield(attempt)
 
+    def is_connected(self, url: str) -> bool:
+        """Whether get() has a connection at once."""
+        connection = self._connections.get(url)
+        return connection is not None and connection.lost is None
+
     def check_open(self) -> None:
         """Raise AlreadyClosedError after close()."""
         if self.closed:
