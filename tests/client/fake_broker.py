@@ -43,6 +43,7 @@ class FakeBroker:
         self.sealed: dict[int, int] = {}
         self.assigned: list[int] = list(range(segments))
         self.confirming = True
+        self.hang_up_after: Command | None = None  # once: what this command is answered with is the connection's last
         self.keep_alive = 30.0
         self.silent = False  # answers no PING
         self.features = list(FEATURES)
@@ -148,6 +149,9 @@ class FakeConnection:
     def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
         self.broker.seen.append((command, header))
         getattr(self, command.name.lower())(header, payload)
+        if command is self.broker.hang_up_after:
+            self.broker.hang_up_after = None
+            self.stream.close()
 
     def pause_writing(self) -> None: ...
 

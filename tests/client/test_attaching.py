@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from unittest.mock import ANY
 
 import pytest
@@ -67,6 +68,50 @@ async def test_closing_while_it_attaches_tells_the_broker(broker: FakeBroker):
         await broker.settle()
         assert ident in [h["consumer_id"] for h in broker.of(Command.CLOSE_CONSUMER)]
         assert not broker.last.consumers
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.01)
+
+
+async def test_a_consumer_whose_connection_ends_right_behind_the_answer_attaches_again(broker: FakeBroker):
+    broker.publish(0, [b"a"])
+    async with broker.client() as client, await client.stream_consumer("t", "s") as consumer:
+        await consumer.receive()
+        broker.hang_up_after = Command.SUBSCRIBE
+        broker.cut()
+        message = await consumer.receive(timeout=5)
+        assert message is not None
+        await asyncio.wait_for(consumer.acknowledge_cumulative(message), 5)
+        assert broker.hang_up_after is None
+
+
+async def test_a_producer_whose_connection_ends_right_behind_the_answer_attaches_again(broker: FakeBroker):
+    """Also the first time: without the answer it would not know which numbers it has used."""
+    broker.log[0] = [(0, 5)]
+    broker.hang_up_after = Command.PRODUCER
+    async with broker.client() as client, await client.producer("t", name="p") as producer:
+        assert broker.last.producers
+        for sequence in (5, 6):
+            await asyncio.wait_for(producer.send(b"x"), 5)
+            assert broker.log[0][-1] == (sequence, 1)
+            broker.hang_up_after = Command.PRODUCER
+            broker.cut()
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_registration_whose_connection_ends_right_behind_the_answer_is_made_again(
+    broker: FakeBroker, again: bool
+):
+    """Or the controller would count the consumer as lost and give its share to others."""
+    broker.hang_up_after = None if again else Command.SCALABLE_TOPIC_SUBSCRIBE
+    async with broker.client() as client, await client.stream_consumer("t", "s"):
+        if again:
+            broker.hang_up_after = Command.SCALABLE_TOPIC_SUBSCRIBE
+            broker.cut()
+        await eventually(lambda: broker.hang_up_after is None and not broker.last.lost and broker.last.registered > 0)
 
 
 async def two_segments() -> FakeBroker:

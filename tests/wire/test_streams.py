@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import pytest
 
@@ -104,6 +105,14 @@ async def test_frames_arrive_in_order_with_their_payloads(pair):
         assert command is Command.SEND
         assert header["producer_id"] == n
         assert bytes(payload) == (b"ab" + b"cd" * n if n % 3 else b"x" * (n * 500))
+
+
+@pytest.mark.parametrize("pair", [tcp_pair], ids=["tcp"], indirect=True)
+async def test_no_end_of_a_tcp_connection_holds_a_small_frame_back(pair):
+    """Nagle's delay would keep an answer that follows a block until the peer acknowledges the block: 40 ms, mostly."""
+    for end in pair:
+        sock = end.stream._transport.get_extra_info("socket")
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 async def test_back_pressure_reaches_the_sender_and_is_lifted(pair):

@@ -214,9 +214,11 @@ class Attachment:
             raise
         finally:
             self._opening = None
-        if self.closed or self.draining or connection.lost is not None:
+        if self.closed or self.draining:
             self._say_close(connection, consumer_id)
             return
+        if connection.lost is not None:  # right behind the answer; connection_lost() left it to this attempt
+            raise connection.lost
         if self._ended_id == consumer_id:
             connection.detach(consumer_id)
             raise NotOwnerError(f"{self.name}: the attachment ended as it began")

@@ -300,9 +300,11 @@ class Lane:
             if not isinstance(e, EngineError) or isinstance(e, TimeoutError):
                 self._say_close(connection, producer_id)
             raise
-        if self._closed or connection.lost is not None:
+        if self._closed:
             self._say_close(connection, producer_id)
             return
+        if connection.lost is not None:  # right behind the answer; connection_lost() left it to this attempt
+            raise connection.lost
         if self._ended_id == producer_id:
             connection.detach(producer_id)
             raise NotOwnerError(f"{self.segment.name}: the attachment ended as it began")

@@ -91,6 +91,8 @@ class Registration:
             connection.detach(consumer_id)
             self._connection = None
             raise
+        if connection.lost is not None:  # right behind the answer; connection_lost() left it to this attempt
+            raise connection.lost
         if self._ended_id == consumer_id:
             raise NotOwnerError("the registration ended as it began")
 

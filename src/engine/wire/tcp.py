@@ -291,7 +291,8 @@ def bind(host: str, port: int) -> socket.socket | None:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)[0]
     except socket.gaierror:
         return None
-    sock = socket.socket(family, socket.SOCK_STREAM)
+    # asyncio turns Nagle's delay off only where a socket says that it is TCP; accepted ones say what this one says.
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
