@@ -9,6 +9,7 @@ from engine.model.names import SegmentName, TopicName
 
 TOPICS = "/topics/"
 NAMESPACES = "/namespaces/"
+BROKERS = "/brokers/"
 
 
 def prefix_end(prefix: str) -> str:
@@ -25,6 +26,11 @@ def encode(part: str) -> str:
 def decode(part: str) -> str:
     """Undo encode()."""
     return unquote(part)
+
+
+def broker(url: str) -> str:
+    """Holds a live broker's addresses; ephemeral."""
+    return f"{BROKERS}{encode(url)}"
 
 
 def namespace(tenant: str, name: str) -> str:
@@ -68,7 +74,7 @@ def cursor(segment: SegmentName, subscription_name: str) -> str:
 
 
 def segment(segment: SegmentName) -> str:
-    """Holds the segment's ownership (owner URL and term)."""
+    """Holds the segment's ownership (owner's URL and session, term)."""
     return f"{topic(segment.topic)}/segments/{segment.segment_id}"
 
 

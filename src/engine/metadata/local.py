@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import TypeVar
 
 from engine.errors import AlreadyClosedError
@@ -26,6 +27,15 @@ class LocalSession:
         self.id = session_id
         self.timeout = timeout
         self._store = store
+
+    @property
+    def deadline(self) -> float:
+        """See Session: as long as the process."""
+        return inf
+
+    async def refresh(self) -> None:
+        """Raise AlreadyClosedError when the session is over."""
+        self._store.check_session(self)
 
     async def close(self) -> None:
         """End the session and delete its records. Idempotent."""
@@ -142,6 +152,11 @@ class LocalStore(ABC):
         session = LocalSession(self, self._table.new_session(), timeout)
         self._sessions[session] = None
         return session
+
+    def check_session(self, session: LocalSession) -> None:
+        """Raise AlreadyClosedError when it is over."""
+        if session not in self._sessions or self._closed:
+            raise AlreadyClosedError(f"the metadata session {session.id} has ended")
 
     async def end_session(self, session: LocalSession) -> None:
         """Delete the session's records; nothing when it has ended."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextvars import Context, copy_context
 from typing import TypeVar
 
 from engine.clock import Clock
@@ -15,18 +16,78 @@ from engine.metadata.watches import WatchHub
 T = TypeVar("T")
 
 
-class MemoryMetadataStore(LocalStore):
-    """One broker's handle on records in memory. `client()` gives another broker its own handle on the same records."""
+class LeasedSession(LocalSession):
+    """A session that ends unless its holder refreshes it."""
 
-    def __init__(self, clock: Clock, _hub: WatchHub | None = None) -> None:
-        hub = WatchHub(Table()) if _hub is None else _hub
+    def __init__(self, store: MemoryMetadataStore, session_id: int, timeout: float, clock: Clock) -> None:
+        super().__init__(store, session_id, timeout)
+        self._memory = store
+        self._clock = clock
+        self._deadline = clock.monotonic() + timeout
+        self._timer: asyncio.TimerHandle | None = store.expire_after(self, timeout)
+
+    @property
+    def deadline(self) -> float:
+        """See Session."""
+        return self._deadline
+
+    async def refresh(self) -> None:
+        """See Session."""
+        self._memory.check_session(self)
+        self._deadline = self._clock.monotonic() + self.timeout
+        self.expire(self.timeout)
+
+    def expire(self, after: float) -> None:
+        """The store hears nothing more for so many seconds."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._memory.expire_after(self, after)
+
+    def ended(self) -> None:
+        """No timer is needed any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class MemoryMetadataStore(LocalStore):
+    """One broker's handle on records in memory. `client()` gives another broker its own handle on the same records.
+
+    `leases`: sessions expire unless they are refreshed, as in a store on other machines. Without, a session lives until
+    it is closed or abandoned.
+    """
+
+    def __init__(self, clock: Clock, _root: MemoryMetadataStore | None = None, *, leases: bool = False) -> None:
+        hub = WatchHub(Table()) if _root is None else _root._hub
         super().__init__(hub.table, hub)
         self._clock = clock
+        self._leases = leases
+        # The store's own, not that of the program that holds the handle, which may die.
+        self._context: Context = copy_context() if _root is None else _root._context
         self._expiring: set[asyncio.Task[None]] = set()
 
-    def client(self) -> MemoryMetadataStore:
+    def client(self, *, leases: bool | None = None) -> MemoryMetadataStore:
         """A handle with sessions and watches of its own on the same records; it outlives this one."""
-        return MemoryMetadataStore(self._clock, self._hub)
+        return MemoryMetadataStore(self._clock, self, leases=self._leases if leases is None else leases)
+
+    async def session(self, timeout: float = 30.0) -> LocalSession:
+        """A new session."""
+        if not self._leases:
+            return await super().session(timeout)
+        self._check_open()
+        session = LeasedSession(self, self._table.new_session(), timeout, self._clock)
+        self._sessions[session] = None
+        return session
+
+    async def end_session(self, session: LocalSession) -> None:
+        """Delete the session's records; nothing when it has ended."""
+        if isinstance(session, LeasedSession):
+            session.ended()
+        await super().end_session(session)
+
+    def expire_after(self, session: LocalSession, seconds: float) -> asyncio.TimerHandle:
+        """End a session on the store's side after a while."""
+        return asyncio.get_running_loop().call_later(seconds, self._expire, session, context=self._context.copy())
 
     async def _write(self, operation: Callable[[Batch], T]) -> T:
         batch = Batch(self._table, self._clock.time_ms())
@@ -38,15 +99,17 @@ class MemoryMetadataStore(LocalStore):
     def abandon(self, after: float | None = None) -> None:
         """What the store sees of a killed broker: silence, and sessions that expire.
 
-        `after`: seconds until they do; None is each session's own timeout.
+        `after`: seconds until they do; None is each session's own timeout, counted from when it was heard of last.
         """
         if self._closed:
             return
         self._closed = True
         self._close_watches()
-        loop = asyncio.get_running_loop()
         for session in self._sessions:
-            loop.call_later(session.timeout if after is None else after, self._expire, session)
+            if not isinstance(session, LeasedSession):
+                self.expire_after(session, session.timeout if after is None else after)
+            elif after is not None:
+                session.expire(after)
 
     def _expire(self, session: LocalSession) -> None:
         self._expiring.add(task := asyncio.get_running_loop().create_task(self.end_session(session)))

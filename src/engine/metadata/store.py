@@ -77,6 +77,17 @@ class Session(Protocol):
 
     id: int
 
+    @property
+    def deadline(self) -> float:
+        """Until when, on the holder's monotonic clock, it surely lives; infinite where it lives as long as the process.
+
+        A store that can lose sight of a holder counts the timeout from when it heard of it; the holder, from before it
+        spoke. So the deadline is over on the holder's side before anything is taken from it on the store's.
+        """
+
+    async def refresh(self) -> None:
+        """Show that the holder lives, which moves the deadline. Raises AlreadyClosedError when the session is over."""
+
     async def close(self) -> None:
         """End the session and delete its records. Idempotent."""
 

@@ -131,7 +131,8 @@ class FaultyMetadataStore:
 
     async def session(self, timeout: float = 30.0) -> Session:
         """See MetadataStore."""
-        return await self._read(lambda: self._inner.session(timeout))
+        asked = asyncio.get_running_loop().time()
+        return _FarSession(self, await self._read(lambda: self._inner.session(timeout)), asked)
 
     @property
     def version(self) -> int:
@@ -142,11 +143,46 @@ class FaultyMetadataStore:
         """See MetadataStore."""
         await self._inner.close()
 
+    async def reach(self) -> None:
+        """Get through to the store. Raises OutcomeUnknownError."""
+        await self._reach(OutcomeUnknownError)
+
     async def settle(self) -> None:
         """Wait as long as an event takes to get through; for ever, in a partition."""
         await self._connected.wait()
         if self.delay_s_max:
             await asyncio.sleep(self._rng.uniform(0, self.delay_s_max))
+
+
+class _FarSession:
+    """A session whose holder speaks to the store over the same line as everything else."""
+
+    def __init__(self, store: FaultyMetadataStore, inner: Session, asked: float) -> None:
+        self.id = inner.id
+        self._store = store
+        self._inner = inner
+        self._deadline = self._seen_from(asked)
+
+    def _seen_from(self, asked: float) -> float:
+        """The store counts from when it was asked, the holder from before the request left."""
+        return self._inner.deadline - (asyncio.get_running_loop().time() - asked)
+
+    @property
+    def deadline(self) -> float:
+        """See Session."""
+        return self._deadline
+
+    async def refresh(self) -> None:
+        """See Session."""
+        asked = asyncio.get_running_loop().time()
+        await self._store.reach()
+        await self._inner.refresh()
+        self._deadline = self._seen_from(asked)
+
+    async def close(self) -> None:
+        """See Session."""
+        await self._store.reach()
+        await self._inner.close()
 
 
 class _SlowWatch:
