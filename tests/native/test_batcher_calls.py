@@ -14,8 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine._native.batcher import Batcher
+from engine._native.entry import Entry, compress
 from engine._native.hashing import key32
-from engine.errors import InvalidArgumentError, QueueFullError
+from engine._native.sealed import expand
+from engine.client.compression import compressor, decompressor
+from engine.errors import CorruptionError, InvalidArgumentError, QueueFullError
 
 # Callbacks.
 
@@ -292,18 +295,37 @@ def test_resplit_moves_every_message_with_all_it_has(rows: list[Any]) -> None:
     assert waiting == {waiter: waiter for waiter, _ in parent.waiters or []}
 
 
-def test_resplit_of_keyless_messages_moves_the_entry_whole() -> None:
+def test_resplit_of_keyless_messages_moves_the_entry_whole_and_keeps_its_hash() -> None:
     subject = batcher(WHOLE)
-    subject.add(b"1", waiter="a")
-    subject.add(b"2", waiter="b")
-    (parent,) = sealed(subject)
+    parents = []
+    for _ in range(8):
+        subject.add(b"1", waiter="a")
+        subject.add(b"2", waiter="b")
+        parents += sealed(subject)
     subject.set_layout(*HALVES)
-    found = [subject.resplit(parent) for _ in range(4)]
-    assert [entries[0].segment_id for entries in found] == [1, 2, 1, 2]
-    for (entry,) in found:
-        assert decode(entry.data) == decode(parent.data)
+    found = [subject.resplit(parent) for parent in parents]
+    assert {entries[0].segment_id for entries in found} == {1, 2}
+    for parent, (entry,) in zip(parents, found, strict=True):
+        hashes = Entry(parent.data)
+        assert entry.data == parent.data, "the same hash, so that duplicate detection knows it"
+        assert (entry.segment_id, entry.bucket) == (1 + (hashes.segment_hash_min >> 15), hashes.bucket_min >> 15)
         assert entry.waiters == [("a", 0), ("b", 1)]
         assert (entry.count, entry.pending, entry.keyed) == (2, parent.pending, False)
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+def test_expand_gives_back_what_was_compressed(codec: str) -> None:
+    subject = batcher(WHOLE)
+    for n in range(100):
+        subject.add(b"much of the same " * 4, key=b"k%d" % n, properties={"a": "b"})
+    (entry,) = sealed(subject)
+    number, function = compressor(codec)
+    packed = compress(entry.data, number, function)
+    assert len(packed) < len(entry.data)
+    assert expand(packed, decompressor()) == entry.data
+    assert expand(entry.data, decompressor()) is entry.data
+    with pytest.raises(CorruptionError, match="another size"):
+        expand(packed, lambda codec, body, size: b"short")
 
 
 def test_a_child_made_by_resplit_is_what_the_batcher_would_have_made() -> None:

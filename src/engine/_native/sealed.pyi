@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from typing import Any
 
 class SealedEntry:
@@ -11,3 +12,5 @@ class SealedEntry:
     pending: int
     data: bytes
     attempts: int
+
+def expand(data: bytes, decompress: Callable[[int, memoryview, int], bytes]) -> bytes: ...

@@ -1,19 +1,20 @@
 # cython: language_level=3, auto_pickle=False
 """A sealed entry on its way to the broker, made of an open batch or of an entry that must take another way."""
 cimport cython
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport INT64_MIN, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
 
 from engine._native.body cimport Columns, map_columns
 from engine._native.builder cimport Builder, Message, builder_add, builder_free, builder_image_size, builder_write
 from engine._native.entry cimport (
-    AT_BUCKET_MAX, AT_BUCKET_MIN, AT_COMPRESSION, AT_COUNT, AT_FIRST_SEQUENCE, AT_FLAGS, AT_SEGMENT_HASH_MAX,
-    AT_SEGMENT_HASH_MIN, COMPRESSION_NONE, FAULT_NONE, HEADER_SIZE, KEYED, check_header, load32, load64, seal, store16,
+    AT_BUCKET_MIN, AT_COMPRESSION, AT_FLAGS, AT_PADDING, AT_RAW_SIZE, AT_SEGMENT_HASH_MIN, AT_SIZE, COMPRESSION_NONE,
+    FAULT_NONE, HEADER_SIZE, KEYED, Entry, check_header, load16, load32, seal, store32,
 )
 from engine._native.ranges cimport Routes, Target, ring_find, route, route_keyless, target_of
 
-from engine.errors import InvalidArgumentError
+from engine.errors import CorruptionError, InvalidArgumentError
 
 cdef extern from "hash.h" nogil:
     uint32_t key32_hash(const uint8_t* p, size_t n, int algorithm) noexcept
@@ -59,7 +60,7 @@ cdef list resplit(Routes routes, SealedEntry entry, int key_hash, bytes name, ui
     if not map_columns(&columns, p, p + HEADER_SIZE):
         raise InvalidArgumentError("the columns of the entry do not add up")
     if not p[AT_FLAGS] & KEYED:
-        return [_moved(routes, entry)]
+        return [_moved(routes, entry, <uint32_t> load16(p + AT_SEGMENT_HASH_MIN) << 16 | load16(p + AT_BUCKET_MIN))]
     cdef Builder* builders = <Builder*> calloc(routes.builders, sizeof(Builder))
     cdef dict waiters = {}
     cdef list entries = []
@@ -114,20 +115,37 @@ cdef void _message_at(Message* m, const Columns* columns, uint32_t i, uint64_t f
         m.properties_size = columns.property_offsets[i + 1] - columns.property_offsets[i]
 
 
-# An entry of keyless messages, given to the segment whose turn it is.
-cdef SealedEntry _moved(Routes routes, SealedEntry entry):
+# An entry of keyless messages, for the segment that now owns the hash it was given when it was sealed: it stays where
+# duplicate detection knew it, if an earlier attempt got in.
+cdef SealedEntry _moved(Routes routes, SealedEntry entry, uint32_t hash):  # noqa: A002
     cdef SealedEntry moved = SealedEntry.__new__(SealedEntry)
-    cdef uint32_t hash  # noqa: A001
-    cdef const Target* target = route_keyless(routes, &hash)
-    moved.data = PyBytes_FromStringAndSize(PyBytes_AS_STRING(entry.data), PyBytes_GET_SIZE(entry.data))
-    cdef uint8_t* p = <uint8_t*> PyBytes_AS_STRING(moved.data)
-    store16(p + AT_BUCKET_MIN, <uint16_t> hash)
-    store16(p + AT_BUCKET_MAX, <uint16_t> hash)
-    store16(p + AT_SEGMENT_HASH_MIN, <uint16_t> (hash >> 16))
-    store16(p + AT_SEGMENT_HASH_MAX, <uint16_t> (hash >> 16))
-    seal(p)
-    moved.segment_id, moved.bucket = target.segment_id, ring_find(target.ring, <uint16_t> hash)
+    cdef uint32_t index = route(routes, hash)
+    cdef const Target* target = target_of(routes, index)
+    moved.data = entry.data
+    moved.segment_id, moved.bucket = target.segment_id, index - target.base
     moved.first_sequence, moved.last_sequence = entry.first_sequence, entry.last_sequence
     moved.count, moved.pending, moved.attempts = entry.count, entry.pending, entry.attempts
     moved.waiters = entry.waiters
     return moved
+
+
+def expand(bytes data not None, decompress):
+    """A compressed entry as it was before; `data` itself where it is not compressed.
+
+    decompress is called as decompress(codec, body, raw_size) and returns raw_size bytes. Raises CorruptionError.
+    """
+    cdef Entry entry = Entry(data)
+    cdef uint8_t* p
+    if entry.p[AT_COMPRESSION] == COMPRESSION_NONE:
+        return data
+    body = decompress(entry.p[AT_COMPRESSION], entry.compressed_body(), load32(entry.p + AT_RAW_SIZE))
+    if not PyBytes_CheckExact(body) or PyBytes_GET_SIZE(body) != load32(entry.p + AT_RAW_SIZE):
+        raise CorruptionError(f"a body of {load32(entry.p + AT_RAW_SIZE)} bytes was decompressed to another size")
+    made = PyBytes_FromStringAndSize(NULL, HEADER_SIZE + PyBytes_GET_SIZE(body))
+    p = <uint8_t*> PyBytes_AS_STRING(made)
+    memcpy(p, entry.p, HEADER_SIZE)
+    memcpy(p + HEADER_SIZE, PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body))
+    store32(p + AT_SIZE, <uint32_t> PyBytes_GET_SIZE(made))
+    p[AT_COMPRESSION], p[AT_PADDING] = COMPRESSION_NONE, 0
+    seal(p)
+    return made
