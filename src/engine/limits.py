@@ -23,7 +23,8 @@ ENTRY_ALIGNMENT = 8  # on disk: do not change
 # The hash rings (DESIGN sections 2 and 4).
 HASH_RING_SIZE = 0x10000
 BUCKETS_PER_SEGMENT_MAX = 1024
-SEGMENTS_PER_TOPIC_MAX = 1024
+SEGMENTS_PER_TOPIC_MAX = 1024  # active ones
+LAYOUT_SIZE_MAX = 640 * KIB  # of a topic's record in JSON, sealed segments included
 
 # Names.
 NAME_SIZE_MAX = 255
@@ -62,6 +63,9 @@ CONNECTIONS_MAX = 10_000
 # Control (DESIGN section 13).
 CONSUMER_GRACE_S = 60.0
 CONTROLLER_IDLE_S = 60.0
+RESUME_S_MIN = 0.1  # the first pause after an unfinished change failed again; then twice as long, up to
+RESUME_S_MAX = 2.0
+DRAIN_RECHECK_S = 5.0  # a watch for the end of a sealed segment's backlog is renewed this often
 ENTRY_BUCKETS_DEFAULT = 4
 RETENTION_S_DEFAULT = 7 * 24 * 3600
 
@@ -80,6 +84,8 @@ def check() -> None:
         "a frame holds the largest entry": FRAME_SIZE_MAX > ENTRY_SIZE_MAX + FRAME_HEADER_SIZE_MAX,
         "a log file holds several of the largest entries": LOG_FILE_SIZE_MAX >= 8 * ENTRY_SIZE_MAX,
         "a commit holds the largest entry": LOG_COMMIT_BYTES_MAX >= ENTRY_SIZE_MAX,
+        "a layout with its owners' addresses fits a frame's header": FRAME_HEADER_SIZE_MAX
+        >= LAYOUT_SIZE_MAX + SEGMENTS_PER_TOPIC_MAX * NAME_SIZE_MAX,
         "a batch fits an entry": BATCH_BYTES_MAX <= ENTRY_SIZE_MAX,
         "a batch's count fits an entry": BATCH_MESSAGES_MAX <= ENTRY_MESSAGES_MAX,
         "pending bytes hold the largest entry": PENDING_BYTES_MAX >= ENTRY_SIZE_MAX,

@@ -83,8 +83,11 @@ async def test_a_change_of_a_newer_version_is_left_alone() -> None:
     layout = (await service.create_topic("orders")).layout
     marked = json.loads(layout.to_json()) | {"change": PendingChange("teleport", "x").to_json()}
     await brokers.store.put(keys.topic(TOPIC), json.dumps(marked).encode())
-    with pytest.raises(UnsupportedError, match="teleport"):
-        await service.create_topic("orders")
+    for change in (service.split_segment("orders", 0), service.create_subscription("orders", "sub")):
+        with pytest.raises(UnsupportedError, match="teleport"):
+            await change
+    assert (await service.get_metadata("orders"))["change"] == {"kind": "teleport", "phase": "x"}
+    assert await subscribe(service, "one", kind="checkpoint") == [0]  # the topic serves
     await service.close()
 
 

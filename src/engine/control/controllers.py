@@ -12,6 +12,7 @@ from engine.control.controller import ScalableTopicController
 from engine.control.leadership import LeaderState
 from engine.control.ports import SegmentHost
 from engine.control.resources import LeaderRecord, ScalableTopicResources, TopicRecord
+from engine.control.resumption import Resumption
 from engine.errors import AlreadyClosedError, EngineError, NotFoundError, NotOwnerError
 from engine.metadata import keys
 from engine.metadata.store import Session
@@ -45,6 +46,7 @@ class Controllers:
         self._session_lock = asyncio.Lock()
         self._sweeping = False
         self._closed = False
+        self.resumption = Resumption(tasks, unfinished=resources.unfinished, finish=self.finish_change)
 
     def knows(self, key: str) -> bool:
         """Whether there is a controller of the topic whose record has this key."""
@@ -68,6 +70,8 @@ class Controllers:
                     del self._by_key[key]
                 raise
             if controller.leadership.state is not LeaderState.CLOSED:
+                if controller.pending:
+                    self.resumption.resume(topic)
                 return controller
 
     def _get_or_make(self, key: str, topic: TopicName) -> ScalableTopicController:
@@ -98,6 +102,7 @@ class Controllers:
             config=self._config,
             broker_url=self._broker_url,
             session=self._get_session,
+            unfinished=self.resumption.resume,
         )
 
     async def _get_session(self) -> Session:
@@ -156,8 +161,13 @@ class Controllers:
 
     def topic_seen(self, key: str, record: TopicRecord) -> None:
         """A topic's record was written."""
-        if (controller := self._by_key.get(key)) is not None:
-            controller.apply(record)
+        if (controller := self._by_key.get(key)) is None:
+            return
+        controller.apply(record)
+        if controller.pending and controller.leadership.leading:
+            self.resumption.resume(
+                controller.topic
+            )  # by a leader before this one, late; or its own, which is then done
 
     def leader_seen(self, key: str, leader: LeaderRecord | None) -> None:
         """A topic's leader changed. Where nobody leads, those who have a controller stand for election."""

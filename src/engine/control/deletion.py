@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import replace
+from engine.control.changes import Phase, TopicChange, run_phases
+from engine.model.layout import DELETION, PendingChange
+from engine.model.reshape import children_of
 
-from engine.control.changes import Phase, run_phases
-from engine.control.ports import SegmentHost, segment_spec
-from engine.control.resources import ScalableTopicResources, TopicRecord
-from engine.model.layout import PendingChange
-from engine.model.names import TopicName
-
-KIND = "delete"
 SEGMENTS, RECORDS, TOPIC = "segments", "records", "topic"
 
 
-class TopicDeletion:
-    """One topic's deletion, begun or resumed by its leader. `record` is the topic's newest one."""
-
-    def __init__(
-        self, topic: TopicName, record: TopicRecord, term: int, resources: ScalableTopicResources, host: SegmentHost
-    ) -> None:
-        self.topic = topic
-        self.record = record
-        self._term = term
-        self._resources = resources
-        self._host = host
+class TopicDeletion(TopicChange):
+    """One topic's deletion, begun or resumed by its leader. It takes the place of a reshape that is pending."""
 
     async def mark(self) -> None:
         """The point of no return: from here on the topic is not found. Raises ConflictError when the record is old."""
@@ -35,20 +20,19 @@ class TopicDeletion:
         """Run what is left. What it raises leaves the rest to the next leader, or to the next call."""
         phases = [Phase(SEGMENTS, self._segments), Phase(RECORDS, self._records), Phase(TOPIC, self._topic)]
         change = self.record.layout.change
-        start = SEGMENTS if change is None else change.phase
-        await run_phases(phases, start, self._reached)
+        await run_phases(phases, SEGMENTS if change is None else change.phase, self._reached)
 
     async def _reached(self, phase: str) -> None:
-        layout = replace(self.record.layout, change=PendingChange(KIND, phase))
-        self.record = await self._resources.save_topic(self.topic, layout, self.record.version)
+        change = self.record.layout.change  # a reshape's children are not in the layout, and must go too
+        await self.reached(PendingChange(DELETION, phase, {} if change is None else change.details))
 
     async def _segments(self) -> None:
         layout = self.record.layout
-        specs = [segment_spec(self.topic, layout, segment) for segment in layout.segments.values()]
-        await asyncio.gather(*(self._host.delete_segment(spec, term=self._term) for spec in specs))
+        born = () if layout.change is None else children_of(layout.change)
+        await self.delete_segments([*layout.segments.values(), *born])
 
     async def _records(self) -> None:
-        await self._resources.delete_children(self.topic)
+        await self.resources.delete_children(self.topic)
 
     async def _topic(self) -> None:
-        await self._resources.delete_topic(self.topic, self.record.version)
+        await self.resources.delete_topic(self.topic, self.record.version)

@@ -88,6 +88,13 @@ class ScalableTopicResources:
         found = await self.metadata.list_index(INDEX_TOPICS, "", "\U0010ffff")
         return [topic_of_key(record.key) for _, record in found]
 
+    async def leaving(self, tenant: str, namespace: str) -> set[TopicName]:
+        """Those topics of a namespace that are being deleted."""
+        prefix = f"{keys.encode(tenant)}/{keys.encode(namespace)}/"
+        found = await self.metadata.list_index(INDEX_CHANGES, prefix, keys.prefix_end(prefix))
+        changes = ((topic_of_key(record.key), SegmentLayout.change_in(record.value)) for _, record in found)
+        return {topic for topic, change in changes if change is not None and change.deletes}
+
     async def unfinished(self) -> list[TopicName]:
         """The topics with a change that somebody must finish."""
         found = await self.metadata.list_index(INDEX_CHANGES, "", "\U0010ffff")

@@ -20,13 +20,15 @@ from engine.control.ports import (
     segment_spec,
 )
 from engine.control.resources import LeaderRecord, ScalableTopicResources, TopicRecord
+from engine.control.shape import Plan
 from engine.control.stats import topic_stats
 from engine.control.watches import TopicWatches
-from engine.errors import AlreadyExistsError, EngineError, InvalidArgumentError, NotFoundError, NotOwnerError
+from engine.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from engine.metadata.store import ABSENT, ConflictError, MetadataStore
 from engine.model.layout import SegmentLayout
 from engine.model.names import TopicName, check_name, parse_namespace
 from engine.model.policies import NamespacePolicies
+from engine.model.reshape import plan_merge, plan_rebucket, plan_split
 from engine.model.subscriptions import (
     ConsumerAssignment,
     InitialPosition,
@@ -62,7 +64,6 @@ class ScalableTopicService:
         self._broker_url = broker_url
         self._resources = ScalableTopicResources(metadata)
         self._tasks = Supervisor("control")
-        self._resuming = False
         self._controllers = Controllers(
             self._resources, host, clock=clock, config=self.config, broker_url=broker_url, tasks=self._tasks
         )
@@ -77,7 +78,7 @@ class ScalableTopicService:
     async def start(self) -> None:
         """Begin to follow the metadata store, and resume changes that were left unfinished."""
         self._watches.start()
-        self._resume_soon()
+        self._controllers.resumption.look()
 
     async def close(self) -> None:
         """Resign every leadership; consumers' channels get AlreadyClosedError, their sessions stay. Idempotent."""
@@ -153,7 +154,7 @@ class ScalableTopicService:
     async def list_topics(self, namespace: str, properties: Mapping[str, str] | None = None) -> list[str]:
         """The names "topic://…" of a "tenant/namespace", sorted; only those that have all these properties."""
         found = await self._resources.list_topics(*parse_namespace(namespace))
-        leaving = set(await self._resources.unfinished())
+        leaving = await self._resources.leaving(*parse_namespace(namespace))
         wanted = (properties or {}).items()
         return [
             str(name)
@@ -200,6 +201,38 @@ class ScalableTopicService:
         except NotFoundError:
             await self.ensure_topic(name, create=create)
         return await self._watches.watch(name, listener)
+
+    # Its shape (PIP-468 "Split Protocol", "Merge Protocol"). All raise NotFoundError (topic), NotOwnerError.
+
+    async def split_segment(self, topic: str | TopicName, segment_id: int) -> TopicView:
+        """An active segment becomes two, each with half its range. Raises InvalidArgumentError: nothing is touched.
+
+        After another error the topic is as it was before, or the change is finished as soon as that can be done; asking
+        once more is right in both cases.
+        """
+        return await self._reshape(topic, lambda layout: plan_split(layout, segment_id))
+
+    async def merge_segments(self, topic: str | TopicName, first_id: int, second_id: int) -> TopicView:
+        """Two neighbours become one, which has the subscriptions of both. Errors as for split_segment."""
+        return await self._reshape(topic, lambda layout: plan_merge(layout, first_id, second_id))
+
+    async def rebucket_segment(self, topic: str | TopicName, segment_id: int, buckets: int) -> TopicView:
+        """An active segment is replaced by one with other entry buckets. Errors as for split_segment."""
+        return await self._reshape(topic, lambda layout: plan_rebucket(layout, segment_id, buckets))
+
+    async def _reshape(self, topic: str | TopicName, plan: Plan) -> TopicView:
+        name = TopicName.parse(topic)
+        controller = await self._controllers.lead(name)
+        return TopicView(name, await controller.reshape(plan), self._broker_url)
+
+    async def prune_segment(self, topic: str | TopicName, segment_id: int) -> bool:
+        """A sealed segment leaves the layout and is deleted; its owner has seen that retention lets it go.
+
+        False: not now; it is unknown, it has parents left, or a subscription has a backlog in it. InvalidArgumentError
+        when it is active.
+        """
+        controller = await self._controllers.lead(TopicName.parse(topic))
+        return await controller.prune(segment_id)
 
     # Subscriptions.
 
@@ -339,7 +372,7 @@ class ScalableTopicService:
     async def _find(self, name: TopicName) -> TopicRecord | None:
         """Its record; None also when it is being deleted."""
         record = await self._resources.load_topic(name)
-        return None if record is None or record.layout.change is not None else record
+        return None if record is None or record.layout.deleting else record
 
     async def _load(self, name: TopicName) -> TopicRecord:
         record = await self._find(name)
@@ -350,19 +383,4 @@ class ScalableTopicService:
     def _leader_seen(self, key: str, leader: LeaderRecord | None) -> None:
         self._controllers.leader_seen(key, leader)
         if leader is None:
-            self._resume_soon()
-
-    def _resume_soon(self) -> None:
-        """A leader is gone, or this broker is new: see whether a change waits to be finished."""
-        if not self._resuming and self._tasks.spawn(self._resume(), "resume") is not None:
-            self._resuming = True
-
-    async def _resume(self) -> None:
-        self._resuming = False
-        for name in await self._resources.unfinished():
-            try:
-                await self._controllers.finish_change(name)
-            except (NotOwnerError, NotFoundError):
-                continue  # another broker is at it, or was
-            except EngineError as e:
-                log.warning("the unfinished change of %s stays unfinished for now: %s", name, e)
+            self._controllers.resumption.look()

@@ -189,7 +189,7 @@ class TopicWatches:
 
     def _apply(self, watched: _Watched, record: TopicRecord | None, version: int) -> None:
         before, watched.version = watched.record, version
-        gone = record is None or record.layout.change is not None or _born_again(before, record)
+        gone = record is None or record.layout.deleting or _born_again(before, record)
         watched.record = None if gone else record
         if gone and before is not None:
             watched.told = None

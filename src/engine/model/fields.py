@@ -71,6 +71,11 @@ class Fields:
         """A nested object."""
         return Fields(f"{self.what}: field {name!r}", self._get(name, dict, default))
 
+    def objects(self, name: str) -> list[Fields]:
+        """A list of nested objects."""
+        items = self._get(name, list, None)
+        return [Fields(f"{self.what}: field {name!r}", item) for item in items]
+
     def choice(self, name: str, kind: type[E], default: E | None = None) -> E:
         """One of an enumeration's values."""
         if default is not None and self.values.get(name) is None:

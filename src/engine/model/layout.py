@@ -10,13 +10,15 @@ from types import MappingProxyType
 from typing import Any
 
 from engine.errors import CorruptionError, InvalidArgumentError, NotFoundError
-from engine.limits import HASH_RING_SIZE, PROPERTIES_SIZE_MAX, SEGMENTS_PER_TOPIC_MAX
+from engine.limits import HASH_RING_SIZE, LAYOUT_SIZE_MAX, PROPERTIES_SIZE_MAX, SEGMENTS_PER_TOPIC_MAX
 from engine.model.fields import Fields, dump
 from engine.model.hashrange import HashRange
 from engine.model.segment import SegmentInfo, bucket_ends
 
 KEY_HASHES = ("xxh64", "murmur3")
 DURABILITIES = ("fsync", "interval", "os")
+
+DELETION = "delete"  # the kind of PendingChange that ends a topic; under all others it serves as before
 
 _KNOWN = frozenset(
     ("epoch", "nextSegmentId", "segments", "properties", "keyHash", "durability", "createdAtMs", "change")
@@ -26,19 +28,30 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class PendingChange:
-    """A long change that has passed its point of no return: whoever leads the topic next resumes it at `phase`."""
+    """A long change that was begun: whoever leads the topic next resumes it, or undoes it, from `phase`.
+
+    `details` is JSON that only the change itself reads.
+    """
 
     kind: str
     phase: str
+    details: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
 
     def to_json(self) -> dict[str, Any]:
         """A part of the topic's record."""
-        return {"kind": self.kind, "phase": self.phase}
+        fields = {"kind": self.kind, "phase": self.phase}
+        return {**fields, "details": dict(self.details)} if self.details else fields
 
     @classmethod
     def from_json(cls, fields: Fields) -> PendingChange:
-        """Undo to_json(). Raises CorruptionError naming the field."""
-        return cls(fields.text("kind"), fields.text("phase"))
+        """Undo to_json(); records of older versions have no details. Raises CorruptionError naming the field."""
+        details = fields.fields("details", {}).values
+        return cls(fields.text("kind"), fields.text("phase"), MappingProxyType(details))
+
+    @property
+    def deletes(self) -> bool:
+        """Whether the topic goes away."""
+        return self.kind == DELETION
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +109,9 @@ class SegmentLayout:
         check_topic_facts(segments, key_hash, durability, properties or {})
         ends = bucket_ends(_bucket_share(segments, buckets_total))
         infos = {i: SegmentInfo(i, r, ends, 0, now_ms) for i, r in enumerate(HashRange.divide(segments))}
-        return cls(0, segments, infos, key_hash, durability, now_ms, MappingProxyType(dict(properties or {})))
+        layout = cls(0, segments, infos, key_hash, durability, now_ms, MappingProxyType(dict(properties or {})))
+        check_size(layout)
+        return layout
 
     def segment(self, segment_id: int) -> SegmentInfo:
         """One segment, active or sealed. Raises NotFoundError."""
@@ -114,7 +129,7 @@ class SegmentLayout:
     @property
     def deleting(self) -> bool:
         """Whether the topic is being deleted: for everybody but its leader it is gone."""
-        return self.change is not None and self.change.kind == "delete"
+        return self.change is not None and self.change.deletes
 
     @property
     def bucket_total(self) -> int:
@@ -184,6 +199,12 @@ class SegmentLayout:
         return cls.from_metadata(Fields.parse("topic record", value).values)
 
     @staticmethod
+    def change_in(value: bytes) -> PendingChange | None:
+        """Only the pending change of a topic record, for searching many. Raises CorruptionError."""
+        fields = Fields.parse("topic record", value)
+        return PendingChange.from_json(fields.fields("change")) if "change" in fields.values else None
+
+    @staticmethod
     def properties_in(value: bytes) -> dict[str, str]:
         """Only the properties of a topic record, for searching many. Raises CorruptionError."""
         return Fields.parse("topic record", value).texts("properties", {})
@@ -202,6 +223,18 @@ class SegmentLayout:
             MappingProxyType(fields.texts("properties", {})),
             PendingChange.from_json(fields.fields("change")) if "change" in fields.values else None,
             MappingProxyType({k: v for k, v in fields.values.items() if k not in _KNOWN}),
+        )
+
+
+def check_size(layout: SegmentLayout) -> None:
+    """Raise InvalidArgumentError when a topic may not grow to this: clients get every layout in one frame."""
+    if (active := len(layout.active)) > SEGMENTS_PER_TOPIC_MAX:
+        raise InvalidArgumentError(f"the topic would have {active} active segments; at most {SEGMENTS_PER_TOPIC_MAX}")
+    if (size := len(layout.to_json())) > LAYOUT_SIZE_MAX:
+        sealed = len(layout.segments) - active
+        raise InvalidArgumentError(
+            f"{active} active and {sealed} sealed segments with their buckets would take {size} bytes; at most "
+            f"{LAYOUT_SIZE_MAX} are allowed: take fewer entry buckets, or wait until retention lets sealed segments go"
         )
 
 

@@ -1,21 +1,64 @@
-"""How one layout becomes the next: split, merge, rebucket, prune. Pure; each raises the epoch by one (SEMANTICS 3)."""
+"""How one layout becomes the next: split, merge, rebucket, prune. Pure; each raises the epoch by one (SEMANTICS 3).
+
+A change that gives segments heirs is planned first, so that the heirs can be created before they are in the layout
+(SEMANTICS 42): `plan_*` validates and says which they are, `reserve` takes their ids, `commit` makes the next layout.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from engine.errors import InvalidArgumentError, NotFoundError
+from engine.errors import CorruptionError, InvalidArgumentError, NotFoundError
 from engine.limits import BUCKETS_PER_SEGMENT_MAX
+from engine.model.fields import Fields
 from engine.model.hashrange import HashRange
-from engine.model.layout import SegmentLayout
+from engine.model.layout import PendingChange, SegmentLayout, check_size
 from engine.model.segment import SegmentInfo, SegmentState, bucket_ends
 
+SPLIT, MERGE, REBUCKET = "split", "merge", "rebucket"
+KINDS = frozenset((SPLIT, MERGE, REBUCKET))
 
-def split_segment(layout: SegmentLayout, segment_id: int, now_ms: int) -> SegmentLayout:
+
+@dataclass(frozen=True, slots=True)
+class Reshape:
+    """Which segments take the place of which. The children's times are those of the commit, not known before."""
+
+    kind: str
+    parent_ids: tuple[int, ...]  # by range start
+    children: tuple[SegmentInfo, ...]  # by range start; their ranges tile those of the parents
+
+    def pending(self, phase: str) -> PendingChange:
+        """It as a part of the topic's record."""
+        details = {"parents": list(self.parent_ids), "children": [c.to_json() for c in self.children]}
+        return PendingChange(self.kind, phase, details)
+
+    @classmethod
+    def of(cls, change: PendingChange) -> Reshape:
+        """Undo pending(). Raises CorruptionError naming the field."""
+        fields = Fields(f"pending {change.kind}", dict(change.details))
+        return cls(change.kind, fields.numbers("parents"), children_of(change))
+
+    def same_as(self, other: Reshape) -> bool:
+        """Whether both do the same to the same segments, whatever ids the children get."""
+        return (self.kind, self.parent_ids) == (other.kind, other.parent_ids) and [
+            (c.hash_range, c.bucket_ends) for c in self.children
+        ] == [(c.hash_range, c.bucket_ends) for c in other.children]
+
+
+def children_of(change: PendingChange) -> tuple[SegmentInfo, ...]:
+    """The segments that a pending change may have created outside the layout. Raises CorruptionError."""
+    if "children" not in change.details:
+        return ()
+    fields = Fields(f"pending {change.kind}", dict(change.details))
+    return tuple(SegmentInfo.from_json(child) for child in fields.objects("children"))
+
+
+def plan_split(layout: SegmentLayout, segment_id: int) -> Reshape:
     """An active segment's range in two halves, each with half its bucket count, one at least (SEMANTICS 2).
 
-    Raises InvalidArgumentError when it is unknown, sealed or of one hash value (SEMANTICS 5).
+    Raises InvalidArgumentError when it is unknown, sealed or of one hash value (SEMANTICS 5), or for a topic that has
+    the most segments there may be.
     """
     parent = _active(layout, segment_id, "split")
     whole = parent.hash_range
@@ -24,24 +67,26 @@ def split_segment(layout: SegmentLayout, segment_id: int, now_ms: int) -> Segmen
     middle = (whole.start + whole.end) // 2
     ends = bucket_ends(max(1, parent.bucket_count // 2))
     halves = (HashRange(whole.start, middle), HashRange(middle + 1, whole.end))
-    return _succeed(layout, [parent], [(half, ends) for half in halves], now_ms)
+    return _plan(layout, SPLIT, [parent], [(half, ends) for half in halves])
 
 
-def merge_segments(layout: SegmentLayout, first_id: int, second_id: int, now_ms: int) -> SegmentLayout:
+def plan_merge(layout: SegmentLayout, first_id: int, second_id: int) -> Reshape:
     """Two adjacent active segments as one, with the sum of their bucket counts, clamped to the maximum.
 
-    Raises InvalidArgumentError when one is unknown or sealed, or when they are not adjacent.
+    Raises InvalidArgumentError when one is unknown or sealed, or when they are identical or not adjacent.
     """
     pair = [_active(layout, i, "merged") for i in (first_id, second_id)]
+    if first_id == second_id:
+        raise InvalidArgumentError(f"segment {first_id} cannot be merged with itself; two neighbours are right")
     low, high = sorted(pair, key=lambda s: s.hash_range.start)
     if low.hash_range.end + 1 != high.hash_range.start:
         raise InvalidArgumentError(f"segments {first_id} and {second_id} are not adjacent; neighbours are right")
     ends = bucket_ends(min(BUCKETS_PER_SEGMENT_MAX, low.bucket_count + high.bucket_count))
     whole = HashRange(low.hash_range.start, high.hash_range.end)
-    return _succeed(layout, [low, high], [(whole, ends)], now_ms)
+    return _plan(layout, MERGE, [low, high], [(whole, ends)])
 
 
-def rebucket_segment(layout: SegmentLayout, segment_id: int, buckets: int, now_ms: int) -> SegmentLayout:
+def plan_rebucket(layout: SegmentLayout, segment_id: int, buckets: int) -> Reshape:
     """An active segment replaced by one of the same range with `buckets` equal buckets (PIP-486 rollover).
 
     Raises InvalidArgumentError when it is unknown or sealed, for a count out of range, or the boundaries it has.
@@ -52,7 +97,67 @@ def rebucket_segment(layout: SegmentLayout, segment_id: int, buckets: int, now_m
     ends = bucket_ends(buckets)
     if ends == parent.bucket_ends:
         raise InvalidArgumentError(f"segment {segment_id} has these {buckets} buckets already")
-    return _succeed(layout, [parent], [(parent.hash_range, ends)], now_ms)
+    return _plan(layout, REBUCKET, [parent], [(parent.hash_range, ends)])
+
+
+def _plan(
+    layout: SegmentLayout,
+    kind: str,
+    parents: Sequence[SegmentInfo],
+    heirs: Sequence[tuple[HashRange, tuple[int, ...]]],
+) -> Reshape:
+    parent_ids = tuple(p.segment_id for p in parents)
+    children = tuple(
+        SegmentInfo(child_id, hash_range, ends, layout.epoch + 1, 0, parent_ids)
+        for child_id, (hash_range, ends) in enumerate(heirs, layout.next_segment_id)
+    )
+    reshape = Reshape(kind, parent_ids, children)
+    check_size(commit(layout, reshape, 0))
+    return reshape
+
+
+def reserve(layout: SegmentLayout, reshape: Reshape, phase: str) -> SegmentLayout:
+    """The same layout, with the change pending at `phase` and the children's ids taken: they are never used again."""
+    last = max(child.segment_id for child in reshape.children)
+    return replace(layout, next_segment_id=max(layout.next_segment_id, last + 1), change=reshape.pending(phase))
+
+
+def commit(layout: SegmentLayout, reshape: Reshape, now_ms: int) -> SegmentLayout:
+    """The next layout: parents are sealed at the moment in which their heirs are born (SEMANTICS 4); none pending.
+
+    Raises CorruptionError when the parents are not there, active, or the children do not take their place.
+    """
+    epoch, segments = layout.epoch + 1, dict(layout.segments)
+    parents = [segments[i] for i in reshape.parent_ids if i in segments and segments[i].active]
+    if len(parents) != len(reshape.parent_ids) or any(c.segment_id in segments for c in reshape.children):
+        raise CorruptionError(
+            f"the pending {reshape.kind} of {list(reshape.parent_ids)} does not fit epoch {epoch - 1}"
+        )
+    moment = max(now_ms, *(p.created_at_ms for p in parents))  # the clock may have gone back
+    child_ids = tuple(child.segment_id for child in reshape.children)
+    for parent in parents:
+        segments[parent.segment_id] = replace(
+            parent, state=SegmentState.SEALED, child_ids=child_ids, sealed_at_epoch=epoch, sealed_at_ms=moment
+        )
+    for child in reshape.children:
+        segments[child.segment_id] = replace(child, created_at_epoch=epoch, created_at_ms=moment)
+    next_id = max(layout.next_segment_id, *(i + 1 for i in child_ids))
+    return replace(layout, epoch=epoch, next_segment_id=next_id, segments=segments, change=None)
+
+
+def split_segment(layout: SegmentLayout, segment_id: int, now_ms: int) -> SegmentLayout:
+    """The layout after `plan_split`. Raises InvalidArgumentError."""
+    return commit(layout, plan_split(layout, segment_id), now_ms)
+
+
+def merge_segments(layout: SegmentLayout, first_id: int, second_id: int, now_ms: int) -> SegmentLayout:
+    """The layout after `plan_merge`. Raises InvalidArgumentError."""
+    return commit(layout, plan_merge(layout, first_id, second_id), now_ms)
+
+
+def rebucket_segment(layout: SegmentLayout, segment_id: int, buckets: int, now_ms: int) -> SegmentLayout:
+    """The layout after `plan_rebucket`. Raises InvalidArgumentError."""
+    return commit(layout, plan_rebucket(layout, segment_id, buckets), now_ms)
 
 
 def prune_segment(layout: SegmentLayout, segment_id: int) -> SegmentLayout:
@@ -76,6 +181,8 @@ def prune_segment(layout: SegmentLayout, segment_id: int) -> SegmentLayout:
 
 
 def _active(layout: SegmentLayout, segment_id: int, verb: str) -> SegmentInfo:
+    if type(segment_id) is not int:
+        raise InvalidArgumentError(f"segment id {segment_id!r:.80} is not an integer; one of the active ones is right")
     info = layout.segments.get(segment_id)
     if info is None:
         raise InvalidArgumentError(f"segment {segment_id} cannot be {verb}: it is not in the layout")
@@ -83,24 +190,3 @@ def _active(layout: SegmentLayout, segment_id: int, verb: str) -> SegmentInfo:
         since = info.sealed_at_epoch
         raise InvalidArgumentError(f"segment {segment_id} cannot be {verb}: it is sealed since epoch {since}")
     return info
-
-
-def _succeed(
-    layout: SegmentLayout,
-    parents: Sequence[SegmentInfo],
-    heirs: Sequence[tuple[HashRange, tuple[int, ...]]],
-    now_ms: int,
-) -> SegmentLayout:
-    """Seal the parents at the moment in which their heirs are born (SEMANTICS 4)."""
-    epoch, first_id = layout.epoch + 1, layout.next_segment_id
-    moment = max(now_ms, *(p.created_at_ms for p in parents))  # the clock may have gone back
-    parent_ids = tuple(p.segment_id for p in parents)
-    child_ids = tuple(range(first_id, first_id + len(heirs)))
-    segments = dict(layout.segments)
-    for parent in parents:
-        segments[parent.segment_id] = replace(
-            parent, state=SegmentState.SEALED, child_ids=child_ids, sealed_at_epoch=epoch, sealed_at_ms=moment
-        )
-    for child_id, (hash_range, ends) in zip(child_ids, heirs, strict=True):
-        segments[child_id] = SegmentInfo(child_id, hash_range, ends, epoch, moment, parent_ids)
-    return replace(layout, epoch=epoch, next_segment_id=first_id + len(heirs), segments=segments)
