@@ -23,12 +23,24 @@ class SegmentSpec:
     name: SegmentName
     durability: str
     bucket_ends: tuple[int, ...]  # inclusive, rising, the last is 65535
+    sealed: bool = False  # the layout says so: that was durable before it did
 
 
 def segment_spec(topic: TopicName, layout: SegmentLayout, segment: SegmentInfo) -> SegmentSpec:
     """The spec of one of a topic's segments."""
     name = topic.segment(segment.hash_range, segment.segment_id)
-    return SegmentSpec(name, layout.durability, segment.bucket_ends)
+    return SegmentSpec(name, layout.durability, segment.bucket_ends, sealed=not segment.active)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerStatistics:
+    """One consumer attached to one segment. Rates are per second."""
+
+    name: str
+    mode: str  # "exclusive" or "queue"
+    unacknowledged: int = 0  # messages it was sent and has not acknowledged
+    msg_rate_out: float = 0.0
+    bytes_rate_out: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +51,7 @@ class SubscriptionStatistics:
     consumers: int = 0
     msg_rate_out: float = 0.0
     bytes_rate_out: float = 0.0
+    members: tuple[ConsumerStatistics, ...] = ()  # the consumers, in the order in which they came
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +64,7 @@ class SegmentStatistics:
     producers: int = 0
     msg_rate_in: float = 0.0
     bytes_rate_in: float = 0.0
+    sealed: bool = False  # as its owner has it; a crash may leave it ahead of the layout
     subscriptions: Mapping[str, SubscriptionStatistics] = field(default_factory=dict)
 
 

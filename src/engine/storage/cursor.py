@@ -103,6 +103,11 @@ class Cursor:
         """Offsets acknowledged above the position."""
         return len(self._acked)
 
+    @property
+    def unsaved(self) -> bool:
+        """Whether something acknowledged is not known to be saved, so that nobody may rely on it."""
+        return self._dirty or self._task is not None
+
     def is_acked(self, offset: int) -> bool:
         """Whether the message at an offset is acknowledged."""
         return offset < self._position or offset in self._acked

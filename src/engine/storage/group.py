@@ -101,3 +101,12 @@ class Group:
             if not future.done():
                 future.set_exception(type(error)(*error.args))
         self.waiters = []
+
+
+def join_fresh(data: memoryview, claims: list[log.Claim]) -> tuple[memoryview, list[log.Claim]]:
+    """Only the entries that are new, in a buffer of their own."""
+    out = bytearray()
+    for claim in claims:
+        start, claim.position = claim.position, len(out)
+        out += data[start : start + claim.size]
+    return memoryview(out), claims

@@ -1,9 +1,12 @@
-"""Which files of a segment may go: a decision, nothing is done here."""
+"""Which files of a segment may go, and letting them go."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from engine.aio.workers import run
+from engine.storage.config import storage_error
+from engine.storage.context import Context
 from engine.storage.logfile import LogFile
 
 
@@ -30,3 +33,14 @@ def files_to_delete(
             break
         doomed.append(file)
     return doomed
+
+
+async def delete_files(context: Context, files: list[LogFile], doomed: Sequence[LogFile]) -> None:
+    """Take them out of `files`, then from the disk, the oldest first. Raises StorageError."""
+    for file in doomed:
+        files.remove(file)
+        context.handles.retire(file)
+        try:
+            await run(context.workers, lambda f=file: f.delete(context.disk))  # type: ignore[misc]
+        except OSError as e:
+            raise storage_error(e, file.path) from e

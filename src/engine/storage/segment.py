@@ -11,6 +11,7 @@ from typing_extensions import Buffer
 from engine._native import log
 from engine._native.hashing import xxh64
 from engine._native.log import Claim
+from engine.aio.turns import Turns
 from engine.aio.workers import run
 from engine.errors import (
     AlreadyClosedError,
@@ -24,11 +25,11 @@ from engine.storage.commit import Committer
 from engine.storage.config import storage_error
 from engine.storage.context import Context, SegmentStatistics
 from engine.storage.format import State
-from engine.storage.group import Appended, Group
+from engine.storage.group import Appended, Group, join_fresh
 from engine.storage.logfile import Block, LogFile, SyncFailed, new_opening
 from engine.storage.reader import Reader
 from engine.storage.recovery import Recovered, name_crc, save_inherited
-from engine.storage.retention import files_to_delete
+from engine.storage.retention import delete_files, files_to_delete
 from engine.storage.tail import Piece
 
 _log = logging.getLogger("engine.storage")
@@ -52,8 +53,9 @@ class Segment:
         self.sealed = recovered.sealed
         self.failed: EngineError | None = None
         self.term = max(term, recovered.term)
-        self._sealing = False
+        self._seals = 0  # under way: no append gets in
         self._seal_confirmed = False  # by this process
+        self._turns = Turns()  # sealing, closing and inheriting never overlap
         self._closed = False
         # What is in it.
         self._files = recovered.files
@@ -67,6 +69,11 @@ class Segment:
         self._duplicates = 0
 
     # Where it stands
+
+    @property
+    def sealing(self) -> bool:
+        """Whether it is being sealed right now."""
+        return self._seals > 0
 
     @property
     def first_offset(self) -> int:
@@ -127,7 +134,7 @@ class Segment:
         return future
 
     def _check_open(self, term: int | None) -> None:
-        if self.sealed or self._sealing:
+        if self.sealed or self._seals:
             raise SegmentSealedError(f"{self.name} is sealed")
         if self._closed:
             raise AlreadyClosedError(f"{self.name} is closed")
@@ -149,7 +156,7 @@ class Segment:
             self._acknowledge_duplicates(future, places)
             return
         if len(fresh) < len(claims):
-            data, fresh = _join(data, fresh)
+            data, fresh = join_fresh(data, fresh)
         time_ms = self._time_ms = max(self._time_ms, self._context.clock.time_ms())
         start = self._commit.next_offset
         group = self._commit.add(data, fresh, self.term, time_ms)
@@ -258,6 +265,9 @@ class Segment:
         """Take over what parents know of producers, durably; before the first append. Idempotent."""
         for snapshot in snapshots:
             self._dedup.load(snapshot, from_parent=True)
+        await self._turns.take(self._save_inherited)
+
+    async def _save_inherited(self) -> None:
         image = self._dedup.inherited_snapshot()
         try:
             await run(self._context.workers, lambda: save_inherited(self._context.disk, self.directory, image))
@@ -279,14 +289,18 @@ class Segment:
             return self.durable_offset
         if self._closed:
             raise AlreadyClosedError(f"{self.name} is closed")
-        self._sealing = True
-        try:
-            await (self._commit.confirm() if self.sealed else self._commit.finish(State.SEALED))
-            self.sealed = self._seal_confirmed = True
-        finally:
-            self._sealing = False
-        self._wake()
+        self._seals += 1  # from this moment on, not from that in which its turn comes
+        await self._turns.take(self._seal)
         return self.durable_offset
+
+    async def _seal(self) -> None:
+        try:
+            if not self._seal_confirmed:
+                await (self._commit.confirm() if self.sealed else self._commit.finish(State.SEALED))
+                self.sealed = self._seal_confirmed = True
+        finally:
+            self._seals -= 1
+        self._wake()
 
     async def close(self) -> None:
         """Finish what was appended, close the files in order. Idempotent. Never raises: what is durable stays so."""
@@ -294,7 +308,7 @@ class Segment:
             return
         self._closed = True
         try:
-            await self._close_file()
+            await self._turns.take(self._close_file)
         except EngineError as e:
             _log.warning("%s: not closed in order (%s); the next open reads its last file", self.name, e)
         except OSError as e:
@@ -338,13 +352,7 @@ class Segment:
             retention_ms=config.retention_ms if retention_ms == -1 else retention_ms,
             retention_bytes=config.retention_bytes if retention_bytes == -1 else retention_bytes,
         )
-        for file in doomed:
-            self._files.remove(file)
-            self._context.handles.retire(file)
-            try:
-                await run(self._context.workers, lambda f=file: f.delete(self._context.disk))  # type: ignore[misc]
-            except OSError as e:
-                raise storage_error(e, file.path) from e
+        await delete_files(self._context, self._files, doomed)
         return len(doomed)
 
     # What group commit asks and tells (commit.Owner)
@@ -385,15 +393,6 @@ class Segment:
         self.failed = error
         _log.critical("%s: %s", self.name, error)
         self._wake()
-
-
-def _join(data: memoryview, claims: list[Claim]) -> tuple[memoryview, list[Claim]]:
-    """Only the entries that are new, in a buffer of their own."""
-    out = bytearray()
-    for claim in claims:
-        start, claim.position = claim.position, len(out)
-        out += data[start : start + claim.size]
-    return memoryview(out), claims
 
 
 __all__ = ["Appended", "Block", "Context", "Segment", "SegmentStatistics"]

@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import itertools
 import random
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from engine._native.hashing import xxh64
 from engine.aio.workers import Submits, Workers, as_workers, run
@@ -212,6 +212,21 @@ class SegmentStore:
 
         return [SegmentName.parse(text) for text in await self._run(work, self._root)]
 
+    async def exists(self, name: SegmentName) -> bool:
+        """Whether the segment has files, and is not half deleted. Reads a directory only."""
+        if name in self._segments:
+            return True
+        directory = self.directory(name)
+        names = await self._run(lambda: self._disk.list(directory), directory)
+        return DELETED not in names and any(n.endswith(SUFFIX) for n in names)
+
+    async def everything(self) -> dict[TopicName, Sequence[SegmentName]]:
+        """All directories of segments, also empty and half deleted ones. Reads directories only.
+
+        Topics with a name so long that the directory's does not say it are left out, as is what is no segment's.
+        """
+        return await self._run(lambda: _spelled(self._disk, self._root), self._root)
+
     async def list(self, topic: TopicName) -> list[SegmentName]:
         """The segments of a topic that have files, by id."""
         directory = self._topic_directory(topic)
@@ -252,6 +267,36 @@ def _encode(part: str) -> str:
 
 def _spell(topic: TopicName, descriptor: str) -> str:
     return f"{SEGMENT_SCHEME}{topic.tenant}/{topic.namespace}/{topic.local}/{descriptor}"
+
+
+def _spelled(disk: Disk, root: str) -> dict[TopicName, Sequence[SegmentName]]:
+    found: dict[TopicName, Sequence[SegmentName]] = {}
+    for tenant, namespace, local in _topic_places(disk, root):
+        if "~" not in f"{tenant}{namespace}{local}":
+            topic = TopicName(unquote(tenant), unquote(namespace), unquote(local))
+            inside = _names_in(disk, f"{root}/{tenant}/{namespace}/{local}")
+            found[topic] = list(_segments_in(topic, inside))
+    return found
+
+
+def _topic_places(disk: Disk, root: str) -> Iterator[tuple[str, str, str]]:
+    for tenant in _names_in(disk, root):
+        for namespace in _names_in(disk, f"{root}/{tenant}"):
+            for local in _names_in(disk, f"{root}/{tenant}/{namespace}"):
+                yield tenant, namespace, local
+
+
+def _names_in(disk: Disk, path: str) -> list[str]:
+    try:
+        return disk.list(path)
+    except NotADirectoryError:
+        return []  # not ours
+
+
+def _segments_in(topic: TopicName, descriptors: Iterable[str]) -> Iterator[SegmentName]:
+    for descriptor in descriptors:
+        with contextlib.suppress(InvalidArgumentError):
+            yield SegmentName.parse(_spell(topic, descriptor))
 
 
 def _delete(disk: Disk, directory: str) -> None:

@@ -1,0 +1,36 @@
+"""`Turns`: work that is done one after the other, each to its end, also when whoever waits for it gives up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Turns:
+    """Loop thread only. Holds its tasks, since asyncio does not."""
+
+    __slots__ = ("_last",)
+
+    def __init__(self) -> None:
+        self._last: asyncio.Task[Any] | None = None
+
+    async def take(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Do it after all that was given before. Cancelling the caller does not cancel the work."""
+        task = self._last = asyncio.ensure_future(_after(self._last, work))
+        task.add_done_callback(_seen)
+        return await asyncio.shield(task)
+
+
+async def _after(previous: asyncio.Task[Any] | None, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    if previous is not None and not previous.done():
+        await asyncio.wait([previous])
+    return await work()
+
+
+def _seen(task: asyncio.Task[Any]) -> None:
+    """Nobody may be left to look at the error."""
+    if not task.cancelled():
+        task.exception()
