@@ -257,17 +257,24 @@ def close_consumer(connection: Connection, header: Header, payload: memoryview) 
 
 def segment_offset(connection: Connection, header: Header, payload: memoryview) -> None:
     """SEGMENT_OFFSET."""
-    connection.start(header["request_id"], _segment_offset(connection, header["topic"], header["at"]))
+    work = _segment_offset(connection, header["topic"], header["at"], header.get("subscription"))
+    connection.start(header["request_id"], work)
 
 
-async def _segment_offset(connection: Connection, topic: str, at: str | int) -> dict[str, Any]:
-    segment = (await _host(connection, topic)).segment
+async def _segment_offset(
+    connection: Connection, topic: str, at: str | int, subscription: str | None
+) -> dict[str, Any]:
+    hosted = await _host(connection, topic)
+    segment = hosted.segment
     if isinstance(at, int):
         offset = await segment.offset_at(at)
     else:
         earliest = InitialPosition.parse(at) is InitialPosition.EARLIEST
         offset = segment.first_offset if earliest else segment.durable_offset
-    return {"offset": offset, "first": segment.first_offset, "end": segment.durable_offset}
+    found = {"offset": offset, "first": segment.first_offset, "end": segment.durable_offset}
+    if subscription is not None:
+        found["acknowledged"] = await connection.broker.hosting.acknowledged(hosted, [subscription])
+    return found
 
 
 # -- all of them -------------------------------------------------------------------------------------------------------

@@ -183,7 +183,8 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
     # From a client: -> SUCCESS. From a broker: the attachment has ended (`code`); no request_id.
     _C.CLOSE_CONSUMER: {"request_id": _OPT_INT, "consumer_id": int, "code": _OPT_INT, "message": _OPT_STR},
     # -> SUCCESS {"offset": int, "first": int, "end": int}. `at`: "earliest" | "latest" | milliseconds.
-    _C.SEGMENT_OFFSET: {"request_id": int, "topic": str, "at": (str, int)},
+    # With a `subscription`, also "acknowledged": the offset below which it has acknowledged everything.
+    _C.SEGMENT_OFFSET: {"request_id": int, "topic": str, "at": (str, int), "subscription": _OPT_STR},
 }
 
 
