@@ -3,16 +3,19 @@
 Entries leave the queue in order, travel in SEND frames (several to a frame), and are answered in the same order.
 Whatever ends the attachment (a lost connection, a segment that moved) puts the entries in flight back to the head of
 the queue, and the next attachment sends them again; the broker knows them by producer name and sequence (SEMANTICS
-23, 24).
+23, 24). A lane whose segment was sealed retires: it sends nothing more, waits for what is still answered, and hands the
+rest to its successors, which wait for that before they send (see succession.py).
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from engine._native.batcher import SealedEntry
+from engine.aio.backoff import Backoff
+from engine.client.backlog import ATTEMPTS_MAX, Backlog
 from engine.client.connection import Connection
 from engine.client.ledger import Ledger
 from engine.client.pool import Pool
@@ -29,16 +32,16 @@ from engine.errors import (
     NotOwnerError,
     ProducerBusyError,
     ProtocolError,
+    SegmentSealedError,
     TimeoutError,
 )
-from engine.limits import MIB
 from engine.wire.commands import Command
 
 log = logging.getLogger(__name__)
 
-SEND_FRAME_BYTES = 1 * MIB
-ATTEMPTS_MAX = 10  # of one entry against a stale layout
-LAYOUT_WAIT_S = 1.0
+# Between attempts at a sealed segment whose successors are not known yet: the layout's arrival ends the wait.
+SEALED_S_FIRST = 0.1
+SEALED_S_MAX = 5.0
 
 # A SEND_ERROR of these is about one entry; any other ends the attachment.
 _ABOUT_ONE_ENTRY = (MessageTooLargeError, CorruptionError, InvalidArgumentError)
@@ -58,8 +61,8 @@ class LaneOwner(Protocol):
     def receipts_came(self) -> None:
         """The ledger has just been told of receipts."""
 
-    def lane_sealed(self, lane: Lane) -> None:
-        """The lane's segment is sealed for good: its queue must go elsewhere."""
+    def lane_retiring(self) -> None:
+        """Something happened to a lane that is retired: it may have heard all that it will hear."""
 
     def lane_fatal(self, error: EngineError) -> None:
         """The producer as a whole cannot go on."""
@@ -71,8 +74,14 @@ class Lane:
     def __init__(self, owner: LaneOwner, segment: SegmentView) -> None:
         self.segment = segment
         self.last_sequence = -1  # durable in the segment, as the owner said at the last attachment
-        self.queue: deque[SealedEntry] = deque()
-        self.in_flight: deque[SealedEntry] = deque()
+        self.backlog = Backlog(owner)
+        # Reshaping. Nothing is sent while `held`.
+        self.waits_for: set[Lane] = set()
+        self.retired = False
+        self.held = False
+        self.eager = False  # attach now, somebody will want to send
+        self.used = False  # was attached once
+        self._claims_left = 0  # how often a claim that meets another's is made again
         self._owner = owner
         self._connection: Connection | None = None
         self._producer_id = 0
@@ -86,28 +95,50 @@ class Lane:
         """Send what is queued, as far as the connection takes it; attach first where there is no attachment."""
         connection = self._connection
         if connection is None:
-            if self.queue:
+            if self._needed:
                 self._start_attaching()
             return
-        queue = self.queue
-        while queue and connection.writable:
-            entries = self._next_frame()
+        if self.held:
+            return
+        backlog = self.backlog
+        while backlog.queue and connection.writable:
+            entries = backlog.next_frame()
             if entries:
                 header = {"producer_id": self._producer_id, "entries": len(entries)}
                 connection.stream.send(Command.SEND, header, [e.data for e in entries])
-                self.in_flight.extend(entries)
+                backlog.in_flight.extend(entries)
 
-    def _next_frame(self) -> list[SealedEntry]:
-        """The head of the queue, at most a frame full, without what has run out of time."""
-        queue, ledger = self.queue, self._owner.ledger
-        entries: list[SealedEntry] = []
-        size = 0
-        while queue and (not entries or size + len(queue[0].data) <= SEND_FRAME_BYTES):
-            entry = queue.popleft()
-            if entry in ledger:
-                entries.append(entry)
-                size += len(entry.data)
-        return entries
+    # -- reshaping -------------------------------------------------------------------------------------------
+
+    def succeed(self, predecessors: Iterable[Lane]) -> None:
+        """Hold what comes until these have handed on what they have; attach meanwhile where it will be of use."""
+        self.waits_for = set(predecessors)
+        self.held = bool(self.waits_for)
+        self.eager = any(lane.used or lane.backlog for lane in self.waits_for)
+        self._claims_left = ATTEMPTS_MAX
+
+    def retire(self) -> None:
+        """The segment takes no more messages: send none."""
+        self.retired = self.held = True
+
+    @property
+    def has_heard_all(self) -> bool:
+        """Whether a retired lane may hand on what it has: nothing comes before that, nothing is still answered."""
+        return not self.waits_for and self.backlog.is_answered()
+
+    def surrender(self) -> list[SealedEntry]:
+        """End the attachment; everything that was not answered, in order."""
+        self.backlog.in_flight.clear()  # out of time, all of it
+        self._close_attachment()
+        return self.backlog.take_unsent()
+
+    def let_go(self, predecessor: Lane) -> None:
+        """A predecessor has handed on everything; after the last one what it left goes out."""
+        self.waits_for.discard(predecessor)
+        if not self.waits_for and not self.retired:
+            self.backlog.join()
+            self.held = False
+            self.transmit()
 
     # -- Attached --------------------------------------------------------------------------------------------
 
@@ -130,12 +161,11 @@ class Lane:
     def connection_lost(self, error: EngineError) -> None:
         """Everything in flight is sent again over the next connection."""
         self._connection = None
-        self._requeue()
-        if self._needed:
-            self._start_attaching()
+        self.backlog.requeue()
+        self._go_on()
 
     def _receipt(self, sequences: list[int], offsets: list[int]) -> None:
-        in_flight = self.in_flight
+        in_flight = self.backlog.in_flight
         entries: list[SealedEntry] = []
         for sequence in sequences:
             if not in_flight or in_flight[0].first_sequence != sequence:
@@ -145,101 +175,107 @@ class Lane:
             entries.append(in_flight.popleft())
         self._owner.ledger.acknowledge(entries, offsets)
         self._owner.receipts_came()
+        if self.retired:
+            self._owner.lane_retiring()
 
     def _out_of_step(self, sequence: int) -> None:
         """A receipt for what is not next in flight: the connection is of no use any more."""
-        waiting = self.in_flight[0].first_sequence if self.in_flight else None
+        in_flight = self.backlog.in_flight
+        waiting = in_flight[0].first_sequence if in_flight else None
         log.error("%s: receipt for sequence %s, expected %s", self.segment.name, sequence, waiting)
         if self._connection is not None:
             self._connection.fail(ProtocolError(f"receipt for sequence {sequence}, expected {waiting}"))
 
     def _refused(self, sequence: int, error: EngineError) -> None:
         """One entry was refused; unless the error is about it alone, so was everything after it."""
+        backlog = self.backlog
         if isinstance(error, _ABOUT_ONE_ENTRY):
-            refused = [e for e in self.in_flight if e.first_sequence == sequence]
+            refused = [e for e in backlog.in_flight if e.first_sequence == sequence]
             for entry in refused:
-                self.in_flight.remove(entry)
+                backlog.in_flight.remove(entry)
             self._owner.ledger.fail(refused, error)
+            if self.retired:
+                self._owner.lane_retiring()
             return
-        if not self.in_flight:
+        if not backlog.in_flight:
             return
         self._close_attachment()
         if error.layout_stale or isinstance(error, NotFoundError):
             self._ended(error)
             return
-        entries = list(self.in_flight)
-        self.in_flight.clear()
+        entries = list(backlog.in_flight)
+        backlog.in_flight.clear()
         at = next((i for i, e in enumerate(entries) if e.first_sequence == sequence), 0)
-        self.queue.extendleft(reversed(entries[:at]))  # not answered, not refused: sent again
+        backlog.queue.extendleft(reversed(entries[:at]))  # not answered, not refused: sent again
         self._owner.ledger.fail(entries[at:], error)
         if isinstance(error, _FATAL):
             self._owner.lane_fatal(error)
-        else:
+        elif not self.retired:
             self.transmit()
+        if self.retired:
+            self._owner.lane_retiring()
 
     def _ended(self, error: EngineError) -> None:
         """The owner ended the attachment."""
         stale = error.layout_stale or isinstance(error, NotFoundError)
-        self._requeue(count_attempt=stale)
+        self.backlog.requeue()
+        if stale:
+            self.backlog.count_attempt(self.segment.name)
         if not stale and not isinstance(error, ConnectError | AlreadyClosedError):
             self.fail_queued(error)
             if isinstance(error, _FATAL):
                 self._owner.lane_fatal(error)
+            if self.retired:
+                self._owner.lane_retiring()
             return
-        if self._needed:
-            self._start_attaching(stale=stale)
+        self._go_on(error if stale else None)
 
-    def _requeue(self, *, count_attempt: bool = False) -> None:
-        """Put what is in flight back to the head of the queue; fail what was refused too often."""
-        if self.in_flight:
-            self.queue.extendleft(reversed(self.in_flight))
-            self._owner.ledger.entries_resent += len(self.in_flight)
-            self.in_flight.clear()
-        if count_attempt:
-            self._count_attempt()
-
-    def _count_attempt(self) -> None:
-        worn = []
-        for entry in self.queue:
-            entry.attempts += 1
-            if entry.attempts >= ATTEMPTS_MAX:
-                worn.append(entry)
-        if worn:
-            self.queue = deque(e for e in self.queue if e.attempts < ATTEMPTS_MAX)
-            text = f"{self.segment.name}: not written in {ATTEMPTS_MAX} attempts, the topic's layout kept changing"
-            self._owner.ledger.fail(worn, TimeoutError(text))
+    def _go_on(self, stale: EngineError | None = None) -> None:
+        """The attachment is gone: make another one where there is need."""
+        if self.retired:
+            self._owner.lane_retiring()
+        elif self._needed:
+            self._start_attaching(stale)
 
     def fail_queued(self, error: Exception) -> None:
         """Fail everything in this lane."""
-        entries = [*self.in_flight, *self.queue]
-        self.in_flight.clear()
-        self.queue.clear()
-        self._owner.ledger.fail(entries, error)
+        self._owner.ledger.fail(self.backlog.take(), error)
 
     @property
     def _needed(self) -> bool:
         """Whether there must be an attachment: to send something, or to hold a claim to exclusive access."""
-        return not self._closed and (bool(self.queue) or self._owner.access_mode != "shared")
+        if self._closed or self.retired:
+            return False
+        return bool(self.backlog) or self.eager or self._owner.access_mode != "shared"
 
     # -- attaching -------------------------------------------------------------------------------------------
 
-    def _start_attaching(self, *, stale: bool = False) -> None:
+    @property
+    def attached(self) -> bool:
+        """Whether the owner of the segment knows this producer."""
+        return self._connection is not None
+
+    def _start_attaching(self, stale: EngineError | None = None) -> None:
         if not self._attaching and not self._closed:
             self._attaching = True
             self._owner.pool.tasks.spawn(self._attach_in_background(stale), name=f"attach {self.segment.name}")
 
-    async def _attach_in_background(self, stale: bool) -> None:
+    async def _attach_in_background(self, stale: EngineError | None) -> None:
         """Attach, as often as it takes, while there is something to send; errors that do not pass fail the queue."""
-        backoff = self._owner.pool.retry_delays()
+        pool = self._owner.pool
+        backoff = pool.retry_delays()
+        sealed = Backoff(pool.options.rng, initial=SEALED_S_FIRST, maximum=SEALED_S_MAX)
         try:
             while self._needed:
-                if stale and not await self._wait_layout(backoff.next()):
-                    return
+                if stale is not None:
+                    pauses = sealed if isinstance(stale, SegmentSealedError) else backoff
+                    if not await self._wait_layout(pauses.next()):
+                        return
                 try:
                     await self.attach()
                     return
                 except EngineError as e:
-                    stale = not isinstance(e, ConnectError | TimeoutError)
+                    stale = None if isinstance(e, ConnectError | TimeoutError) else e
                     if not self._survives(e):
                         return
         finally:
@@ -248,36 +284,29 @@ class Lane:
     def _survives(self, error: EngineError) -> bool:
         """Whether to attach again after this; if not, its consequences."""
         if error.layout_stale or isinstance(error, NotFoundError):
-            self._count_attempt()
+            self.backlog.count_attempt(self.segment.name)
             return True
         if isinstance(error, ConnectError | TimeoutError):
-            self._drop_expired()
+            self.backlog.drop_expired()
+            return True
+        if isinstance(error, ProducerBusyError) and self._claims_left:
+            self._claims_left -= 1  # a newcomer, who fails at the next segment and goes
             return True
         self.fail_queued(error)
         if isinstance(error, _FATAL):
             self._owner.lane_fatal(error)
         return False
 
-    def _drop_expired(self) -> None:
-        ledger = self._owner.ledger
-        self.queue = deque(e for e in self.queue if e in ledger)
-
     async def _wait_layout(self, delay: float) -> bool:
-        """Wait for a newer layout or `delay` seconds; False when the segment no longer takes messages or the topic is
-        gone.
-        """
+        """Wait for a newer layout or `delay` seconds; False when the segment has retired or the topic is gone."""
         session = self._owner.session
-        try:
-            await session.wait_newer(session.layout.epoch, min(delay, LAYOUT_WAIT_S))
-        except EngineError as e:
-            self.fail_queued(e)
-            return False
-        segment = session.layout.segments.get(self.segment.segment_id)
-        if segment is None or not segment.active:
-            self._owner.lane_sealed(self)
-            return False
-        self.segment = segment
-        return True
+        if not self.retired:
+            try:
+                await session.wait_newer(session.layout.epoch, delay)
+            except EngineError as e:
+                self.fail_queued(e)
+                return False
+        return not self.retired
 
     async def attach(self) -> None:
         """One attempt: PRODUCER at the segment's owner, then send what is queued. Raises what the broker answers."""
@@ -288,9 +317,9 @@ class Lane:
             "producer_id": producer_id,
             "topic": self.segment.name,
             "producer_name": owner.name,
-            "access_mode": owner.access_mode,
+            "access_mode": self._access,
         }
-        timeout = None if owner.access_mode == "wait_for_exclusive" else owner.pool.options.operation_timeout
+        timeout = None if self._access == "wait_for_exclusive" else owner.pool.options.operation_timeout
         self._ended_id = 0  # ids repeat from connection to connection
         connection.attach(producer_id, self)
         try:
@@ -300,7 +329,8 @@ class Lane:
             if not isinstance(e, EngineError) or isinstance(e, TimeoutError):
                 self._say_close(connection, producer_id)
             raise
-        if self._closed:
+        if self._closed or self.retired:
+            connection.detach(producer_id)
             self._say_close(connection, producer_id)
             return
         if connection.lost is not None:  # right behind the answer; connection_lost() left it to this attempt
@@ -309,8 +339,15 @@ class Lane:
             connection.detach(producer_id)
             raise NotOwnerError(f"{self.segment.name}: the attachment ended as it began")
         self._connection, self._producer_id = connection, producer_id
+        self.used, self.eager, self._claims_left = True, False, 0
         self.last_sequence = answer["last_sequence"]
         self.transmit()
+
+    @property
+    def _access(self) -> str:
+        """A claim to a successor's segment is renewed, not made: it neither waits nor drives anybody out."""
+        mode = self._owner.access_mode
+        return "exclusive" if self._claims_left and mode != "shared" else mode
 
     def _detach(self) -> None:
         """Forget the attachment; frames that are still under way for it are dropped."""

@@ -1,6 +1,7 @@
 """What one producer has sent and not seen answered: who waits for it, until when, and how much room it takes.
 
-An entry enters when it is sealed and leaves exactly once: acknowledged, failed, or out of time.
+An entry enters when it is sealed and leaves exactly once: acknowledged, failed, or out of time. One that was re-split
+keeps its place until the last of its pieces has left.
 """
 
 from __future__ import annotations
@@ -50,15 +51,20 @@ class Ledger:
         send_timeout: float,
         pending_bytes_max: int,
         on_error: Callable[[Exception], object] | None,
+        on_expired: Callable[[], object] = lambda: None,
     ) -> None:
         self._batcher = batcher
         self._make_id = partial(MessageId, topic=topic)
         self._send_timeout = send_timeout
         self._room_bytes = int(pending_bytes_max * ROOM_SHARE)
         self._on_error = on_error
+        self._on_expired = on_expired
         self._loop = asyncio.get_running_loop()
         # Entry -> (ordinal, deadline). In order of both, since neither ever falls.
         self._outstanding: dict[SealedEntry, tuple[int, float]] = {}
+        # Of entries that were re-split: piece -> entry, entry -> the pieces that are still on their way.
+        self._origins: dict[SealedEntry, SealedEntry] = {}
+        self._pieces: dict[SealedEntry, dict[SealedEntry, None]] = {}
         self._ordinal = 0
         self._flushes: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._room: deque[asyncio.Future[None]] = deque()
@@ -76,7 +82,7 @@ class Ledger:
         return len(self._outstanding)
 
     def __contains__(self, entry: SealedEntry) -> bool:
-        return entry in self._outstanding
+        return entry in self._outstanding or entry in self._origins
 
     def enter(self, entries: Iterable[SealedEntry]) -> None:
         """From now on these are on their way."""
@@ -90,13 +96,23 @@ class Ledger:
         if self._sweep is None and self._outstanding:
             self._sweep = self._loop.call_at(deadline, self._expire)
 
+    def replace(self, entry: SealedEntry, pieces: Sequence[SealedEntry]) -> None:
+        """From now on these are on their way in its stead; its place in the order and its deadline are theirs."""
+        origin = self._origins.pop(entry, entry)
+        group = self._pieces.setdefault(origin, {})
+        group.pop(entry, None)
+        for piece in pieces:
+            group[piece] = None
+            self._origins[piece] = origin
+        self.entries_resent += len(pieces)
+
     # -- leaving ---------------------------------------------------------------------------------------------
 
     def acknowledge(self, entries: Sequence[SealedEntry], offsets: Sequence[int]) -> None:
         """The broker has these durable at these first offsets (-1: a duplicate whose offset it no longer knows)."""
         freed = messages = 0
         for entry, first_offset in zip(entries, offsets, strict=True):
-            if self._outstanding.pop(entry, None) is None:
+            if self._outstanding.pop(entry, None) is None and not self._piece_left(entry):
                 continue  # out of time before; its waiters know
             freed += entry.pending
             messages += entry.count
@@ -116,7 +132,7 @@ class Ledger:
         freed = messages = 0
         unheard = False
         for entry in entries:
-            if self._outstanding.pop(entry, None) is None:
+            if self._outstanding.pop(entry, None) is None and not self._piece_left(entry):
                 continue
             freed += entry.pending
             messages += entry.count
@@ -128,9 +144,16 @@ class Ledger:
         self.messages_failed += messages
         self._left(freed, messages, error if unheard else None)
 
-    def fail_all(self, error: Exception) -> None:
-        """Everything on its way fails."""
-        self.fail(list(self._outstanding), error)
+    def _piece_left(self, piece: SealedEntry) -> bool:
+        """Whether it was a piece that was still on its way; with the last one the whole entry leaves."""
+        origin = self._origins.pop(piece, None)
+        if origin is None:
+            return False
+        group = self._pieces[origin]
+        del group[piece]
+        if not group:
+            del self._pieces[origin], self._outstanding[origin]
+        return True
 
     def _left(self, freed: int, messages: int, unheard: Exception | None = None) -> None:
         """Entries have left; `unheard` is what befell messages that nobody waits for."""
@@ -151,14 +174,15 @@ class Ledger:
         """One timer per producer: fail what is past its deadline, come back for the next."""
         now = self._loop.time()
         self._sweep = None
-        late = []
+        late: list[SealedEntry] = []
         for entry, (_, deadline) in self._outstanding.items():
             if deadline > now:
                 self._sweep = self._loop.call_at(deadline, self._expire)
                 break
-            late.append(entry)
+            late += self._pieces.get(entry, (entry,))
         if late:
             self.fail(late, TimeoutError(f"not acknowledged within {self._send_timeout:g} s; the outcome is unknown"))
+            self._on_expired()
 
     def stop(self) -> None:
         """No timer after this."""

@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import math
 from collections.abc import Callable, Sequence
 
 from engine._native import entry as native_entry
 from engine._native.batcher import Batcher, SealedEntry
 from engine._native.hashing import MURMUR3, XXH64
-from engine.client.compression import Compressor, compressor
+from engine.client.compression import compressor
 from engine.client.lane import Lane
 from engine.client.ledger import Ledger
 from engine.client.options import ProducerOptions
 from engine.client.pool import Pool, call_threadsafe
+from engine.client.succession import Succession
 from engine.client.topic import TopicLayout, TopicSession, persist
-from engine.errors import EngineError, ProtocolError, TimeoutError, UnsupportedError
+from engine.errors import EngineError, ProtocolError, TimeoutError
 from engine.model.names import TopicName
 
 KEY_HASHES = {"xxh64": XXH64, "murmur3": MURMUR3}
+WAIT = "wait_for_exclusive"
+NEWCOMER_S = 0.2  # who holds a topic claims the segments of a new layout before who wants to
 
 
 class Outbox:
@@ -44,7 +48,9 @@ class Outbox:
         self._loop = asyncio.get_running_loop()
 
         self.failure: EngineError | None = None  # why it takes nothing more
-        self._lanes: dict[int, Lane] = {}
+        self._succession = Succession(self, self._compress)
+        self._lanes = self._succession.lanes
+        self._shape: object = None  # of the layout that messages are routed by
         self._started = False
         # What is scheduled already.
         self.pumping = False
@@ -60,16 +66,12 @@ class Outbox:
         durable.
         """
         options = self._options
-        layout = await self.session.open()
+        await self.session.open()
         try:
-            lanes = [Lane(self, segment) for segment in layout.active]
-            self._lanes = {lane.segment.segment_id: lane for lane in lanes}
             if options.name is not None or options.access_mode != "shared":
-                for lane in lanes:
-                    await persist(
-                        self.pool, lane.attach, self.pool.options.operation_timeout, f"attaching to {lane.segment.name}"
-                    )
-            last = max((lane.last_sequence for lane in lanes), default=-1)
+                patience = self.pool.options.operation_timeout if options.access_mode != WAIT else math.inf
+                await persist(self.pool, self._claim, patience, f"attaching to the segments of {self._topic}")
+            last = max((lane.last_sequence for lane in self._lanes.values()), default=-1)
             if options.initial_sequence_id is not None:
                 last = options.initial_sequence_id
             self._make_batcher(self.session.layout, last + 1, on_full)
@@ -80,6 +82,20 @@ class Outbox:
         except BaseException:
             await self.release()
             raise
+
+    async def _claim(self) -> None:
+        """Attach to every segment that takes messages now. Raises what the broker answers."""
+        while True:
+            layout = self.session.layout
+            if self._succession.drop_sealed(layout):
+                await asyncio.sleep(NEWCOMER_S)
+                continue
+            self._succession.adopt(layout)
+            for segment in layout.active:
+                if not self._lanes[segment.segment_id].attached:
+                    await self._lanes[segment.segment_id].attach()
+            if self.session.layout is layout:
+                return
 
     def _make_batcher(self, layout: TopicLayout, first_sequence: int, on_full: Callable[[], None] | None) -> None:
         options = self._options
@@ -103,6 +119,7 @@ class Outbox:
             send_timeout=options.send_timeout,
             pending_bytes_max=limit,
             on_error=options.on_error,
+            on_expired=self.lane_retiring,
         )
         self._set_layout(layout)
 
@@ -176,7 +193,7 @@ class Outbox:
         if not entries:
             return
         if self._compressor is not None:
-            self._compress(entries, self._compressor)
+            self._compress(entries)
         self.ledger.enter(entries)
         if self.failure is not None:
             self.ledger.fail(entries, self.failure)
@@ -185,14 +202,15 @@ class Outbox:
         touched: dict[Lane, None] = {}  # in order, so that a simulation repeats
         for entry in entries:
             lane = lanes[entry.segment_id]
-            lane.queue.append(entry)
+            lane.backlog.queue.append(entry)
             touched[lane] = None
         for lane in touched:
             lane.transmit()
 
-    def _compress(self, entries: Sequence[SealedEntry], function: Compressor) -> None:
-        for entry in entries:
-            entry.data = native_entry.compress(entry.data, self._codec, function)
+    def _compress(self, entries: Sequence[SealedEntry]) -> None:
+        if self._compressor is not None:
+            for entry in entries:
+                entry.data = native_entry.compress(entry.data, self._codec, self._compressor)
 
     def receipts_came(self) -> None:
         """A lane has handed in receipts: with nothing left on its way, what is open goes out after those who just
@@ -207,21 +225,19 @@ class Outbox:
     def _set_layout(self, layout: TopicLayout) -> None:
         """Route by this layout from now on. What is open was routed by the one before, and goes there first."""
         active = layout.active
-        self.batcher.set_layout(
-            [s.hash_range.start for s in active], [s.segment_id for s in active], [list(s.bucket_ends) for s in active]
-        )
+        shape = [(s.hash_range.start, s.segment_id, list(s.bucket_ends)) for s in active]
+        self._succession.adopt(layout)
+        if shape == self._shape:
+            return  # owners may have changed, nothing else
+        self._shape = shape
+        self.batcher.set_layout([s[0] for s in shape], [s[1] for s in shape], [s[2] for s in shape])
         self.pump()
-        for segment in active:
-            lane = self._lanes.get(segment.segment_id)
-            if lane is None:
-                self._lanes[segment.segment_id] = Lane(self, segment)
-            else:
-                lane.segment = segment
+        self.lane_retiring()
+        self._succession.attach_eager()
 
-    def lane_sealed(self, lane: Lane) -> None:
-        """What waits for a sealed segment belongs to its children, split by message."""
-        # The one place that re-splitting goes; segments of this version are sealed only when their topic is deleted.
-        lane.fail_queued(UnsupportedError(f"{lane.segment.name} was sealed with messages on their way to it"))
+    def lane_retiring(self) -> None:
+        """A retired lane may have heard all that it will hear."""
+        self._succession.settle(self.batcher, self.ledger)
 
     def lane_fatal(self, error: EngineError) -> None:
         """Fenced, refused or deleted: nothing more goes out."""
