@@ -11,6 +11,7 @@ from engine._native.batch import decode_block
 from engine._native.batcher import Batcher
 from engine.broker.server import Broker
 from engine.errors import EngineError
+from engine.model.names import TopicName
 from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, Command
 from engine.wire.memory import MemoryConnector
 from engine.wire.tcp import TcpConnector
@@ -213,6 +214,11 @@ def delivered(header: dict[str, Any], payload: memoryview) -> list[tuple[int, by
                 found.append((entry.first_offset + i, message.value))
     assert len(found) == header["messages"]
     return found
+
+
+async def leader_term(broker: Broker, topic: str) -> int:
+    """The term under which this broker leads the topic from now on."""
+    return (await broker.service._controllers.lead(TopicName.parse(topic))).leadership.term
 
 
 def segment_name(topic: str, segment: dict[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from peer import Peer, make_entries
+from peer import Peer, leader_term, make_entries
 
 from engine.errors import DataDirectoryBusyError
 from engine.model.policies import NamespacePolicies
@@ -126,7 +126,7 @@ async def test_a_sealed_segment_ends_its_consumers_and_producers(start_broker):
         (hosted,) = broker.hosting
         drained: list[str] = []
         broker.hosting.watch_drained(hosted.spec, "s", lambda: drained.append("s"))
-        end = await broker.hosting.terminate_segment(hosted.spec, term=99)
+        end = await broker.hosting.terminate_segment(hosted.spec, term=await leader_term(broker, "orders"))
         assert end.offset == 10
         await peer.take(Command.CLOSE_PRODUCER, producer_id=producer)
         _, reached, _ = await peer.take(Command.REACHED_END, consumer_id=consumer)

@@ -97,7 +97,8 @@ class SegmentReader:
 class Consumer(ABC):
     """One attachment of a consumer. Loop thread only."""
 
-    __slots__ = ("bytes_credit", "closed", "connection", "hosted", "ident", "messages_credit", "name", "out")
+    __slots__ = ("bytes_credit", "closed", "connection", "hosted", "ident", "messages_credit", "name", "out", "sent")
+    mode = ""
 
     def __init__(self, connection: Connection, ident: int, hosted: HostedSegment, name: str, out: Rate) -> None:
         self.connection = connection
@@ -109,6 +110,7 @@ class Consumer(ABC):
         self.messages_credit = 0
         self.bytes_credit = 0
         self.out = out  # counts what is sent, together with the others of the subscription
+        self.sent = Rate(asyncio.get_running_loop().time())  # the same of this one alone
 
     @property
     def ready(self) -> bool:
@@ -134,6 +136,7 @@ class Consumer(ABC):
         self.messages_credit -= messages
         self.bytes_credit -= size
         self.out.count(messages, size)
+        self.sent.count(messages, size)
         header: dict[str, Any] = {
             "consumer_id": self.ident,
             "segment_id": self.hosted.name.segment_id,
@@ -168,6 +171,11 @@ class Consumer(ABC):
             self.closed = True
             self.detach()
 
+    @property
+    @abstractmethod
+    def pending(self) -> int:
+        """Messages it was sent and has not acknowledged."""
+
     @abstractmethod
     def pump(self) -> None:
         """Send what there is and what there is credit for."""
@@ -189,6 +197,7 @@ class LoneReader(Consumer):
     """Reads a segment alone and in order: an exclusive consumer with its cursor, or a reader that has none."""
 
     __slots__ = ("_end_sent", "_next", "_pumping", "_reader", "_subscription")
+    mode = "exclusive"
 
     def __init__(
         self,
@@ -207,6 +216,13 @@ class LoneReader(Consumer):
         self._pumping = False
         self._reader = SegmentReader(hosted, self._step, self.close)
         hosted.readers.add(self._reader)
+
+    @property
+    def pending(self) -> int:
+        """What lies between the cursor and what was sent."""
+        if self._subscription is None:
+            return 0
+        return max(0, self._next - max(self._subscription.cursor.position, self.hosted.segment.first_offset))
 
     def pump(self) -> None:
         """Send blocks until credit, the stream's room or the durable data run out."""

@@ -53,6 +53,7 @@ class QueueConsumer(Consumer):
     """One of several consumers that share a segment. `unacknowledged` is what it holds."""
 
     __slots__ = ("_dispatcher", "end_told", "priority", "unacknowledged")
+    mode = "queue"
 
     def __init__(
         self, connection: Connection, ident: int, name: str, dispatcher: QueueDispatcher, priority: int = 0
@@ -62,6 +63,11 @@ class QueueConsumer(Consumer):
         self.priority = priority
         self.end_told = False
         self.unacknowledged = BitMap64()
+
+    @property
+    def pending(self) -> int:
+        """Messages it holds."""
+        return len(self.unacknowledged)
 
     def pump(self) -> None:
         """There is credit or room again."""
@@ -147,9 +153,7 @@ class QueueDispatcher:
             self._counts.clear(first, last)
             for consumer in self.consumers:
                 consumer.unacknowledged.remove_range(first, last + 1)
-        future = self.subscription.ack_individual(ranges)
-        future.add_done_callback(lambda _: self._tell_end())
-        return future
+        return self.subscription.ack_individual(ranges)
 
     def close(self, error: EngineError) -> None:
         """Every consumer is told."""
@@ -185,19 +189,17 @@ class QueueDispatcher:
 
     def _pump_at_end(self) -> None:
         segment = self.hosted.segment
-        if segment.sealed and self._next >= segment.next_offset:
-            self._tell_end()
+        if segment.sealed:
+            self.subscription.look()
         elif self._next >= segment.durable_offset:
             self._reader.wait(self._next)
 
-    def _tell_end(self) -> None:
-        """A sealed segment without backlog: its consumers can let go of it."""
-        segment = self.hosted.segment
-        if segment.sealed and self._cursor.position >= segment.next_offset:
-            for consumer in self.consumers:
-                if not consumer.end_told:
-                    consumer.end_told = True
-                    consumer.send_end(segment.next_offset)
+    def tell_end(self) -> None:
+        """The segment is drained: its consumers can let go of it."""
+        for consumer in self.consumers:
+            if not consumer.end_told:
+                consumer.end_told = True
+                consumer.send_end(self.hosted.segment.next_offset)
 
     def _step(self, block: Block | None) -> None:
         """A read or a wait has ended. A block that came from the disk is dealt if it is still what is due."""

@@ -16,7 +16,6 @@ from engine.errors import (
     InvalidArgumentError,
     NotFoundError,
     NotOwnerError,
-    SegmentSealedError,
     UnsupportedError,
 )
 from engine.model.names import SegmentName, check_name
@@ -119,8 +118,7 @@ async def _open_producer(connection: Connection, header: Header) -> None:
     ident, access = header["producer_id"], header["access_mode"]
     name = check_name(header["producer_name"], "producer name")
     hosted = await _host(connection, header["topic"])
-    if hosted.segment.sealed:
-        raise SegmentSealedError(f"{hosted.name} is sealed at {hosted.segment.next_offset}")
+    hosted.check_active()
     await _evict_dead(connection, lambda: [p.connection for p in hosted.producer_rivals(name, access)])
     while access == WAIT and hosted.producer_rivals(name, access) and connection.wants(ident):
         await hosted.producer_left()
@@ -219,8 +217,8 @@ async def _subscription(connection: Connection, hosted: HostedSegment, header: H
     name = check_name(header.get("subscription") or "", "subscription")
     position = InitialPosition.parse(header.get("initial_position") or InitialPosition.LATEST)
     broker = connection.broker
-    await broker.service.ensure_subscription(hosted.name.topic, name, initial_position=position, kind=kind)
-    return await broker.hosting.subscription(hosted, name)
+    facts = await broker.service.ensure_subscription(hosted.name.topic, name, initial_position=position, kind=kind)
+    return await broker.hosting.subscription(hosted, name, facts.initial_position)
 
 
 def flow(connection: Connection, header: Header, payload: memoryview) -> None:

@@ -14,12 +14,14 @@ from engine.broker.producers import Producer
 from engine.broker.rates import Rate
 from engine.broker.redelivery import RedeliveryCounts
 from engine.errors import (
+    AlreadyClosedError,
     ConsumerBusyError,
     EngineError,
     FencedError,
     InvalidArgumentError,
     NotOwnerError,
     ProducerBusyError,
+    SegmentSealedError,
     SubscriptionKindError,
 )
 
@@ -38,11 +40,13 @@ FENCING = "exclusive_with_fencing"
 WAIT = "wait_for_exclusive"
 ACCESS_MODES = (SHARED, EXCLUSIVE, FENCING, WAIT)
 
+SAVE_AGAIN_S = 1.0  # a cursor that could not be saved, and that others wait for, is saved again after this time
+
 
 class HostedSubscription:
     """One subscription in one segment: its cursor, and either one exclusive consumer or a queue. Loop thread only."""
 
-    __slots__ = ("_dispatcher", "_drained", "_lone", "cursor", "hosted", "name", "out", "redeliveries")
+    __slots__ = ("_dispatcher", "_drained", "_lone", "_looking", "cursor", "hosted", "name", "out", "redeliveries")
 
     def __init__(self, hosted: HostedSegment, name: str, cursor: Cursor) -> None:
         self.hosted = hosted
@@ -52,6 +56,7 @@ class HostedSubscription:
         self._lone: LoneReader | None = None
         self._dispatcher: QueueDispatcher | None = None
         self._drained: Bag[Callable[[], None]] = Bag()
+        self._looking = False  # look() will be called when the cursor is saved, or after a while
         # How often each message came back; kept while no queue consumer is attached, forgotten at a restart.
         self.redeliveries = RedeliveryCounts()
 
@@ -150,13 +155,13 @@ class HostedSubscription:
     def backlog(self) -> int:
         """Messages not acknowledged."""
         segment, cursor = self.hosted.segment, self.cursor
-        gone = max(segment.first_offset - cursor.position, 0)  # retention took it, or it was gone before the start
-        return max(cursor.backlog(segment.durable_offset) - gone, 0)
+        gone = cursor.backlog(segment.first_offset)  # retention took it, or it was gone before the start
+        return cursor.backlog(segment.durable_offset) - gone
 
     @property
     def drained(self) -> bool:
-        """The segment is sealed and everything in it acknowledged (SEMANTICS 7)."""
-        return self.hosted.segment.sealed and self.backlog == 0
+        """The segment is sealed and everything in it acknowledged, durably (SEMANTICS 7)."""
+        return self.hosted.segment.sealed and not self.cursor.unsaved and self.backlog == 0
 
     def when_drained(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call it once, soon, when `drained`. The result cancels."""
@@ -166,15 +171,44 @@ class HostedSubscription:
 
     def look(self) -> None:
         """Tell those who wait for it, if the segment is drained."""
-        if self._drained and self.drained:
-            callbacks, self._drained = self._drained, Bag()
-            for callback in callbacks:
-                callback()
+        if not self.hosted.segment.sealed or self.backlog:
+            return
+        if self.cursor.unsaved:
+            self._look_when_saved()
+            return
+        callbacks, self._drained = self._drained, Bag()
+        for callback in callbacks:
+            callback()
+        if self._dispatcher is not None:
+            self._dispatcher.tell_end()
 
     def _then_look(self, saved: asyncio.Future[None]) -> asyncio.Future[None]:
         if self.hosted.segment.sealed:
-            saved.add_done_callback(lambda _: self.look())
+            saved.add_done_callback(self._saved)
         return saved
+
+    def _look_when_saved(self) -> None:
+        """What was acknowledged is still on its way to the store, or did not get there."""
+        if not self._looking:
+            self._looking = True
+            self.cursor.ack_individual(()).add_done_callback(self._looked)
+
+    def _looked(self, saved: asyncio.Future[None]) -> None:
+        self._looking = False
+        self._saved(saved)
+
+    def _saved(self, saved: asyncio.Future[None]) -> None:
+        error = None if saved.cancelled() else saved.exception()
+        if error is None:
+            self.look()
+        elif not isinstance(error, (AlreadyClosedError, FencedError)) and not self._looking:
+            self._looking = True  # nobody has to acknowledge once more: it is saved as soon as that can be done
+            asyncio.get_running_loop().call_later(SAVE_AGAIN_S, self._look_again)
+
+    def _look_again(self) -> None:
+        self._looking = False
+        if not self.hosted.closed:
+            self.look()
 
 
 class HostedSegment:
@@ -209,9 +243,10 @@ class HostedSegment:
     def attach_producer(self, connection: Connection, ident: int, name: str, access: str) -> Producer:
         """A producer. One of the same name on the same connection is its own earlier attachment and makes room.
 
-        Raises ProducerBusyError, NotOwnerError.
+        Raises ProducerBusyError, NotOwnerError, SegmentSealedError.
         """
         self.check_open()
+        self.check_active()
         for rival in self.producer_rivals(name, access):
             if rival.name == name and rival.connection is connection:
                 rival.close(FencedError(f"the producer {name!r} attached again"))
@@ -222,6 +257,20 @@ class HostedSegment:
         self.segment.producer_attached(name)
         producer = self.producers[name] = Producer(connection, ident, self, name, access)
         return producer
+
+    def check_active(self) -> None:
+        """Raise SegmentSealedError when nothing can be appended any more."""
+        if self.segment.sealed:
+            raise SegmentSealedError(f"{self.name} is sealed at {self.segment.next_offset}")
+
+    def ended(self) -> None:
+        """It was sealed: producers are told, and consumers that have everything."""
+        self.close_producers(SegmentSealedError(f"{self.name} is sealed at {self.segment.next_offset}"))
+        for subscription in self.subscriptions.values():
+            subscription.look()
+        for reader in list(self.readers):
+            if not reader.busy:
+                reader.step(None)
 
     def detach_producer(self, producer: Producer) -> None:
         """It has left."""
@@ -249,7 +298,8 @@ class HostedSegment:
     @property
     def in_use(self) -> bool:
         """Whether anybody is attached, or something is on its way or remembered that a file does not hold."""
-        if self.producers or self.readers or self.segment.next_offset != self.segment.durable_offset:
+        segment = self.segment
+        if self.producers or self.readers or segment.next_offset != segment.durable_offset or segment.sealing:
             return True
         return any(subscription.in_use for subscription in self.subscriptions.values())
 
@@ -286,3 +336,5 @@ class HostedSegment:
         self.incoming.sample(now)
         for subscription in self.subscriptions.values():
             subscription.out.sample(now)
+            for consumer in subscription.consumers:
+                consumer.sent.sample(now)

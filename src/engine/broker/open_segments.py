@@ -1,0 +1,249 @@
+"""`OpenSegments`: which of this broker's segments are open, and how they are opened, closed and forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import json
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from engine.broker.topics import HostedSegment
+from engine.control.ports import SegmentSpec
+from engine.errors import AlreadyClosedError, NotFoundError, NotOwnerError, StorageError
+from engine.metadata import keys, unsure
+from engine.metadata.store import ABSENT, ConflictError, MetadataStore, OutcomeUnknownError
+from engine.model.layout import SegmentLayout
+from engine.model.names import SegmentName, TopicName
+
+if TYPE_CHECKING:
+    from engine.storage.store import SegmentStore
+
+_CLAIMS_MAX = 16
+
+
+class _Standing(enum.Enum):
+    """What a topic's record says of a segment that has a store."""
+
+    NAMED = "named"
+    NOWHERE = "nowhere"
+    REPLACED = "replaced"  # its id is that of another segment: the topic was deleted and made anew
+
+
+class OpenSegments:
+    """Segments by name; opened when first needed, over the local storage. Loop thread only.
+
+    Opening a segment takes its ownership: a term, larger than any before, written to the metadata store by
+    compare-and-set and stamped into everything appended under it (L1).
+    """
+
+    def __init__(self, store: SegmentStore, metadata: MetadataStore, url: str) -> None:
+        self._store = store
+        self._cursors = store.cursors
+        self._metadata = metadata
+        self._url = url
+        self._hosted: dict[SegmentName, HostedSegment] = {}
+        self._opening: dict[SegmentName, asyncio.Task[HostedSegment]] = {}
+        self._leaving: dict[SegmentName, asyncio.Task[Any]] = {}  # being unloaded, deleted or swept
+        self._closed = False
+
+    def __iter__(self) -> Iterator[HostedSegment]:
+        return iter(list(self._hosted.values()))
+
+    def __len__(self) -> int:
+        return len(self._hosted)
+
+    # -- opening ---------------------------------------------------------------------------------------------------
+
+    def get(self, name: SegmentName) -> HostedSegment | None:
+        """The segment, if it is open."""
+        hosted = self._hosted.get(name)
+        if hosted is not None:
+            hosted.idle_since = None
+        return hosted
+
+    async def open(self, spec: SegmentSpec, *, create: bool) -> HostedSegment:
+        """The open segment. `create` makes a missing store: right for active segments alone (SEMANTICS 28).
+
+        Raises NotFoundError, CorruptionError, StorageError, AlreadyClosedError.
+        """
+        while (hosted := self.get(spec.name)) is None:
+            if self._closed:
+                raise AlreadyClosedError("the broker is closing")
+            task = self._opening.get(spec.name)
+            mine = task is None
+            if task is None:
+                task = self._opening[spec.name] = asyncio.create_task(self._open(spec, create))
+                task.add_done_callback(lambda done: self._opened(spec.name, done))
+            try:
+                return await asyncio.shield(task)
+            except NotFoundError:
+                if mine or not create:
+                    raise  # otherwise: somebody else looked without creating; now it is our turn
+        return hosted
+
+    async def open_existing(self, spec: SegmentSpec) -> HostedSegment | None:
+        """The segment, or None when it has no store."""
+        try:
+            return await self.open(spec, create=False)
+        except NotFoundError:
+            return None
+
+    async def _open(self, spec: SegmentSpec, create: bool) -> HostedSegment:
+        await self._left(spec.name)
+        if not (create or await self._store.exists(spec.name)):
+            raise NotFoundError(f"{spec.name} has no store")
+        term = await self._claim(spec.name)
+        enter = self._store.create if create else self._store.open
+        segment = await enter(spec.name, durability=spec.durability, bucket_ends=spec.bucket_ends, term=term)
+        if segment.sealed and not spec.sealed:
+            await segment.seal(term)  # a crash cut the change short: what is seen of the seal may not be durable yet
+        return HostedSegment(spec, segment, term)
+
+    def _opened(self, name: SegmentName, task: asyncio.Task[HostedSegment]) -> None:
+        del self._opening[name]
+        if not task.cancelled() and task.exception() is None:
+            self._hosted[name] = task.result()
+
+    async def _claim(self, name: SegmentName) -> int:
+        """Take ownership; the term under which it is held. Raises StorageError when the store stays unsure.
+
+        A claim whose outcome is unknown is given up for the next term: should it have been made, it is ours.
+        """
+        key = keys.segment(name)
+        for _ in range(_CLAIMS_MAX):
+            record = await self._metadata.get(key)
+            term = 1 if record is None else int(json.loads(record.value)["term"]) + 1
+            value = json.dumps({"owner": self._url, "term": term}).encode()
+            try:
+                await self._metadata.put(key, value, ABSENT if record is None else record.stat.version)
+            except (ConflictError, OutcomeUnknownError):
+                continue
+            return term
+        raise StorageError(f"{name}: the metadata store does not say who owns it; try again")
+
+    # -- unloading -------------------------------------------------------------------------------------------------
+
+    async def unload(self, hosted: HostedSegment) -> bool:
+        """Close a segment that nobody uses; it is opened again when somebody comes. False: it is in use."""
+        if hosted.in_use or self._hosted.get(hosted.name) is not hosted:
+            return False
+        hosted.closed = True
+        del self._hosted[hosted.name]
+        await self._leave(hosted.name, lambda: self._unload(hosted))
+        return True
+
+    async def _unload(self, hosted: HostedSegment) -> None:
+        for subscription in hosted.subscriptions.values():
+            await subscription.cursor.close()
+        await self._store.release(hosted.name)
+
+    async def _leave(self, name: SegmentName, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        """Do it, to its end, while nobody opens the segment."""
+        task = self._leaving[name] = asyncio.create_task(work())
+
+        def ended(task: asyncio.Task[Any]) -> None:
+            if self._leaving.get(name) is task:
+                del self._leaving[name]
+            if not task.cancelled():
+                task.exception()  # nobody may be left to look at it
+
+        task.add_done_callback(ended)
+        return await asyncio.shield(task)
+
+    async def _left(self, name: SegmentName) -> None:
+        """Wait while it is being unloaded, deleted or swept."""
+        while (leaving := self._leaving.get(name)) is not None:
+            await asyncio.wait([leaving])
+
+    async def _settled(self, name: SegmentName) -> None:
+        """Wait while it is being opened, or goes away."""
+        while (task := self._opening.get(name) or self._leaving.get(name)) is not None:
+            await asyncio.wait([task])
+
+    async def rolled(self, topics: Iterable[TopicName]) -> list[SegmentName]:
+        """The segments of these topics that are not open and have more than one file, so that some may go."""
+        found = await self._store.rolled(topics)
+        return [name for name in found if name not in self._hosted]
+
+    # -- deleting --------------------------------------------------------------------------------------------------
+
+    async def _delete(self, name: SegmentName) -> None:
+        """The store, then the cursors, then the ownership; nobody opens it meanwhile. Raises StorageError."""
+        await self._settled(name)
+        hosted = self._hosted.pop(name, None)
+        if hosted is not None:
+            hosted.closed = True
+            hosted.close(NotFoundError(f"{name} was deleted"))
+        await self._leave(name, lambda: self._remove(name, hosted))
+
+    async def _remove(self, name: SegmentName, hosted: HostedSegment | None) -> None:
+        for subscription in hosted.subscriptions.values() if hosted is not None else ():
+            await subscription.cursor.close()
+        await self._store.delete(name)
+        for found, _ in await self._cursors.list(name):
+            await self._cursors.delete(name, found)
+        await unsure.delete(self._metadata, keys.segment(name))
+
+    async def on_disk(self) -> Mapping[TopicName, Sequence[SegmentName]]:
+        """The segments that have a directory, of whatever topic."""
+        return await self._store.everything()
+
+    async def remove_orphan(self, name: SegmentName) -> bool:
+        """Delete a store that no layout and no pending change names; False when one does, or it is in use.
+
+        Nobody opens it meanwhile, here or elsewhere: a child that a reshape is about to create under this name, or
+        the segment of a topic that is just being created, comes into being behind the deletion.
+        """
+        if name in self._hosted or name in self._opening or name in self._leaving or self._closed:
+            return False
+        return bool(await self._leave(name, lambda: self._remove_orphan(name)))
+
+    async def _remove_orphan(self, name: SegmentName) -> bool:
+        standing = await self._standing(name)
+        if standing is _Standing.NOWHERE:
+            await self._claim(name)
+            if await self._standing(name) is not _Standing.NOWHERE:
+                return False  # it came into being meanwhile, elsewhere
+            await self._remove(name, None)
+        elif standing is _Standing.REPLACED:
+            await self._store.delete(name)  # cursors and ownership go by the id alone: they are the other's
+        return standing is not _Standing.NAMED
+
+    async def _standing(self, name: SegmentName) -> _Standing:
+        """By the topic's record as it is now. While a change is pending, everything counts as named."""
+        layout = await self._layout(name.topic)
+        if layout is None:
+            return _Standing.NOWHERE
+        if layout.change is not None or _names(layout, name):
+            return _Standing.NAMED
+        return _Standing.REPLACED if name.segment_id in layout.segments else _Standing.NOWHERE
+
+    async def is_in_layout(self, name: SegmentName) -> bool:
+        """Whether the topic's present layout has the segment, active or sealed."""
+        layout = await self._layout(name.topic)
+        return layout is not None and _names(layout, name)
+
+    async def _layout(self, topic: TopicName) -> SegmentLayout | None:
+        record = await self._metadata.get(keys.topic(topic))
+        return None if record is None else SegmentLayout.from_json(record.value)
+
+    # -- closing ---------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Let everybody attached go and write everything out."""
+        self._closed = True
+        for task in list(self._opening.values()):
+            task.cancel()
+        await asyncio.gather(*self._opening.values(), *self._leaving.values(), return_exceptions=True)
+        for hosted in self:
+            hosted.close_consumers(NotOwnerError(f"the broker of {hosted.name} is closing"))
+            for subscription in hosted.subscriptions.values():
+                await subscription.cursor.close()
+        await self._store.close()
+        self._hosted.clear()
+
+
+def _names(layout: SegmentLayout, name: SegmentName) -> bool:
+    info = layout.segments.get(name.segment_id)
+    return info is not None and info.hash_range == name.hash_range

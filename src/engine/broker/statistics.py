@@ -1,0 +1,40 @@
+"""What an open segment says about itself, its subscriptions and their consumers."""
+
+from __future__ import annotations
+
+from engine.broker.consumers import Consumer
+from engine.broker.topics import HostedSegment, HostedSubscription
+from engine.control.ports import ConsumerStatistics, SegmentStatistics, SubscriptionStatistics
+
+
+def segment_statistics(hosted: HostedSegment) -> SegmentStatistics:
+    """Of all its subscriptions that are open."""
+    hosted.sample()
+    segment = hosted.segment
+    return SegmentStatistics(
+        first_offset=segment.first_offset,
+        next_offset=segment.next_offset,
+        size_bytes=segment.size_bytes,
+        producers=len(hosted.producers),
+        msg_rate_in=hosted.incoming.messages_per_s,
+        bytes_rate_in=hosted.incoming.bytes_per_s,
+        sealed=segment.sealed,
+        subscriptions={name: _subscription(s) for name, s in hosted.subscriptions.items()},
+    )
+
+
+def _subscription(subscription: HostedSubscription) -> SubscriptionStatistics:
+    members = tuple(_consumer(consumer) for consumer in subscription.consumers)
+    return SubscriptionStatistics(
+        backlog=subscription.backlog,
+        consumers=len(members),
+        msg_rate_out=subscription.out.messages_per_s,
+        bytes_rate_out=subscription.out.bytes_per_s,
+        members=members,
+    )
+
+
+def _consumer(consumer: Consumer) -> ConsumerStatistics:
+    return ConsumerStatistics(
+        consumer.name, consumer.mode, consumer.pending, consumer.sent.messages_per_s, consumer.sent.bytes_per_s
+    )
