@@ -19,7 +19,7 @@ from engine.client.backlog import ATTEMPTS_MAX, Backlog
 from engine.client.connection import Connection
 from engine.client.ledger import Ledger
 from engine.client.pool import Pool
-from engine.client.topic import SegmentView, TopicSession
+from engine.client.topic import SegmentView, TopicLayout, TopicSession
 from engine.errors import (
     AlreadyClosedError,
     ConnectError,
@@ -83,6 +83,7 @@ class Lane:
         self.used = False  # was attached once
         self._claims_left = 0  # how often a claim that meets another's is made again
         self._owner = owner
+        self._seen: TopicLayout | None = None  # the layout that the last attempt to attach went by
         self._connection: Connection | None = None
         self._producer_id = 0
         self._ended_id = 0  # of the attachment that the broker ended last
@@ -265,9 +266,12 @@ class Lane:
         pool = self._owner.pool
         backoff = pool.retry_delays()
         sealed = Backoff(pool.options.rng, initial=SEALED_S_FIRST, maximum=SEALED_S_MAX)
+        refusals = 0
         try:
             while self._needed:
                 if stale is not None:
+                    refusals += 1
+                    self._owner.session.refused(refusals)
                     pauses = sealed if isinstance(stale, SegmentSealedError) else backoff
                     if not await self._wait_layout(pauses.next()):
                         return
@@ -298,19 +302,21 @@ class Lane:
         return False
 
     async def _wait_layout(self, delay: float) -> bool:
-        """Wait for a newer layout or `delay` seconds; False when the segment has retired or the topic is gone."""
+        """Wait for another layout than the one last gone by, or `delay` seconds; False when the segment has retired or
+        the topic is gone.
+        """
         session = self._owner.session
-        if not self.retired:
-            try:
-                await session.wait_newer(session.layout.epoch, delay)
-            except EngineError as e:
-                self.fail_queued(e)
-                return False
+        try:
+            await session.wait_changed(self._seen or session.layout, delay)
+        except EngineError as e:
+            self.fail_queued(e)
+            return False
         return not self.retired
 
     async def attach(self) -> None:
         """One attempt: PRODUCER at the segment's owner, then send what is queued. Raises what the broker answers."""
         owner = self._owner
+        self._seen = owner.session.layout
         connection = await owner.pool.get(self.segment.url)
         producer_id = connection.next_id()
         header = {

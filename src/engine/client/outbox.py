@@ -76,7 +76,7 @@ class Outbox:
                 last = options.initial_sequence_id
             self._make_batcher(self.session.layout, last + 1, on_full)
             self._started = True
-            self.session.follow(self._set_layout, self.lane_fatal)
+            self.session.follow(self._set_layout, self.lane_fatal, self._set_layout)
             if self.failure is not None:
                 raise self.failure
         except BaseException:
