@@ -109,6 +109,20 @@ def test_consume_from_a_time(engine: Run, place: list[str], tmp_path: Path):
     assert engine("consume", "t", "-s", "s", "--from", "2013-01-01", *place).code == 2
 
 
+@pytest.mark.parametrize("mode", ["stream", "queue", "checkpoint"])
+def test_consume_makes_a_topic_only_when_told_to(engine: Run, place: list[str], mode: str):
+    engine("topics", "create", "other", *place)
+    options = ["--mode", mode, "--timeout", "0.1", *place]
+    refused = engine("consume", "typo", *options)
+    assert (refused.code, refused.out, refused.err.count("\n")) == (1, "", 1)
+    assert "no topic typo; --create makes it" in refused.err
+    assert engine("topics", "list", *place).out.split() == ["topic://public/default/other"]
+    made = engine("consume", "typo", "--create", *options)
+    assert (made.code, made.out, made.err) == (0, "", "created typo\n")
+    again = engine("consume", "typo", "--create", *options)
+    assert (again.code, again.err) == (0, "")
+
+
 def test_subscriptions(engine: Run, place: list[str]):
     engine("topics", "create", "t", *place)
     assert engine("subscriptions", "create", "t", "s", "--from", "earliest", *place).code == 0

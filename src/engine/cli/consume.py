@@ -14,6 +14,7 @@ import click
 
 from engine.cli.connection import connect, connection_options, json_option
 from engine.cli.values import position, separator
+from engine.errors import NotFoundError
 
 if TYPE_CHECKING:
     from engine.sync import Client
@@ -34,6 +35,7 @@ DEFAULT_SUBSCRIPTION = "engine-consume"
 @click.option("-n", "count", type=click.IntRange(1), help="Stop after so many messages.")
 @click.option("--from", "start", default=None, help="earliest, latest or (checkpoint) a time. [default: earliest]")
 @click.option("--timeout", type=click.FloatRange(0), help="Stop when none came for so many seconds.")
+@click.option("--create", is_flag=True, help="Make the topic where there is none, and wait for its messages.")
 @click.option("--key-separator", metavar="TEXT", help=r"Print KEY, this text, VALUE. \t means a tab.")
 @json_option
 @connection_options
@@ -46,6 +48,7 @@ def command(
     count: int | None,
     start: str | None,
     timeout: float | None,
+    create: bool,
     key_separator: str | None,
     as_json: bool,
 ) -> None:
@@ -56,7 +59,10 @@ def command(
     show = as_line(separator(key_separator)) if not as_json else as_json_line
     out = sys.stdout.buffer
     with connect(url, data) as client:
+        is_new = check_topic(client, topic, create)
         consumer, acknowledge = open_consumer(client, mode, topic, subscription, begin)
+        if is_new:
+            click.echo(f"created {topic}", err=True)
         with consumer:
             for batch in batches(consumer, count, timeout):
                 out.writelines(show(message) for message in batch)
@@ -70,6 +76,14 @@ def check_combination(mode: str, subscription: str | None, start: str | datetime
         raise click.UsageError("a checkpoint consumer has no subscription: leave -s out, or choose another --mode")
     if mode != "checkpoint" and isinstance(start, datetime):
         raise click.UsageError("--from a time is for --mode checkpoint; `engine subscriptions seek` moves the others")
+
+
+def check_topic(client: Client, topic: str, create: bool) -> bool:
+    """Whether the topic will be new. Raises NotFoundError unless it may be: most often its name is mistyped."""
+    is_new = not client.topic_exists(topic)
+    if is_new and not create:
+        raise NotFoundError(f"there is no topic {topic}; --create makes it, and so does `engine produce`")
+    return is_new
 
 
 def open_consumer(

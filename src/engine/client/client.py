@@ -17,8 +17,9 @@ from engine.client.pool import Pool
 from engine.client.producer import AsyncProducer
 from engine.client.queue_consumer import AsyncQueueConsumer
 from engine.client.stream_consumer import AsyncStreamConsumer
+from engine.client.topic import TopicSession
 from engine.clock import Clock, SystemClock
-from engine.errors import InvalidArgumentError, UnsupportedError
+from engine.errors import InvalidArgumentError, NotFoundError, UnsupportedError
 from engine.limits import (
     CLIENT_MEMORY_MAX,
     OPERATION_TIMEOUT_S,
@@ -207,22 +208,41 @@ class AsyncClient:
     ) -> AsyncCheckpointConsumer:
         """A reader that keeps its own position; the broker remembers nothing of it.
 
-        `start`: a Checkpoint, default `Checkpoint.latest()`. Raises NotFoundError, ConnectError, TimeoutError,
-        InvalidArgumentError, UnsupportedError (`group`).
+        `start`: a Checkpoint, default `Checkpoint.latest()`. `group`: the consumers of one group share the topic's
+        segments; none of them remembers anything, so each starts from a Checkpoint of its own. `name`: the member's
+        name; one that comes back under its name within the grace period keeps its share.
+
+        Raises NotFoundError, ConsumerBusyError (SubscriptionKindError: stream consumers hold that name), ConnectError,
+        TimeoutError, InvalidArgumentError.
         """
-        refuse(group=group)
         if start is not None and not isinstance(start, Checkpoint):
             raise InvalidArgumentError(f"start is {type(start).__name__}; an engine.Checkpoint is right")
-        options = self._consumer_options(name, None, "latest", receive_queue_size)
+        options = self._consumer_options(name, None, "latest", receive_queue_size, group)
         consumer = AsyncCheckpointConsumer(self._pool, TopicName.parse(topic), options)
         return await self._started(consumer, lambda: consumer.start(start or Checkpoint.latest()))
+
+    async def topic_exists(self, topic: str) -> bool:
+        """Whether there is such a topic; it is not created. Raises ConnectError, TimeoutError, InvalidArgumentError."""
+        session = TopicSession(self._pool, TopicName.parse(topic))
+        try:
+            await session.open(create=False)
+        except NotFoundError:
+            return False
+        finally:
+            session.close()
+        return True
 
     def transaction(self, timeout: float = 60.0) -> Any:
         """Awaited or entered it raises UnsupportedError: transactions are not part of this version."""
         return _NoTransaction()
 
     def _consumer_options(
-        self, name: str | None, subscription: str | None, initial_position: str, queue_size: int
+        self,
+        name: str | None,
+        subscription: str | None,
+        initial_position: str,
+        queue_size: int,
+        group: str | None = None,
     ) -> ConsumerOptions:
         return ConsumerOptions(
             name=name if name is not None else self._make_name("consumer"),
@@ -230,6 +250,7 @@ class AsyncClient:
             subscription=subscription,
             initial_position=initial_position,
             receive_queue_size=queue_size,
+            group=group,
         )
 
     def _make_name(self, kind: str) -> str:

@@ -115,6 +115,10 @@ class Client:
         """
         return CheckpointConsumer(self._portal, self._portal.run(self._client.checkpoint_consumer(topic, **options)))
 
+    def topic_exists(self, topic: str) -> bool:
+        """Whether there is such a topic; it is not created. Raises ConnectError, TimeoutError, InvalidArgumentError."""
+        return self._portal.run(self._client.topic_exists(topic))
+
     def transaction(self, timeout: float = 60.0) -> Any:
         """Raises UnsupportedError: transactions are not part of this version."""
         raise UnsupportedError("transactions are not part of this version")

@@ -1,0 +1,112 @@
+"""The layout as a tree: who stands under whom, each segment in full once, columns under each other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.cli.dag import backlog_text, print_layout, segment_backlogs, walk
+
+WHOLE = (0, 0xFFFF)
+
+
+def layout(*segments: tuple[int, tuple[int, int], Sequence[int]]) -> dict[str, Any]:
+    """Metadata of (id, range, parents); children and states follow."""
+    children: dict[int, list[int]] = {i: [] for i, _, _ in segments}
+    for i, _, parents in segments:
+        for parent in parents:
+            children.setdefault(parent, []).append(i)
+    found = {
+        str(i): {
+            "segmentId": i,
+            "hashRange": {"start": span[0], "end": span[1]},
+            "state": "SEALED" if children[i] else "ACTIVE",
+            "parentIds": [p for p in parents if any(p == other for other, _, _ in segments)],
+            "childIds": children[i],
+            "bucketBoundaries": [0xFFFF],
+        }
+        for i, span, parents in segments
+    }
+    return {"segments": found}
+
+
+SPLIT_AND_MERGED = layout(
+    (0, WHOLE, []), (1, (0, 0x7FFF), [0]), (2, (0x8000, 0xFFFF), [0]), (3, WHOLE, [1, 2]), (4, WHOLE, [3])
+)
+
+
+def drawn(capfd: pytest.CaptureFixture[str], metadata: dict[str, Any], stats: dict[str, Any] | None = None) -> str:
+    print_layout("a topic", metadata, stats)
+    return capfd.readouterr().out
+
+
+def test_a_tree_of_one(capfd: pytest.CaptureFixture[str]):
+    assert drawn(capfd, layout((0, WHOLE, []))).splitlines() == ["a topic", "└── 0  0000-ffff  ACTIVE  1 bucket"]
+
+
+def test_a_merged_segment_stands_under_one_parent_and_is_named_under_the_other(capfd: pytest.CaptureFixture[str]):
+    assert drawn(capfd, SPLIT_AND_MERGED).splitlines() == [
+        "a topic",
+        "└── 0  0000-ffff              SEALED  1 bucket",
+        "    ├── 1  0000-7fff          SEALED  1 bucket",
+        "    │   └── 3  0000-ffff      SEALED  1 bucket  merged, also from 2",
+        "    │       └── 4  0000-ffff  ACTIVE  1 bucket",
+        "    └── 2  8000-ffff          SEALED  1 bucket",
+        "        └── 3  (merged: see above)",
+    ]
+
+
+def test_what_is_in_the_segments(capfd: pytest.CaptureFixture[str]):
+    stats = {
+        "segments": {"0": {"firstOffset": 10, "nextOffset": 1510}, "1": {"firstOffset": 0, "nextOffset": 7}},
+        "subscriptions": {"billing": {"segmentBacklog": {"0": 0, "1": 3}}, "audit": {"segmentBacklog": {"1": 1200}}},
+    }
+    lines = drawn(capfd, layout((0, WHOLE, []), (1, WHOLE, [0])), stats).splitlines()
+    assert lines[1].endswith("SEALED  1 bucket  1,500 messages")
+    assert lines[2].endswith("ACTIVE  1 bucket      7 messages  backlog audit 1,200, billing 3")
+    assert lines[1].index("SEALED") == lines[2].index("ACTIVE")
+
+
+def test_where_retention_took_the_oldest_their_children_are_roots(capfd: pytest.CaptureFixture[str]):
+    lines = drawn(capfd, layout((2, (0x8000, 0xFFFF), [0]), (1, (0, 0x7FFF), [0]))).splitlines()
+    assert [re.findall(r"\d+  ", line)[0].strip() for line in lines[1:]] == ["1", "2"]
+
+
+def test_backlogs_that_do_not_fit_are_counted():
+    assert backlog_text({}) == ""
+    assert backlog_text({"a": 1, "b": 5, "c": 3, "d": 4, "e": 2}) == "backlog b 5, d 4, c 3, 2 more"
+    assert segment_backlogs({"subscriptions": {"s": {"segmentBacklog": {"0": 0}}}}) == {}
+
+
+@given(st.lists(st.integers(0, 10), max_size=30))
+def test_every_segment_is_drawn_in_full_once_under_a_parent_of_it(steps: list[int]):
+    segments: dict[int, dict[str, Any]] = {}
+
+    def add(parents: list[int], start: int) -> None:
+        i = len(segments)
+        segments[i] = {"parentIds": parents, "childIds": [], "hashRange": {"start": start, "end": start}}
+        for parent in parents:
+            segments[parent]["childIds"].append(i)
+
+    add([], 0)
+    for step in steps:
+        free = [i for i, s in segments.items() if not s["childIds"]]
+        if step % 2 and len(free) > 1:
+            add(free[step % (len(free) - 1) :][:2], step)
+        else:
+            parent = free[step % len(free)]
+            add([parent], step)
+            add([parent], step + 1)
+    lines = list(walk(segments))
+    assert sorted(i for i, _, again, _ in lines if not again) == sorted(segments)
+    path: list[int] = []
+    for i, depth, _, _ in lines:
+        del path[depth - 1 :]
+        assert not path or path[-1] in segments[i]["parentIds"]
+        path.append(i)
+    assert sum(1 for _ in lines) == sum(max(1, len(s["parentIds"])) for s in segments.values())
