@@ -210,8 +210,8 @@ async def test_a_cursor_of_a_newer_format_is_refused_by_name() -> None:
     await cursors.create(name(), "s", 7)
     key = keys.cursor(name(), "s")
     image = bytearray((await store.get(key)).value)
-    image[8] = 2
+    image[8] = 3
     image[4:8] = crc32c(image[8:]).to_bytes(4, "little")
     await store.put(key, bytes(image))
-    with pytest.raises(UnsupportedError, match="format 2"):
+    with pytest.raises(UnsupportedError, match="format 3"):
         await cursors.open(name(), "s")

@@ -14,7 +14,7 @@ from engine.metadata.image import Image
 from engine.metadata.lockfile import LockFile
 from engine.metadata.store import Record
 from engine.storage.format import BLOCK_SIZE, HEADER_SIZE, Closing, Opening
-from engine.storage.logfile import SUFFIX
+from engine.storage.logfile import SUFFIX, parse_file_name
 
 _SQLITE_MAGIC = b"SQLite format 3\0"
 _LOG_MAGIC = b"ENLG"
@@ -114,7 +114,8 @@ def log_files(directory: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _number(path: Path) -> int:
-    return int(path.stem) if path.stem.isdigit() else -1
+    found = parse_file_name(path.name)
+    return -1 if found is None else found[0]
 
 
 def metadata_file(directory: Path) -> Path | None:

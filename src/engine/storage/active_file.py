@@ -12,10 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 from engine.aio.workers import run
-from engine.errors import CorruptionError, StorageError, UnknownOutcomeError
+from engine.errors import CorruptionError, EngineError, StorageError, UnknownOutcomeError
 from engine.storage.config import storage_error
 from engine.storage.disk import File
 from engine.storage.format import State
+from engine.storage.group import Group
 from engine.storage.logfile import LogFile, SyncFailed
 from engine.storage.pipeline import Failure, Pipeline, fail_all
 from engine.storage.recovery import verify_tail
@@ -58,13 +59,12 @@ class ActiveFile(Pipeline):
             return
         self.counters.write_failures += 1
         file, group = self.file, failure.group
+        if self._lease is not None:
+            self._leave_spoilt(file, group, failure)
+            return
         lost = self._cut_off(group.first_offset, failure.lost)
         self._target, self._position = file, group.position
-        error = (
-            storage_error(failure.error, file.path)
-            if isinstance(failure.error, OSError)
-            else StorageError(f"{file.path}: {failure.error}")
-        )
+        error = _as_storage_error(failure.error, file.path)
 
         def done(trouble: BaseException | None) -> None:
             if trouble is not None:
@@ -78,6 +78,17 @@ class ActiveFile(Pipeline):
             asyncio.get_running_loop().call_soon(done, None)
         else:
             self._post(file, lambda handle: file.rollback(handle, group.position), done)
+
+    def _leave_spoilt(self, file: LogFile, group: Group, failure: Failure) -> None:
+        """Under a lease nothing is cut off: what the write left stays where it is, and a new file continues.
+
+        By the time of the cut another owner may have found whole entries there, and go by them.
+        """
+        lost = self._cut_off(group.first_offset, failure.lost)
+        self._spoilt, self._target = file, None
+        fail_all(lost, _as_storage_error(failure.error, file.path))
+        self._blocked = False
+        self._pump()
 
     def _abandon(self, failure: Failure) -> None:
         """A sync failed: nothing more is done with this file. What was not synced is cut off, a new file continues."""
@@ -142,6 +153,8 @@ class ActiveFile(Pipeline):
 
     def _close_rolled(self, file: LogFile, snapshot: bytes) -> None:
         """Give a full file its footer, behind everybody's back; without it, opening the segment reads the file."""
+        if file is self._spoilt or (self._lease is not None and not self._lease.held):
+            return
 
         def work(handle: File) -> None:
             closing = file.close(handle, State.ROLLED, file.end_offset, file.end_position, snapshot)
@@ -159,10 +172,12 @@ class ActiveFile(Pipeline):
         Raises StorageError; the next attempt, or the next append, makes a new file.
         """
         await self.drain()
-        if self.file is None:
-            await self._replace()
+        if self.file is None or self.file is self._spoilt:
+            await self.replace()
         file = self.file
         assert file is not None
+        if self._lease is not None:
+            self._lease.check()
         try:
             handle = self._handles.pin(file)
         except OSError as e:
@@ -191,10 +206,15 @@ class ActiveFile(Pipeline):
         except (SyncFailed, OSError) as e:
             raise storage_error(e.error if isinstance(e, SyncFailed) else e, file.path) from e
 
-    async def _replace(self) -> None:
+    async def replace(self) -> None:
+        """Go on in a new file, made now. Raises StorageError."""
         new = self._owner.plan_file(self.next_offset)
         self._target, self._position = new, new.opening.data_position
         self._rotate(new, None)
         await self.drain()
         if self.file is not new:
             raise StorageError(f"{new.path} could not be made")
+
+
+def _as_storage_error(error: BaseException, path: str) -> EngineError:
+    return storage_error(error, path) if isinstance(error, OSError) else StorageError(f"{path}: {error}")

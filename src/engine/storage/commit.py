@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 
-from engine.errors import UnknownOutcomeError
+from engine.errors import NotOwnerError, UnknownOutcomeError
 from engine.limits import KIB
 from engine.storage.active_file import ActiveFile
 from engine.storage.config import FSYNC, INTERVAL
@@ -40,7 +40,7 @@ class Committer(ActiveFile):
         self._pump()
 
     def _pump(self) -> None:
-        if self._blocked or self._failure is not None:
+        if self._blocked or self._failure is not None or self._lapsed():
             return
         group = self._queue[0] if self._queue else self._open
         if self._primary is None:
@@ -139,6 +139,9 @@ class Committer(ActiveFile):
     def _publish(self, groups: list[Group]) -> None:
         if not groups:
             return
+        if self._lapsed():
+            fail_all(groups, self._lapse_error())
+            return
         last = groups[-1]
         last.file.end_offset, last.file.end_position = last.next_offset, last.end_position
         self.durable_offset = last.next_offset
@@ -151,6 +154,17 @@ class Committer(ActiveFile):
             group.succeed()
         if self._mode == INTERVAL and self._timer is None and self._written_offset > self.synced_offset:
             self._timer = asyncio.get_running_loop().call_later(self.interval_ms / 1000, self._tick)
+
+    def _lapsed(self) -> bool:
+        """Whether the lease is over; then all that waits has failed. Asked after a sync and before it is told of."""
+        if self._lease is None or self._lease.held:
+            return False
+        self.lapse(self._lapse_error())
+        return True
+
+    def _lapse_error(self) -> NotOwnerError:
+        path = "the segment" if self.file is None else self.file.path
+        return NotOwnerError(f"{path}: this broker may own it no more; what was on its way may be in the log or not")
 
     def _tick(self) -> None:
         self._timer = None
@@ -183,7 +197,9 @@ class Committer(ActiveFile):
     # Standing still
 
     async def drain(self) -> None:
-        """Wait until nothing is on its way and everything written is synced, or failed."""
+        """Wait until nothing is on its way and everything written is synced, or failed. Raises NotOwnerError."""
+        if self._lapsed():
+            raise self._lapse_error()
         self._sync_wanted = True
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._idle.append(waiter)

@@ -22,27 +22,33 @@ from engine.errors import (
     FencedError,
     InvalidArgumentError,
     NotFoundError,
+    NotOwnerError,
     StorageError,
     UnknownOutcomeError,
     UnsupportedError,
 )
 from engine.metadata import keys, unsure
-from engine.metadata.store import ABSENT, ConflictError, MetadataStore, OutcomeUnknownError
+from engine.metadata.store import ABSENT, ConflictError, MetadataStore, OutcomeUnknownError, Record
 from engine.model.names import SegmentName
+from engine.storage.succession import Lease
 
 # In the metadata store: do not change. magic "ENCU", crc of the rest, version, position, size of the bitmap after it.
+# Version 2, where owners follow each other, has the owner's term between the size and the bitmap.
 _HEAD = struct.Struct("<IIIQI")
+_TERM = struct.Struct("<Q")
 _MAGIC = 0x55434E45
 _VERSION = 1
+_VERSION_TERM = 2
 
 _SAVES_MAX = 8
 _UNSURE_MAX = 64
 
 
-def pack(position: int, acked: BitMap64) -> bytes:
-    """The stored form."""
+def pack(position: int, acked: BitMap64, term: int = 0) -> bytes:
+    """The stored form; `term` is the owner's, 0 where there is only one."""
     bitmap = acked.serialize() if acked else b""
-    image = bytearray(_HEAD.pack(_MAGIC, 0, _VERSION, position, len(bitmap)) + bitmap)
+    version, owner = (_VERSION_TERM, _TERM.pack(term)) if term else (_VERSION, b"")
+    image = bytearray(_HEAD.pack(_MAGIC, 0, version, position, len(bitmap)) + owner + bitmap)
     image[4:8] = crc32c(image[8:]).to_bytes(4, "little")
     return bytes(image)
 
@@ -54,11 +60,18 @@ def unpack(image: bytes, key: str) -> tuple[int, BitMap64]:
     magic, crc, version, position, size = _HEAD.unpack_from(image)
     if magic != _MAGIC or crc != crc32c(image[8:]):
         raise CorruptionError(f"{key}: the cursor fails its checksum")
-    if version != _VERSION:
-        raise UnsupportedError(f"{key}: cursor format {version}; this build reads format {_VERSION}")
-    if size != len(image) - _HEAD.size:
+    if version not in (_VERSION, _VERSION_TERM):
+        raise UnsupportedError(f"{key}: cursor format {version}; this build reads formats up to {_VERSION_TERM}")
+    start = _HEAD.size + (_TERM.size if version == _VERSION_TERM else 0)
+    if size != len(image) - start:
         raise CorruptionError(f"{key}: a cursor of {len(image)} bytes that says {size} for its bitmap")
-    return position, BitMap64.deserialize(image[_HEAD.size :]) if size else BitMap64()
+    return position, BitMap64.deserialize(image[start:]) if size else BitMap64()
+
+
+def owner_of(image: bytes) -> int:
+    """The term in a stored cursor that unpack() found good; 0 for none."""
+    (version,) = struct.unpack_from("<I", image, 8)
+    return int(_TERM.unpack_from(image, _HEAD.size)[0]) if version == _VERSION_TERM else 0
 
 
 class Cursor:
@@ -71,6 +84,7 @@ class Cursor:
         "_acked",
         "_closed",
         "_dirty",
+        "_lease",
         "_metadata",
         "_position",
         "_task",
@@ -80,8 +94,17 @@ class Cursor:
         "key",
     )
 
-    def __init__(self, metadata: MetadataStore, key: str, position: int, acked: BitMap64, version: int) -> None:
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        key: str,
+        position: int,
+        acked: BitMap64,
+        version: int,
+        lease: Lease | None = None,
+    ) -> None:
         self.key = key
+        self._lease = lease
         self._metadata = metadata
         self._position = position
         self._acked = acked
@@ -184,8 +207,8 @@ class Cursor:
 
     def _saved(self, changed: bool) -> asyncio.Future[None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if self._closed is not None:
-            future.set_exception(self._closed)
+        if self._closed is not None or self._lease_over():
+            future.set_exception(self._closed or NotOwnerError(f"{self.key}: this broker may own the segment no more"))
             return future
         self._dirty = self._dirty or changed
         if not self._dirty and self._task is None:
@@ -196,12 +219,15 @@ class Cursor:
             self._task = asyncio.get_running_loop().create_task(self._save_all())
         return future
 
+    def _lease_over(self) -> bool:
+        return self._lease is not None and not self._lease.held
+
     async def _save_all(self) -> None:
         waiters: list[asyncio.Future[None]] = []
         try:
             while self._dirty or self._waiters:
                 waiters, self._waiters, self._dirty = self._waiters, [], False
-                await self._save(pack(self._position, self._acked))
+                await self._save(pack(self._position, self._acked, 0 if self._lease is None else self._lease.term))
                 for future in waiters:
                     if not future.done():
                         future.set_result(None)
@@ -221,6 +247,8 @@ class Cursor:
 
     async def _save(self, image: bytes) -> None:
         """Raises FencedError; UnknownOutcomeError when the store leaves it open time and again."""
+        if self._lease is not None:
+            self._lease.check()
         self._unsure.append(image)
         for _ in range(_SAVES_MAX):
             try:
@@ -276,17 +304,37 @@ class CursorStore:
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata
 
-    async def open(self, segment: SegmentName, subscription: str) -> Cursor:
-        """The cursor of a subscription in a segment. Raises NotFoundError, CorruptionError, UnsupportedError."""
-        key = keys.cursor(segment, subscription)
-        record = await self._metadata.get(key)
-        if record is None:
-            raise NotFoundError(f"subscription {subscription!r} has no cursor in {segment}")
-        position, acked = unpack(record.value, key)
-        return Cursor(self._metadata, key, position, acked, record.stat.version)
+    async def open(self, segment: SegmentName, subscription: str, lease: Lease | None = None) -> Cursor:
+        """The cursor of a subscription in a segment. Raises NotFoundError, CorruptionError, UnsupportedError.
 
-    async def create(self, segment: SegmentName, subscription: str, position: int) -> Cursor:
-        """The cursor; made at `position` when there is none. Durable when it returns. Raises StorageError."""
+        Under a lease it is claimed: whoever owned it before cannot save it any more. FencedError: somebody later has
+        claimed it; StorageError: the metadata store is unsure.
+        """
+        key = keys.cursor(segment, subscription)
+        for _ in range(_SAVES_MAX):
+            record = await self._metadata.get(key)
+            if record is None:
+                raise NotFoundError(f"subscription {subscription!r} has no cursor in {segment}")
+            position, acked = unpack(record.value, key)
+            version = record.stat.version
+            if lease is not None and owner_of(record.value) != lease.term:
+                try:
+                    version = await self._claim(key, record, pack(position, acked, lease.term), lease)
+                except (ConflictError, OutcomeUnknownError):
+                    continue
+            return Cursor(self._metadata, key, position, acked, version, lease)
+        raise StorageError(f"{key}: the metadata store does not say who owns it; try again")
+
+    async def _claim(self, key: str, record: Record, image: bytes, lease: Lease) -> int:
+        lease.check()
+        if owner_of(record.value) > lease.term:
+            raise FencedError(f"{key} belongs to a later owner")
+        return (await self._metadata.put(key, image, record.stat.version)).version
+
+    async def create(
+        self, segment: SegmentName, subscription: str, position: int, lease: Lease | None = None
+    ) -> Cursor:
+        """The cursor; made at `position` when there is none. Durable when it returns. Raises as open() does."""
         key = keys.cursor(segment, subscription)
         for _ in range(_SAVES_MAX):
             try:
@@ -298,7 +346,7 @@ class CursorStore:
             break
         else:
             raise StorageError(f"{key}: the metadata store does not say whether it was made; try again")
-        return await self.open(segment, subscription)
+        return await self.open(segment, subscription, lease)
 
     async def delete(self, segment: SegmentName, subscription: str) -> bool:
         """Forget a cursor; False when there was none."""

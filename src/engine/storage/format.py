@@ -2,7 +2,8 @@
 
     0      opening block, 64 bytes, written once      magic "ENLG" u32 | version u16 | reserved u16 | segment id u64 |
                                                       first offset u64 | salt u32 | snapshot size u32 | created ms i64 |
-                                                      snapshot crc u32 | name crc u32 | reserved u64 u32 | crc u32
+                                                      snapshot crc u32 | name crc u32 | term u64 |
+                                                      term of the file before u32 | crc u32
     64     closing block, 64 bytes, zeros while open  magic "ENLE" u32 | state u32 | end offset u64 | end position u64 |
                                                       footer size u32 | reserved u32 | last time ms i64 | reserved |
                                                       crc u32 (seeded with the salt)
@@ -68,6 +69,9 @@ class Opening:
     name_crc: int  # of the segment's name, so that a file of another segment is recognised
     snapshot_size: int = 0
     snapshot_crc: int = 0
+    # Where several brokers share the disk: the owner's term, and that of the file before; 0 elsewhere.
+    term: int = 0
+    previous: int = 0
 
     @property
     def data_position(self) -> int:
@@ -87,8 +91,8 @@ class Opening:
             self.created_ms,
             self.snapshot_crc,
             self.name_crc,
-            0,
-            0,
+            self.term,
+            self.previous,
         )
         return body + _CRC.pack(crc32c(body))
 
@@ -98,10 +102,10 @@ class Opening:
         body, crc = block[:-4], block[-4:]
         if len(block) != BLOCK_SIZE or crc != _CRC.pack(crc32c(body)) or body[:4] != _CRC.pack(OPENING_MAGIC):
             raise CorruptionError(f"{path}, position 0: the file header fails its checksum")
-        _, version, _, segment, first, salt, size, created, snapshot_crc, name_crc, _, _ = _OPENING.unpack(body)
+        _, version, _, segment, first, salt, size, created, snapshot_crc, name_crc, term, before = _OPENING.unpack(body)
         if version != VERSION:
             raise UnsupportedError(f"{path}: log format {version}; this build reads format {VERSION}")
-        return cls(segment, first, salt, created, name_crc, size, snapshot_crc)
+        return cls(segment, first, salt, created, name_crc, size, snapshot_crc, term, before)
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ class LogFile:
     def __init__(self, directory: str, opening: Opening, snapshot: bytes = b"", *, created: bool = False) -> None:
         # Fixed after it was made.
         self.directory = directory
-        self.path = f"{directory}/{opening.first_offset}{SUFFIX}"
+        self.path = f"{directory}/{file_name(opening)}"
         self.opening = opening
         self.snapshot: bytes | None = snapshot  # dropped once it is in the file
         # How far it goes. Of the active file: as far as readers may see.
@@ -240,6 +240,20 @@ class LogFile:
         return data
 
 
+def file_name(opening: Opening) -> str:
+    """A file is called by its first offset, and where owners follow each other, by its owner's term too."""
+    return f"{opening.first_offset}-{opening.term}{SUFFIX}" if opening.term else f"{opening.first_offset}{SUFFIX}"
+
+
+def parse_file_name(name: str) -> tuple[int, int] | None:
+    """(first offset, term) of a log file by its name; None for another name."""
+    first, dash, term = name.removesuffix(SUFFIX).partition("-")
+    digits = first + term
+    if not name.endswith(SUFFIX) or not (digits.isascii() and digits.isdigit()) or not first or (dash and not term):
+        return None
+    return int(first), int(term or 0)
+
+
 def read_header(disk: Disk, directory: str, name: str) -> tuple[Opening, bytes, int]:
     """(opening block, the 64 bytes of the closing block, the file's size). Raises CorruptionError, OSError."""
     path = f"{directory}/{name}"
@@ -264,9 +278,17 @@ def read_snapshot(file: File, opening: Opening) -> bytes:
     return bytes(image)
 
 
-def new_opening(segment_id: int, name_crc: int, first_offset: int, salt: int, now_ms: int, snapshot: bytes) -> Opening:
-    """The opening block of a new file."""
-    return Opening(segment_id, first_offset, salt, now_ms, name_crc, len(snapshot), crc32c(snapshot))
+def new_opening(
+    segment_id: int,
+    name_crc: int,
+    first_offset: int,
+    salt: int,
+    now_ms: int,
+    snapshot: bytes,
+    terms: tuple[int, int] = (0, 0),
+) -> Opening:
+    """The opening block of a new file. `terms`: of its owner, and of the file before."""
+    return Opening(segment_id, first_offset, salt, now_ms, name_crc, len(snapshot), crc32c(snapshot), *terms)
 
 
 SCAN_CHUNK = 4 * MIB

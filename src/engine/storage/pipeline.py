@@ -16,6 +16,7 @@ from engine.storage.config import StorageConfig
 from engine.storage.group import GROUP_MAX, Group
 from engine.storage.handles import Handles
 from engine.storage.logfile import LogFile
+from engine.storage.succession import Lease
 
 
 class Owner(Protocol):
@@ -83,6 +84,7 @@ class Pipeline:
         "_failure",
         "_handles",
         "_idle",
+        "_lease",
         "_mode",
         "_open",
         "_owner",
@@ -90,6 +92,7 @@ class Pipeline:
         "_primary",
         "_queue",
         "_scheduled",
+        "_spoilt",
         "_sync_wanted",
         "_synced_position",
         "_target",
@@ -107,14 +110,25 @@ class Pipeline:
     )
 
     def __init__(
-        self, owner: Owner, handles: Handles, workers: Workers, config: StorageConfig, mode: str, file: LogFile
+        self,
+        owner: Owner,
+        handles: Handles,
+        workers: Workers,
+        config: StorageConfig,
+        mode: str,
+        file: LogFile,
+        lease: Lease | None = None,
+        *,
+        continues: bool = True,
     ) -> None:
+        """`continues`: `file` may be written to; else the first append makes a new one."""
         # Fixed after it was made.
         self._owner = owner
         self._handles = handles
         self._workers = workers
         self._config = config
         self._mode = mode
+        self._lease = lease  # None: for ever
         self.interval_ms = config.interval_ms
         self.counters = Counters()
         # How far the log goes: synced <= durable (what the mode calls so) <= written <= next.
@@ -122,8 +136,9 @@ class Pipeline:
         self.synced_offset = self.durable_offset = self._written_offset = self.next_offset = end
         self._synced_position = self._written_position = self._position = position
         # The active file, None when it was abandoned; and the one that new appends go to, which may not be there yet.
-        self.file: LogFile | None = file
-        self._target: LogFile | None = file
+        self.file: LogFile | None = file if continues else None
+        self._target: LogFile | None = self.file
+        self._spoilt: LogFile | None = None  # a write to it failed, and under a lease nothing is cut off
         # Groups on their way: waiting; being added to; being written ahead; written, not yet covered by a sync.
         self._queue: deque[Group] = deque()
         self._open: Group | None = None
@@ -203,6 +218,21 @@ class Pipeline:
             self.file.index.rollback(offset)
         self._owner.rolled_back(offset)
         return lost
+
+    def lapse(self, error: EngineError) -> None:
+        """The lease is over: nothing is begun any more, and nothing confirmed of what is on its way."""
+        self._blocked = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        waiting = [*self._written, *self._queue, *([self._open] if self._open is not None else [])]
+        self._written, self._open = [], None
+        self._queue.clear()
+        fail_all(waiting, error)
+        waiters, self._idle = self._idle, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(type(error)(*error.args))
 
     def _check_idle(self) -> None:
         if not self._idle or self.newest() is not None or self._primary is not None or self._blocked:

@@ -20,17 +20,20 @@ from engine.storage.dedup import Dedup
 from engine.storage.disk import Disk, File
 from engine.storage.format import FOOTER_HEAD_SIZE, Closing, Footer, State, footer_size
 from engine.storage.index import Index
+from engine.storage.inherited import load_inherited
 from engine.storage.logfile import (
     SCAN_CHUNK,
     SUFFIX,
     UNFINISHED,
     LogFile,
+    file_name,
+    parse_file_name,
     read_header,
     read_snapshot,
     sync,
 )
+from engine.storage.succession import chain
 
-INHERITED = "inherited"  # the file that holds what parent segments knew of producers
 SCAN_START = 256 * KIB
 _NO_CLOSING = bytes(64)
 
@@ -43,6 +46,7 @@ class Recovered:
     dedup: Dedup
     term: int
     sealed: bool
+    orderly: bool  # the last file was closed, so that nobody adds to it any more
 
 
 def name_crc(name: SegmentName) -> int:
@@ -50,56 +54,76 @@ def name_crc(name: SegmentName) -> int:
     return crc32c(str(name).encode())
 
 
-def recover(disk: Disk, directory: str, name: SegmentName, bucket_ends: Sequence[int]) -> Recovered | None:
+def recover(
+    disk: Disk, directory: str, name: SegmentName, bucket_ends: Sequence[int], *, term: int | None = None
+) -> Recovered | None:
     """Open all files of a segment; None when it has none. Blocking. Raises CorruptionError, OSError.
 
-    What it repairs is synced before it returns.
+    What it repairs is synced before it returns. `term`: of whoever opens it where owners share the disk; then nothing
+    is cut off or closed (succession.py).
     """
     names = disk.list(directory)
-    for leftover in (n for n in names if n.endswith(UNFINISHED)):
+    for leftover in (n for n in names if n.endswith(UNFINISHED) and _is_over(n, term)):
         disk.unlink(f"{directory}/{leftover}")
-    ordered = sorted((n for n in names if n.endswith(SUFFIX)), key=lambda n: _first_offset_of(directory, n))
-    if not ordered:
+    logs = [n for n in names if n.endswith(SUFFIX)]
+    if not logs:
         return None
     disk.sync_directory(directory)  # the process before may have died between a rename and its sync
     dedup = Dedup(name.hash_range, bucket_ends)
-    opener = _Opener(disk, directory, name, tuple(bucket_ends), dedup)
-    files = [opener.open(n) for n in ordered]
+    opener = _Opener(disk, directory, name, tuple(bucket_ends), dedup, keeps_all=term is not None)
+    files, strays = chain([opener.open(n) for n in logs])
+    for file in strays:
+        file.delete(disk)
     for file, following in itertools.pairwise(files):
-        opener.settle_inner(file, following.first_offset)
+        opener.settle_inner(file, following)
     opener.settle_last(files[-1])
     load_inherited(disk, directory, dedup)
     closing = files[-1].closing
     sealed = closing is not None and closing.state is State.SEALED
-    return Recovered(files, dedup, opener.term, sealed)
+    return Recovered(files, dedup, opener.term, sealed, closing is not None)
 
 
-def _first_offset_of(directory: str, name: str) -> int:
-    stem = name.removesuffix(SUFFIX)
-    if not (stem.isascii() and stem.isdigit()):
+def _terms_of(directory: str, name: str) -> tuple[int, int]:
+    found = parse_file_name(name)
+    if found is None:
         raise CorruptionError(f"{directory}/{name} is no log file's name: <first offset>{SUFFIX}")
-    return int(stem)
+    return found
+
+
+def _is_over(leftover: str, term: int | None) -> bool:
+    """Whether nobody finishes that file any more who may."""
+    found = parse_file_name(leftover.removesuffix(UNFINISHED))
+    return term is None or found is None or found[1] < term
 
 
 class _Opener:
     """Opens one segment's files."""
 
     def __init__(
-        self, disk: Disk, directory: str, name: SegmentName, bucket_ends: tuple[int, ...], dedup: Dedup
+        self,
+        disk: Disk,
+        directory: str,
+        name: SegmentName,
+        bucket_ends: tuple[int, ...],
+        dedup: Dedup,
+        *,
+        keeps_all: bool,
     ) -> None:
         self._disk = disk
         self._directory = directory
         self._name = name
         self._bucket_ends = bucket_ends
         self._dedup = dedup
+        self._keeps_all = keeps_all  # an owner before may still write: nothing may be cut off or closed
         self.term = 0
         self._closing_blocks: dict[LogFile, bytes] = {}
 
     def open(self, name: str) -> LogFile:
         """Read and check a file's header."""
+        _terms_of(self._directory, name)
         opening, block, _ = read_header(self._disk, self._directory, name)
         file = LogFile(self._directory, opening, created=True)
-        if f"{opening.first_offset}{SUFFIX}" != name or opening.segment_id != self._name.segment_id:
+        if file_name(opening) != name or opening.segment_id != self._name.segment_id:
             raise CorruptionError(
                 f"{self._directory}/{name}, position 0: this is the file of segment {opening.segment_id} "
                 f"from offset {opening.first_offset}"
@@ -111,10 +135,11 @@ class _Opener:
         self._closing_blocks[file] = block
         return file
 
-    def settle_inner(self, file: LogFile, end_offset: int) -> None:
+    def settle_inner(self, file: LogFile, following: LogFile) -> None:
         """A file that another follows: everything up to the other's first offset has to be in it."""
-        closing = file.closing
-        if closing is None:
+        closing, end_offset = file.closing, following.first_offset
+        taken_over = following.opening.term != file.opening.term  # what else is in it came too late
+        if closing is None or (taken_over and closing.end_offset != end_offset):
             self._settle_by_scan(file, end_offset)
             return
         # Its state may be any: when the sync of a closing block fails, the block stays and a new file continues.
@@ -136,6 +161,8 @@ class _Opener:
             before.restore(scan.lanes_list())
             _take_scan(file, scan)
             file.closing = None
+            if self._keeps_all:
+                return
             snapshot = before.snapshot()
             file.closing = file.close(handle, State.ROLLED, end_offset, scan.position, snapshot)
             file.index = None
@@ -152,6 +179,8 @@ class _Opener:
                 _check_last(file, file.closing)
                 footer = file.read_footer(handle)
                 _take_closing(file, file.closing)
+                if self._keeps_all and file.closing.state is State.SEALED:
+                    file.write_closing_again(handle)  # it may be in the memory of a machine that is dying
                 self._take_footer(file, handle, footer)
         finally:
             handle.close()
@@ -180,7 +209,7 @@ class _Opener:
         else:
             if footer is None and scan.position < size:
                 self._check_torn(file, handle, scan, size)
-            if scan.position < size:
+            if scan.position < size and not self._keeps_all:
                 handle.truncate(scan.position)
             self._write_again(file, handle, scan)
             sync(handle)
@@ -313,32 +342,3 @@ def verify_tail(disk: Disk, file: LogFile) -> None:
         _scan_end(file, handle, file.index)
     finally:
         handle.close()
-
-
-def load_inherited(disk: Disk, directory: str, dedup: Dedup) -> None:
-    """Take over what parent segments knew, if it was handed over."""
-    path = f"{directory}/{INHERITED}"
-    if not disk.exists(path):
-        return
-    file = disk.open(path)
-    try:
-        image = bytearray(file.size())
-        file.read_into(image, 0)
-    finally:
-        file.close()
-    if len(image) < 4 or crc32c(image[4:]) != int.from_bytes(image[:4], "little"):
-        raise CorruptionError(f"{path}, position 0: the file fails its checksum")
-    dedup.load(bytes(image[4:]), from_parent=True)
-
-
-def save_inherited(disk: Disk, directory: str, snapshot: bytes) -> None:
-    """Hand over what parent segments knew; durable when it returns. Raises OSError, SyncFailed."""
-    path = f"{directory}/{INHERITED}"
-    file = disk.create(path + UNFINISHED)
-    try:
-        file.write([crc32c(snapshot).to_bytes(4, "little") + snapshot], 0)
-        sync(file)
-    finally:
-        file.close()
-    disk.rename(path + UNFINISHED, path)
-    disk.sync_directory(directory)

@@ -12,25 +12,27 @@ from engine._native import log
 from engine._native.hashing import xxh64
 from engine._native.log import Claim
 from engine.aio.turns import Turns
-from engine.aio.workers import run
 from engine.errors import (
     AlreadyClosedError,
     EngineError,
     FencedError,
+    NotOwnerError,
     SegmentSealedError,
 )
 from engine.limits import READ_BLOCK_SIZE
 from engine.model.names import SegmentName
 from engine.storage.commit import Committer
-from engine.storage.config import storage_error
 from engine.storage.context import Context, SegmentStatistics
 from engine.storage.format import State
 from engine.storage.group import Appended, Group, join_fresh
-from engine.storage.logfile import Block, LogFile, SyncFailed, new_opening
+from engine.storage.inherited import hand_over
+from engine.storage.logfile import Block, LogFile, new_opening
 from engine.storage.reader import Reader
-from engine.storage.recovery import Recovered, name_crc, save_inherited
+from engine.storage.recovery import Recovered, name_crc
 from engine.storage.retention import delete_files, files_to_delete
+from engine.storage.succession import Lease, Succession
 from engine.storage.tail import Piece
+from engine.storage.waiting import Waiters
 
 _log = logging.getLogger("engine.storage")
 
@@ -42,28 +44,38 @@ class Segment:
     "interval" and "os" it has been handed to the operating system.
     """
 
-    def __init__(self, name: SegmentName, context: Context, recovered: Recovered, durability: str, term: int) -> None:
+    def __init__(
+        self, name: SegmentName, context: Context, found: Recovered, durability: str, term: int, lease: Lease | None
+    ) -> None:
+        """`lease`: nothing is written or confirmed once it may be over; None: nobody else can own the segment."""
         # Fixed after open.
+        self.lease = lease
         self.name = name
         self.durability = durability
-        self.directory = recovered.files[-1].directory
+        self.directory = found.files[-1].directory
         self._context = context
         self._name_crc = name_crc(name)
         # How it stands.
-        self.sealed = recovered.sealed
+        self.sealed = found.sealed
         self.failed: EngineError | None = None
-        self.term = max(term, recovered.term)
+        self.term = max(term, found.term)
         self._seals = 0  # under way: no append gets in
         self._seal_confirmed = False  # by this process
         self._turns = Turns()  # sealing, closing and inheriting never overlap
         self._closed = False
         # What is in it.
-        self._files = recovered.files
-        self._dedup = recovered.dedup
+        self._files = found.files
+        self._dedup = found.dedup
         self._reader = Reader(context, self._files, name.segment_id)
         self._time_ms = max(f.last_time_ms for f in self._files)
-        self._commit = Committer(self, context.handles, context.workers, context.config, durability, self._files[-1])
-        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        last = self._files[-1]
+        self._succession = Succession(last.opening, lease)
+        goes_on = self._succession.continues or self.sealed
+        self._commit = Committer(
+            self, context.handles, context.workers, context.config, durability, last, lease, continues=goes_on
+        )
+        self._waiters = Waiters()
+        self._wake = self._waiters.wake
         # Counted.
         self._appended = [0, 0, 0]
         self._duplicates = 0
@@ -138,6 +150,8 @@ class Segment:
             raise SegmentSealedError(f"{self.name} is sealed")
         if self._closed:
             raise AlreadyClosedError(f"{self.name} is closed")
+        if self.lease is not None:
+            self.lease.check()
         if self.failed is not None:
             raise type(self.failed)(*self.failed.args)
         if term is not None and term != self.term:
@@ -225,24 +239,8 @@ class Segment:
 
     def when_durable(self, offset: int) -> asyncio.Future[None]:
         """Done when `offset` may be read, or when it never will: the segment is sealed, failed or closed."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if offset < self.durable_offset or self.sealed or self._closed or self.failed is not None:
-            future.set_result(None)
-        else:
-            self._waiters.append((offset, future))
-        return future
-
-    def _wake(self, below: int | None = None) -> None:
-        if not self._waiters:
-            return
-        waiters, self._waiters = self._waiters, []
-        for offset, future in waiters:
-            if future.done():
-                continue
-            if below is None or offset < below:
-                future.set_result(None)
-            else:
-                self._waiters.append((offset, future))
+        ended = self.sealed or self._closed or self.failed is not None
+        return self._waiters.add(offset, done=ended or offset < self.durable_offset)
 
     # Producers
 
@@ -268,13 +266,7 @@ class Segment:
         await self._turns.take(self._save_inherited)
 
     async def _save_inherited(self) -> None:
-        image = self._dedup.inherited_snapshot()
-        try:
-            await run(self._context.workers, lambda: save_inherited(self._context.disk, self.directory, image))
-        except SyncFailed as e:
-            raise storage_error(e.error, self.directory) from e
-        except OSError as e:
-            raise storage_error(e, self.directory) from e
+        await hand_over(self._context, self.directory, self._dedup.inherited_snapshot())
 
     # The end
 
@@ -297,10 +289,17 @@ class Segment:
         try:
             if not self._seal_confirmed:
                 await (self._commit.confirm() if self.sealed else self._commit.finish(State.SEALED))
+                if self.lease is not None:
+                    self.lease.check()
                 self.sealed = self._seal_confirmed = True
         finally:
             self._seals -= 1
         self._wake()
+
+    async def begin_file(self) -> None:
+        """A new owner fixes where the files before it end. Raises StorageError."""
+        if self._commit.file is None:
+            await self._commit.replace()
 
     async def close(self) -> None:
         """Finish what was appended, close the files in order. Idempotent. Never raises: what is durable stays so."""
@@ -309,15 +308,13 @@ class Segment:
         self._closed = True
         try:
             await self._turns.take(self._close_file)
-        except EngineError as e:
-            _log.warning("%s: not closed in order (%s); the next open reads its last file", self.name, e)
-        except OSError as e:
+        except (EngineError, OSError) as e:
             _log.warning("%s: not closed in order (%s); the next open reads its last file", self.name, e)
         self.release()
 
     async def _close_file(self) -> None:
-        file = self._commit.file
-        if self.sealed or self.failed is not None:
+        file, lease = self._commit.file, self.lease
+        if self.sealed or self.failed is not None or (lease is not None and (file is None or not lease.held)):
             return
         if file is not None and file.closing is not None and self._commit.newest() is None:
             return
@@ -327,6 +324,8 @@ class Segment:
         """Let go of files and memory without another word to the disk."""
         self._closed = True
         self._commit.stop()
+        if self.lease is not None and not self.lease.held:
+            self._commit.lapse(NotOwnerError(f"{self.name} is owned here no more"))
         for file in self._files:
             self._context.handles.retire(file)
         self._context.cache.clear(self._reader.tail)
@@ -362,7 +361,8 @@ class Segment:
         snapshot = self._dedup.snapshot(first_offset)
         salt = self._context.rng.getrandbits(32)
         now_ms = self._context.clock.time_ms()
-        opening = new_opening(self.name.segment_id, self._name_crc, first_offset, salt, now_ms, snapshot)
+        terms = self._succession.plan(first_offset)
+        opening = new_opening(self.name.segment_id, self._name_crc, first_offset, salt, now_ms, snapshot, terms)
         return LogFile(self.directory, opening, snapshot)
 
     def snapshot(self, below: int) -> bytes:

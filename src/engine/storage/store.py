@@ -25,6 +25,7 @@ from engine.storage.handles import Handles
 from engine.storage.logfile import SUFFIX, LogFile, SyncFailed, new_opening, sync
 from engine.storage.recovery import Recovered, name_crc, recover
 from engine.storage.segment import Segment
+from engine.storage.succession import Lease
 from engine.storage.tail import TailCache
 
 SEGMENTS = "segments"
@@ -106,12 +107,14 @@ class SegmentStore:
         interval_ms: int | None = None,
         bucket_ends: Sequence[int] = WHOLE_RING,
         term: int = 0,
+        lease: Lease | None = None,
     ) -> Segment:
         """The segment, made when there is none. It survives a crash when this returns.
 
-        `bucket_ends`: the inclusive ends of its entry buckets, rising, the last 65535. Raises StorageError.
+        `bucket_ends`: the inclusive ends of its entry buckets, rising, the last 65535. `lease`: where others, who
+        share the disk, may own it some time (succession.py). Raises StorageError.
         """
-        return await self._enter(name, durability, interval_ms, bucket_ends, term, create=True)
+        return await self._enter(name, durability, interval_ms, bucket_ends, term, lease, create=True)
 
     async def open(
         self,
@@ -121,9 +124,10 @@ class SegmentStore:
         interval_ms: int | None = None,
         bucket_ends: Sequence[int] = WHOLE_RING,
         term: int = 0,
+        lease: Lease | None = None,
     ) -> Segment:
         """The segment, recovered from its files. Raises NotFoundError, CorruptionError, StorageError."""
-        return await self._enter(name, durability, interval_ms, bucket_ends, term, create=False)
+        return await self._enter(name, durability, interval_ms, bucket_ends, term, lease, create=False)
 
     async def _enter(
         self,
@@ -132,6 +136,7 @@ class SegmentStore:
         interval_ms: int | None,
         bucket_ends: Sequence[int],
         term: int,
+        lease: Lease | None,
         *,
         create: bool,
     ) -> Segment:
@@ -140,10 +145,15 @@ class SegmentStore:
         async with self._alone(name):
             self._check_open()
             segment = self._segments.get(name)
+            if segment is not None and segment.lease is not lease:
+                self._segments.pop(name).release()  # it was owned under a lease that is over
+                segment = None
             if segment is None:
-                recovered = await self._recover(name, tuple(bucket_ends), create)
+                recovered = await self._recover(name, tuple(bucket_ends), create, lease)
                 self._check_open()
-                segment = Segment(name, self._context, recovered, durability, term)
+                segment = Segment(name, self._context, recovered, durability, term, lease)
+                await self._begin(segment, recovered)
+                self._check_open()
                 self._segments[name] = segment
         if term > segment.term:
             segment.fence(term)
@@ -151,26 +161,41 @@ class SegmentStore:
             segment.interval_ms = interval_ms
         return segment
 
-    async def _recover(self, name: SegmentName, bucket_ends: tuple[int, ...], create: bool) -> Recovered:
+    async def _begin(self, segment: Segment, recovered: Recovered) -> None:
+        """Behind an owner that may still write, a new file says at once where what it wrote ends."""
+        if segment.lease is None or recovered.orderly:
+            return
+        try:
+            segment.lease.check()
+            await segment.begin_file()
+            segment.lease.check()
+        except BaseException:
+            segment.release()
+            raise
+
+    async def _recover(
+        self, name: SegmentName, bucket_ends: tuple[int, ...], create: bool, lease: Lease | None
+    ) -> Recovered:
         directory = self.directory(name)
+        term = None if lease is None else lease.term
 
         def work() -> Recovered:
             if self._disk.exists(f"{directory}/{DELETED}"):
                 _delete(self._disk, directory)
-            found = recover(self._disk, directory, name, bucket_ends)
+            found = recover(self._disk, directory, name, bucket_ends, term=term)
             if found is None and create:
-                self._make(directory, name)
-                found = recover(self._disk, directory, name, bucket_ends)
+                self._make(directory, name, term or 0)
+                found = recover(self._disk, directory, name, bucket_ends, term=term)
             if found is None:
                 raise NotFoundError(f"{name} has no files in {directory}")
             return found
 
         return await self._run(work, directory)
 
-    def _make(self, directory: str, name: SegmentName) -> None:
+    def _make(self, directory: str, name: SegmentName, term: int) -> None:
         self._disk.make_directories(directory)
         salt, now_ms = self._context.rng.getrandbits(32), self._context.clock.time_ms()
-        opening = new_opening(name.segment_id, name_crc(name), 0, salt, now_ms, b"")
+        opening = new_opening(name.segment_id, name_crc(name), 0, salt, now_ms, b"", (term, 0))
         LogFile(directory, opening).create(self._disk).close()
 
     async def _run(self, work: Callable[[], T], what: str) -> T:
@@ -197,6 +222,13 @@ class SegmentStore:
             segment = self._segments.pop(name, None)
             if segment is not None:
                 await segment.close()
+
+    async def abandon(self, name: SegmentName) -> None:
+        """Let go of a segment that others may own: not a word more to its files."""
+        async with self._alone(name):
+            segment = self._segments.pop(name, None)
+            if segment is not None:
+                segment.release()
 
     async def rolled(self, topics: Iterable[TopicName]) -> list[SegmentName]:
         """The segments of these topics that consist of more than one file. Reads directories only."""

@@ -1,0 +1,244 @@
+"""`Brokers`: which brokers live, and this one's place among them (PIP-468 "Broker Roles").
+
+Each broker has an ephemeral record under one session with the metadata store; its leaderships hang on the same session,
+and so do the segments it owns. When the session is over, all of that is: it registers again, with nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import isfinite
+
+from engine.aio.tasks import Supervisor
+from engine.clock import Clock
+from engine.errors import AlreadyClosedError, EngineError, NotOwnerError
+from engine.metadata import keys
+from engine.metadata.store import (
+    ABSENT,
+    ConflictError,
+    Event,
+    EventKind,
+    MetadataStore,
+    OutcomeUnknownError,
+    Record,
+    Session,
+)
+
+log = logging.getLogger(__name__)
+
+SESSION_S = 30.0
+_REFRESHES_PER_TIMEOUT = 5
+_RETRY_S = 0.5
+_CLOSE_S_MAX = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRecord:
+    """A live broker."""
+
+    url: str
+    admin_url: str | None
+    session: int | None
+
+    def to_json(self) -> bytes:
+        """The record's value."""
+        return json.dumps({"url": self.url, "adminUrl": self.admin_url}).encode()
+
+    @classmethod
+    def of(cls, record: Record) -> BrokerRecord:
+        """Undo to_json()."""
+        facts = json.loads(record.value)
+        return cls(facts["url"], facts.get("adminUrl"), record.stat.session)
+
+
+class Brokers:
+    """Loop thread only. `changed` is called when a broker came or went, `lost` when this one's session is over."""
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        *,
+        clock: Clock,
+        url: str,
+        admin_url: str | None = None,
+        session_timeout: float = SESSION_S,
+    ) -> None:
+        self.url = url
+        self.changed: list[Callable[[], None]] = []
+        self.lost: list[Callable[[], None]] = []
+        self._metadata = metadata
+        self._clock = clock
+        self._admin_url = admin_url
+        self._timeout = session_timeout
+        self._session: Session | None = None
+        self._live: dict[str, BrokerRecord] = {}  # by the key of the record
+        self._seen: dict[str, BrokerRecord] | None = None  # while a snapshot is read
+        self._registered = asyncio.Event()
+        self._vacated = asyncio.Event()  # set when a record has gone
+        self._tasks = Supervisor("brokers")
+        self._closed = False
+
+    # -- facts -----------------------------------------------------------------------------------------------------
+
+    @property
+    def live(self) -> dict[str, BrokerRecord]:
+        """The live brokers by URL, as far as was heard here."""
+        return {record.url: record for record in self._live.values()}
+
+    @property
+    def alone(self) -> bool:
+        """No other broker is known, so that nothing has to be routed."""
+        key = keys.broker(self.url)
+        return not self._live or (len(self._live) == 1 and key in self._live)
+
+    def lives(self, url: str, session: int | None) -> bool:
+        """Whether a broker still has the session in which it took something."""
+        record = self._live.get(keys.broker(url))
+        return record is not None and (session is None or record.session == session)
+
+    @property
+    def deadline(self) -> float:
+        """Until when, on the monotonic clock, the session surely lives; 0 when there is none."""
+        return 0.0 if self._session is None else self._session.deadline
+
+    @property
+    def current(self) -> Session | None:
+        """The session, if there is one and it is not over for certain."""
+        return self._session
+
+    async def session(self) -> Session:
+        """The session that leaderships and ownerships hang on. Raises NotOwnerError while there is none."""
+        if self._closed:
+            raise AlreadyClosedError("this broker is closing")
+        if self._session is None or self._session.deadline <= self._clock.monotonic():
+            raise NotOwnerError("this broker has no session with the metadata store; try again, or another broker")
+        return self._session
+
+    # -- life ------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Register, once an earlier life of this broker is over, and follow the others. Raises what the store does."""
+        for record in await self._metadata.list(keys.BROKERS, keys.prefix_end(keys.BROKERS)):
+            self._live[record.key] = BrokerRecord.of(record)
+        self._tasks.spawn(self._follow(), "watch of the brokers")
+        await self._register()
+        if isfinite(self.deadline):
+            self._tasks.spawn(self._keep_session(), "session")
+
+    async def close(self) -> None:
+        """Leave: the record, and all that hangs on the session, goes. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        await self._tasks.close()
+        session, self._session = self._session, None
+        if session is not None:
+            try:
+                async with asyncio.timeout(_CLOSE_S_MAX):
+                    await session.close()
+            except (TimeoutError, EngineError, OutcomeUnknownError) as e:
+                log.warning("the session with the metadata store was left to expire: %s", e)
+
+    async def _register(self) -> None:
+        session = await self._metadata.session(self._timeout)
+        mine = BrokerRecord(self.url, self._admin_url, session.id)
+        key = keys.broker(self.url)
+        while True:
+            self._vacated.clear()
+            try:
+                await self._metadata.put(key, mine.to_json(), ABSENT, session=session)
+            except (ConflictError, OutcomeUnknownError):
+                found = await self._metadata.get(key)
+                if found is None or found.stat.session != session.id:
+                    await self._wait_for_predecessor(session)
+                    continue
+            break
+        self._live[key] = mine
+        self._session = session
+
+    async def _wait_for_predecessor(self, session: Session) -> None:
+        """An earlier life of this broker may still act: it has until its session is over."""
+        log.info("waiting for the earlier session of %s to end", self.url)
+        try:
+            async with asyncio.timeout(_RETRY_S):
+                await self._vacated.wait()
+        except TimeoutError:
+            await session.refresh()
+
+    async def _keep_session(self) -> None:
+        """Refresh the session; when it is over, say so and get another."""
+        while True:
+            await asyncio.sleep(self._timeout / _REFRESHES_PER_TIMEOUT)
+            session = self._session
+            try:
+                if session is None:
+                    await self._register()
+                    log.warning("%s is registered again", self.url)
+                    self._tell(self.changed)
+                    continue
+                await self._refresh(session)
+            except (EngineError, OutcomeUnknownError, ConflictError) as e:
+                log.warning("the metadata store is out of reach of %s: %s", self.url, e)
+
+    async def _refresh(self, session: Session) -> None:
+        """Raises what the store does, as long as the session may live."""
+        timeout = max(session.deadline - self._clock.monotonic(), 0.001)
+        try:
+            async with asyncio.timeout(timeout):
+                await session.refresh()
+            return
+        except AlreadyClosedError:
+            pass
+        except TimeoutError as e:
+            log.warning("the metadata store did not answer %s: %s", self.url, e)
+        except (EngineError, OutcomeUnknownError) as e:
+            log.warning("the metadata store did not answer %s: %s", self.url, e)
+            if session.deadline > self._clock.monotonic():
+                return
+        self._session_over()
+
+    def _session_over(self) -> None:
+        log.warning("the session of %s with the metadata store is over: all it led and owned is let go", self.url)
+        self._session = None
+        self._tell(self.lost)
+
+    # -- the others ------------------------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                self._seen = {}
+                async for event in self._metadata.watch(keys.BROKERS):
+                    self._heard(event)
+                return  # the store was closed
+            except AlreadyClosedError:
+                return
+            except EngineError as e:
+                log.warning("the watch of the brokers broke off, starting it again: %s", e)
+                await asyncio.sleep(_RETRY_S)
+
+    def _heard(self, event: Event) -> None:
+        if event.kind is EventKind.SNAPSHOT_END:
+            seen, self._seen = self._seen, None
+            if seen is not None and seen != self._live:
+                self._live = seen
+                self._vacated.set()
+                self._tell(self.changed)
+            return
+        known = self._live if self._seen is None else self._seen
+        before = known.get(event.key)
+        if event.record is None:
+            known.pop(event.key, None)
+            self._vacated.set()
+        else:
+            known[event.key] = BrokerRecord.of(event.record)
+        if self._seen is None and known.get(event.key) != before:
+            self._tell(self.changed)
+
+    def _tell(self, listeners: list[Callable[[], None]]) -> None:
+        for listener in list(listeners):
+            listener()

@@ -1,0 +1,53 @@
+"""What a segment knows of producers from its parents: a file beside the logs (SEMANTICS 24)."""
+
+from __future__ import annotations
+
+from engine._native.crc32c import crc32c
+from engine.aio.workers import run
+from engine.errors import CorruptionError
+from engine.storage.config import storage_error
+from engine.storage.context import Context
+from engine.storage.dedup import Dedup
+from engine.storage.disk import Disk
+from engine.storage.logfile import UNFINISHED, SyncFailed, sync
+
+INHERITED = "inherited"  # the file's name
+
+
+async def hand_over(context: Context, directory: str, snapshot: bytes) -> None:
+    """save_inherited() on a worker. Raises StorageError."""
+    try:
+        await run(context.workers, lambda: save_inherited(context.disk, directory, snapshot))
+    except SyncFailed as e:
+        raise storage_error(e.error, directory) from e
+    except OSError as e:
+        raise storage_error(e, directory) from e
+
+
+def load_inherited(disk: Disk, directory: str, dedup: Dedup) -> None:
+    """Take over what parent segments knew, if it was handed over."""
+    path = f"{directory}/{INHERITED}"
+    if not disk.exists(path):
+        return
+    file = disk.open(path)
+    try:
+        image = bytearray(file.size())
+        file.read_into(image, 0)
+    finally:
+        file.close()
+    if len(image) < 4 or crc32c(image[4:]) != int.from_bytes(image[:4], "little"):
+        raise CorruptionError(f"{path}, position 0: the file fails its checksum")
+    dedup.load(bytes(image[4:]), from_parent=True)
+
+
+def save_inherited(disk: Disk, directory: str, snapshot: bytes) -> None:
+    """Hand over what parent segments knew; durable when it returns. Raises OSError, SyncFailed."""
+    path = f"{directory}/{INHERITED}"
+    file = disk.create(path + UNFINISHED)
+    try:
+        file.write([crc32c(snapshot).to_bytes(4, "little") + snapshot], 0)
+        sync(file)
+    finally:
+        file.close()
+    disk.rename(path + UNFINISHED, path)
+    disk.sync_directory(directory)
