@@ -10,7 +10,7 @@ from typing import Any
 from engine._native.batcher import Batcher
 from engine._native.log import stamp
 from engine.client.client import AsyncClient
-from engine.errors import ConnectError, EngineError, NotFoundError
+from engine.errors import ConnectError, EngineError, NotFoundError, NotOwnerError
 from engine.model.hashrange import HashRange
 from engine.model.names import TopicName
 from engine.wire.commands import FEATURES, Command
@@ -41,6 +41,12 @@ class FakeBroker:
         self.blocks: dict[int, list[tuple[int, int, bytes]]] = {s: [] for s in range(segments)}
         self.cursors: dict[int, int] = dict.fromkeys(range(segments), 0)
         self.sealed: dict[int, int] = {}
+        # Lineage, and who is where: an owner that is not named is any broker.
+        self.parents: dict[int, list[int]] = {}
+        self.pruned: set[int] = set()
+        self.owners: dict[int, str] = {}
+        self.controller = URL
+        self.down: set[str] = set()
         self.assigned: list[int] = list(range(segments))
         self.confirming = True
         self.hang_up_after: Command | None = None  # once: what this command is answered with is the connection's last
@@ -54,13 +60,17 @@ class FakeBroker:
     # -- a Connector -----------------------------------------------------------------------------------------
 
     async def connect(self, url: str, handler: Callable[[FrameStream], FrameHandler]) -> FrameStream:
-        if not self.reachable:
+        if not self.reachable or url in self.down:
             raise ConnectError("nobody is there")
-        return connect_pair(handler, self._accept)
+        return connect_pair(handler, lambda stream: self._accept(stream, url))
 
-    def _accept(self, stream: FrameStream) -> FakeConnection:
-        self.connections.append(FakeConnection(self, stream))
+    def _accept(self, stream: FrameStream, url: str) -> FakeConnection:
+        self.connections.append(FakeConnection(self, stream, url))
         return self.connections[-1]
+
+    def at(self, url: str) -> FakeConnection:
+        """The live connection to one of several brokers."""
+        return next(c for c in reversed(self.connections) if c.url == url and not c.lost)
 
     @property
     def last(self) -> FakeConnection:
@@ -77,14 +87,16 @@ class FakeBroker:
                 "segmentId": i,
                 "hashRange": {"start": r.start, "end": r.end},
                 "state": "SEALED" if i in self.sealed else "ACTIVE",
-                "parentIds": [],
-                "childIds": [],
+                "parentIds": [p for p in self.parents.get(i, []) if p not in self.pruned],
+                "childIds": [c for c, parents in self.parents.items() if i in parents],
                 "bucketBoundaries": ends,
             }
             for i, r in enumerate(ranges)
+            if i not in self.pruned
         ]
+        owners = {str(i): url for i, url in self.owners.items()}
         return {"epoch": self.epoch, "keyHash": "xxh64", "durability": "fsync", "segments": segments,
-                "segmentBrokers": {}, "controllerBrokerUrl": URL}  # fmt: skip
+                "segmentBrokers": owners, "controllerBrokerUrl": self.controller}  # fmt: skip
 
     # -- what tests ask for ----------------------------------------------------------------------------------
 
@@ -98,6 +110,39 @@ class FakeBroker:
         """Break every connection."""
         for connection in self.connections:
             connection.stream.abort()
+
+    def reshape(self, parents: list[int], children: int) -> list[int]:
+        """Seal `parents`, put so many new segments in their place, and tell everybody."""
+        born = list(range(self.segments, self.segments + children))
+        self.segments += children
+        for child in born:
+            self.log[child], self.blocks[child], self.parents[child] = [], [], parents
+            self.ends[child] = self.cursors[child] = 0
+        self.sealed |= {parent: self.ends[parent] for parent in parents}
+        self.changed()
+        for connection in self.connections:
+            connection.feed()
+        return born
+
+    def prune(self, segment: int) -> None:
+        """Retention takes a sealed segment, and everybody is told."""
+        self.pruned.add(segment)
+        del self.blocks[segment]
+        for connection in self.connections:
+            connection.end_consumers(segment, NotFoundError("it was deleted"))
+        self.changed()
+
+    def changed(self) -> None:
+        """There is a newer layout."""
+        self.epoch += 1
+        self.push()
+
+    def push(self) -> None:
+        """Tell every session how the topic is."""
+        for connection in self.connections:
+            for session in connection.sessions:
+                if not connection.lost:
+                    connection.update(session)
 
     def publish(self, segment: int, values: list[bytes]) -> None:
         """Put an entry into a segment, and send it to whoever reads there."""
@@ -135,8 +180,9 @@ class FakeBroker:
 class FakeConnection:
     """A FrameHandler."""
 
-    def __init__(self, broker: FakeBroker, stream: FrameStream) -> None:
+    def __init__(self, broker: FakeBroker, stream: FrameStream, url: str = URL) -> None:
         self.broker = broker
+        self.url = url
         self.stream = stream
         self.lost = False
         self.producers: dict[int, int] = {}
@@ -178,7 +224,7 @@ class FakeConnection:
         answer = {
             "protocol": 1,
             "features": broker.features,
-            "broker": URL,
+            "broker": self.url,
             "admin": broker.admin,
             "keep_alive": broker.keep_alive,
             "frame_size_max": 1 << 24,
@@ -202,7 +248,9 @@ class FakeConnection:
             Command.SCALABLE_TOPIC_UPDATE, {**fields, "topic": str(TOPIC), "epoch": dag["epoch"], "dag": dag}
         )
 
-    def scalable_topic_close(self, header: dict[str, Any], payload: memoryview) -> None: ...
+    def scalable_topic_close(self, header: dict[str, Any], payload: memoryview) -> None:
+        if header["session_id"] in self.sessions:
+            self.sessions.remove(header["session_id"])
 
     def producer(self, header: dict[str, Any], payload: memoryview) -> None:
         error = self.broker.refuse_attach(header["topic"])
@@ -252,6 +300,9 @@ class FakeConnection:
             self.stream.send(Command.SEND_RECEIPT, receipt)
 
     def scalable_topic_subscribe(self, header: dict[str, Any], payload: memoryview) -> None:
+        if self.broker.controller != self.url:
+            self.error(header, NotOwnerError("another broker leads"))
+            return
         self.registered = header["consumer_id"]
         self.assign(header["request_id"])
 
@@ -260,15 +311,15 @@ class FakeConnection:
         segments = [{"segment_id": i, "topic": str(TOPIC.segment(ranges[i], i)), "mode": "exclusive"}
                     for i in self.broker.assigned]  # fmt: skip
         self.stream.send(Command.SCALABLE_TOPIC_ASSIGNMENT, {"request_id": request_id, "consumer_id": self.registered,
-                                                             "layout_epoch": 0, "segments": segments})  # fmt: skip
+                                                             "layout_epoch": self.broker.epoch,
+                                                             "segments": segments})  # fmt: skip
 
     def scalable_topic_unsubscribe(self, header: dict[str, Any], payload: memoryview) -> None:
         self.answer(header)
 
     def subscribe(self, header: dict[str, Any], payload: memoryview) -> None:
-        segment = int(header["topic"].rsplit("-", 1)[1])
-        if segment not in self.broker.blocks:
-            self.error(header, NotFoundError("no such segment"))
+        segment = self.segment_of(header)
+        if segment is None:
             return
         start = header["start"] if header["mode"] == "reader" else self.broker.cursors[segment]
         self.consumers[header["consumer_id"]] = (segment, start)
@@ -297,6 +348,13 @@ class FakeConnection:
             if offset == self.broker.sealed.get(segment):
                 self.stream.send(Command.REACHED_END, {"consumer_id": ident, "end": offset})
 
+    def end_consumers(self, segment: int, error: EngineError) -> None:
+        """The broker lets go of whoever reads a segment."""
+        for ident in [i for i, (read, _) in self.consumers.items() if read == segment]:
+            del self.consumers[ident]
+            closing = {"consumer_id": ident, "code": error.code, "message": str(error)}
+            self.stream.send(Command.CLOSE_CONSUMER, closing)
+
     def ack(self, header: dict[str, Any], payload: memoryview) -> None:
         segment = self.consumers[header["consumer_id"]][0]
         if not self.broker.confirming:
@@ -308,9 +366,21 @@ class FakeConnection:
     def redeliver(self, header: dict[str, Any], payload: memoryview) -> None: ...
 
     def segment_offset(self, header: dict[str, Any], payload: memoryview) -> None:
+        segment = self.segment_of(header)
+        if segment is not None:
+            end, acknowledged = self.broker.ends[segment], self.broker.cursors[segment]
+            self.answer(header, result={"offset": end, "first": 0, "end": end, "acknowledged": acknowledged})
+
+    def segment_of(self, header: dict[str, Any]) -> int | None:
+        """None, and an error, when it is not here."""
         segment = int(header["topic"].rsplit("-", 1)[1])
-        end = self.broker.ends[segment]
-        self.answer(header, result={"offset": end, "first": 0, "end": end})
+        if segment not in self.broker.blocks:
+            self.error(header, NotFoundError("no such segment"))
+        elif self.broker.owners.get(segment, self.url) != self.url:
+            self.error(header, NotOwnerError("it is elsewhere"))
+        else:
+            return segment
+        return None
 
     def close_consumer(self, header: dict[str, Any], payload: memoryview) -> None:
         self.consumers.pop(header["consumer_id"], None)

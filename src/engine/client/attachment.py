@@ -16,7 +16,7 @@ from engine.client.connection import Connection
 from engine.client.lane import ignore_outcome
 from engine.client.options import ConsumerOptions
 from engine.client.pool import Pool
-from engine.client.topic import TopicSession
+from engine.client.topic import TopicLayout, TopicSession
 from engine.errors import (
     AlreadyClosedError,
     ConnectError,
@@ -77,7 +77,8 @@ class Attachment:
     `position`: where delivery began, the first unacknowledged offset. `expected`: the next offset to arrive.
     `confirmed`: the broker's durable cursor, as far as it has told (SEMANTICS 12: never more than that). `end`: where
     a sealed segment ends, None before. `arrived`: behind everything that ever came; `again_upto`: what arrives below it
-    may have been delivered before the attachment was lost.
+    may have been delivered before the attachment was lost. `pushed`: how many messages were queued and not dropped
+    again. `looks`: those of the session when the segment was first said to be missing.
     """
 
     def __init__(self, owner: AttachmentOwner, segment_id: int, name: str, mode: str, start: int | None = None) -> None:
@@ -90,12 +91,15 @@ class Attachment:
         self.end: int | None = None
         self.arrived = 0
         self.again_upto = 0
+        self.pushed = 0
+        self.looks: int | None = None
         self.draining = False  # delivers no more; acknowledgements still go through
         self.closed = False
         self.tried = asyncio.Event()  # the first attempt has ended, either way
         self._owner = owner
         self._connection: Connection | None = None
         self._consumer_id = 0
+        self._url: str | None = None  # the owner's, when it was attached
         self._opening: tuple[Connection, int] | None = None  # asked for and not answered yet
         self._ended_id = 0
         self._attaching = False
@@ -139,6 +143,14 @@ class Attachment:
         if not self.closed and not self.draining and self._survives(error):
             self.begin()
 
+    def moved(self, layout: TopicLayout) -> None:
+        """The segment may have another owner by now: attach there."""
+        connection, url = self._connection, layout.url_of(self.segment_id)
+        if connection is not None and url not in (None, self._url) and not self.draining:
+            self._detach()
+            self._say_close(connection, self._consumer_id)
+            self._lost(NotOwnerError(f"{self.name} moved to {url}"))
+
     # -- attaching -------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
@@ -150,13 +162,15 @@ class Attachment:
     async def _attach_in_background(self) -> None:
         backoff = self._owner.pool.retry_delays()
         session = self._owner.session
-        busy = 0
+        busy = refused = 0
         try:
             while not self.closed and not self.draining:
-                epoch = session.layout.epoch
+                seen = session.layout
                 try:
-                    await self._attach()
-                    return
+                    await session.at(lambda layout: layout.url_of(self.segment_id), self._attach)
+                    if self.connected:
+                        return
+                    error: EngineError = NotOwnerError(f"{self.name}: the attachment ended as it began")
                 except EngineError as e:
                     if self.closed or not self._survives(e):
                         return
@@ -165,10 +179,12 @@ class Attachment:
                 busy += isinstance(error, ConsumerBusyError)
                 if busy == BUSY_TOLD:
                     log.warning("%s gets no messages yet: %s", self._owner.options.name, error)
-                if error.layout_stale:
-                    await session.wait_newer(epoch, backoff.next())
-                else:
-                    await asyncio.sleep(min(backoff.next(), BUSY_S_MAX if isinstance(error, ConsumerBusyError) else 60))
+                if isinstance(error, ConsumerBusyError):
+                    await asyncio.sleep(min(backoff.next(), BUSY_S_MAX))
+                    continue
+                refused += 1
+                session.refused(refused)
+                await session.wait_changed(seen, backoff.next())
         except EngineError as e:  # the topic is gone
             self._owner.fail(e)
         finally:
@@ -189,10 +205,9 @@ class Attachment:
         self._owner.fail(error)
         return False
 
-    async def _attach(self) -> None:
+    async def _attach(self, url: str | None) -> None:
         owner = self._owner
-        view = owner.session.layout.segments.get(self.segment_id)
-        connection = await owner.pool.get(view.url if view is not None else None)
+        connection = await owner.pool.get(url)
         consumer_id = connection.next_id()
         header: dict[str, Any] = {
             "consumer_id": consumer_id,
@@ -222,7 +237,7 @@ class Attachment:
         if self._ended_id == consumer_id:
             connection.detach(consumer_id)
             raise NotOwnerError(f"{self.name}: the attachment ended as it began")
-        self._connection, self._consumer_id = connection, consumer_id
+        self._connection, self._consumer_id, self._url, self.looks = connection, consumer_id, url, None
         self.position = self.expected = self.confirmed = answer["position"]
         self._attached_again.set()
         if not self._owed:

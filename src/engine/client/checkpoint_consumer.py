@@ -2,7 +2,7 @@
 
 It reads a segment from the position it knows, and a child segment only after its parents: a key's messages come in
 order across layout changes because nothing of a child is asked for before the last message of every parent was
-delivered (SEMANTICS 10).
+delivered (SEMANTICS 10). A member of a group does the same with its share of the segments.
 """
 
 from __future__ import annotations
@@ -13,31 +13,46 @@ from engine.client.attachment import READER, Attachment
 from engine.client.options import ConsumerOptions
 from engine.client.pool import Pool
 from engine.client.receiver import Receiver
-from engine.client.topic import SegmentView, TopicLayout, persist
-from engine.errors import EngineError, InvalidArgumentError, NotFoundError
+from engine.client.registration import Assigned, Registration
+from engine.client.topic import SegmentView, TopicLayout
+from engine.errors import InvalidArgumentError, NotFoundError
 from engine.model.names import TopicName
 from engine.model.positions import Checkpoint
 from engine.wire.commands import Command
 
 
 class AsyncCheckpointConsumer(Receiver):
-    """Reads every segment of a topic from a Checkpoint on.
+    """Reads every segment of a topic from a Checkpoint on; as a member of a group, those it is assigned.
 
     Made by `client.checkpoint_consumer()`; usable with `async with`.
+
+    The members of a group share the segments out among them, and nobody remembers how far they came but they
+    themselves. A segment that comes to a member is read from where this member stood in it, else from where the
+    checkpoint it started from says, else (born later) from its start: after a move, messages that another member has
+    delivered come again. Within a share parents come before children; across members a layout change keeps no order.
     """
 
     def __init__(self, pool: Pool, topic: TopicName, options: ConsumerOptions) -> None:
         super().__init__(pool, topic, options)
-        self._started: dict[int, int] = {}  # where reading began, for every segment of the set (SEMANTICS 27)
+        self._started: dict[int, int] = {}  # where reading begins; 0 for those that are missing (SEMANTICS 27)
         self._finished: set[int] = set()  # sealed, and delivered to the end or deleted
         self._ending = False  # some segment's end is known and not yet delivered
+        self._share: set[int] | None = None  # None: every segment
+        self._share_epoch = -1  # of the layout that the share follows from
+        self._registration: Registration | None = None
+        if options.group is not None:
+            self._share = set()
+            self._registration = Registration(self.session, options, "checkpoint", self._assigned, self.fail)
 
     async def start(self, start: Checkpoint) -> None:
         """Turn `start` into a position for every segment, and read."""
         try:
             await self.session.open()
-            await self._begin_at(start)
-            self.session.follow(self.layout_changed, self.fail)
+            self._begin_at(await self._resolve(start))
+            if self._registration is not None:
+                await self._registration.start()
+            self._follow()
+            self.layout_changed(self.session.layout)
             await self._tried_all()
         except BaseException:
             await self.close()
@@ -48,81 +63,121 @@ class AsyncCheckpointConsumer(Receiver):
     async def checkpoint(self) -> Checkpoint:
         """Where this consumer stands: what it has delivered, for every segment.
 
-        Start from it later to get exactly what follows.
+        Start from it later to get exactly what follows, whatever shape the topic has by then. For segments that are not
+        in its share, a member of a group gives where it began or left off: of the group's checkpoints, the largest
+        position in each segment is the group's.
         """
         self._check_open()
         return self.checkpoint_now()
 
     def checkpoint_now(self) -> Checkpoint:
         """checkpoint() for a caller on the loop."""
-        positions = {**self._started, **self._queue.positions}
-        for segment_id in self.session.layout.segments:
-            positions.setdefault(segment_id, 0)  # born later and not begun
-        return Checkpoint(positions, epoch=self.session.layout.epoch, topic=self._topic)
+        layout, delivered = self.session.layout, self._queue.positions
+        positions = {i: max(self._started.get(i, 0), delivered.get(i, 0)) for i in layout.segments}
+        return Checkpoint(positions, epoch=layout.epoch, topic=self._topic)
 
     async def seek(self, checkpoint: Checkpoint) -> None:
-        """Go on from `checkpoint`; what was fetched ahead is dropped. Raises InvalidArgumentError, TimeoutError."""
+        """Go on from `checkpoint`; what was fetched ahead is dropped. After an error it goes on where it stood.
+
+        Raises InvalidArgumentError, TimeoutError, AlreadyClosedError.
+        """
         self._check_open()
         if not isinstance(checkpoint, Checkpoint):
             raise InvalidArgumentError(f"cannot seek to {type(checkpoint).__name__}; an engine.Checkpoint is right")
-        self._check_topic(checkpoint)
+        positions = await self._resolve(checkpoint)
+        self._check_open()
         left, self.attachments = list(self.attachments.values()), {}
-        await asyncio.gather(*(attachment.close() for attachment in left))
+        for attachment in left:
+            attachment.give_up()
         self._restart_queue()
-        await self._begin_at(checkpoint)
+        self._begin_at(positions)
         await self._tried_all()
 
-    def _check_topic(self, checkpoint: Checkpoint) -> None:
-        if checkpoint.topic is not None and checkpoint.topic != self._topic:
-            raise InvalidArgumentError(f"{checkpoint!r} is not of {self._topic}")
-
-    async def _begin_at(self, start: Checkpoint) -> None:
-        self._check_topic(start)
+    def _begin_at(self, positions: dict[int, int]) -> None:
         self._finished.clear()
         self._ending = False
-        self._started = await self._resolve(start)
+        self._started = positions
         self.layout_changed(self.session.layout)
 
     async def _resolve(self, start: Checkpoint) -> dict[int, int]:
-        """A concrete offset for every segment there is now."""
-        segments = list(self.session.layout.segments.values())
+        """A concrete offset for every segment there is now, but for those to be read from their start."""
+        if start.topic is not None and start.topic != self._topic:
+            raise InvalidArgumentError(f"{start!r} is not of {self._topic}")
         if start.form == "positions":
-            return {**{s.segment_id: 0 for s in segments}, **start.positions}
+            await self._reach(start)
+            return dict(start.positions)
         if start.form == "earliest":
-            return {s.segment_id: 0 for s in segments}
+            return {}
         at = "latest" if start.form == "latest" else start.timestamp_ms
+        segments = list(self.session.layout.segments.values())
         offsets = await asyncio.gather(*(self._offset(segment, at) for segment in segments))
         return {s.segment_id: offset for s, offset in zip(segments, offsets, strict=True)}
 
-    async def _offset(self, segment: SegmentView, at: str | int | None) -> int:
-        async def once() -> int:
-            connection = await self.pool.get(segment.url)
-            header = {"topic": segment.name, "at": at}
-            timeout = self.pool.options.operation_timeout
-            answer = await connection.request(Command.SEGMENT_OFFSET, header, timeout)
-            return int(answer["result"]["offset"])
+    async def _reach(self, start: Checkpoint) -> None:
+        """Know the layout that a checkpoint is of: by an older one it would be read from segments that are gone."""
+        if self.session.layout.epoch < start.epoch:
+            await self.session.look()
+        if self.session.layout.epoch < start.epoch:
+            raise InvalidArgumentError(
+                f"{start!r} is of a later layout than {self._topic} has, which is {self.session.layout.epoch}; "
+                "one of a topic that was deleted since cannot be used"
+            )
 
+    async def _offset(self, segment: SegmentView, at: str | int | None) -> int:
         try:
-            timeout = self.pool.options.operation_timeout
-            return int(await persist(self.pool, once, timeout, f"asking for the end of {segment.name}"))
+            answer = await self.session.ask(segment.segment_id, Command.SEGMENT_OFFSET, {"at": at})
         except NotFoundError:
-            if segment.active:
+            await self.session.look()
+            view = self.session.layout.segments.get(segment.segment_id)
+            if view is not None and view.active:
                 raise
             return 0  # deleted by retention; attaching will find that out
+        return int(answer["result"]["offset"])
 
     # -- segments --------------------------------------------------------------------------------------------
 
+    def _assigned(self, epoch: int, segments: list[Assigned]) -> None:
+        """The whole share (SEMANTICS 29): stop reading what is no longer in it. Never back to an older layout's."""
+        if epoch < self._share_epoch:
+            return
+        self._share_epoch, self._share = epoch, {s.segment_id for s in segments}
+        for segment_id in self.attachments.keys() - self._share:
+            attachment = self.attachments.pop(segment_id, None)
+            if attachment is not None:
+                attachment.give_up()
+                self._drop(segment_id)
+        self.layout_changed(self.session.layout)
+
     def layout_changed(self, layout: TopicLayout) -> None:
-        """Read every segment whose parents are done."""
+        """Read every segment of the share whose ancestors there are done."""
+        self._finished &= layout.segments.keys()
         for segment in layout.segments.values():
-            if segment.segment_id in self.attachments or segment.segment_id in self._finished:
+            begun = segment.segment_id in self.attachments or segment.segment_id in self._finished
+            if begun or not self._is_mine(segment.segment_id) or self._waits(layout, segment):
                 continue
-            if any(p in layout.segments and p not in self._finished for p in segment.parents):
-                continue
-            start = self._started.setdefault(segment.segment_id, 0)
+            start = self._standing(segment.segment_id)
             attachment = Attachment(self, segment.segment_id, segment.name, READER, start)
             self.attachments[segment.segment_id] = attachment
             attachment.begin()
+
+    def _is_mine(self, segment_id: int) -> bool:
+        return self._share is None or segment_id in self._share
+
+    def _waits(self, layout: TopicLayout, segment: SegmentView) -> bool:
+        """Whether an ancestor is still to be delivered here."""
+        ancestors, seen = list(segment.parents), set(segment.parents)
+        while ancestors:
+            parent = ancestors.pop()
+            if parent in self.attachments:
+                return True
+            view = layout.segments.get(parent)
+            if view is None:
+                continue  # gone, and its ancestors went before
+            if self._is_mine(parent) and parent not in self._finished:
+                return True
+            ancestors += (p for p in view.parents if p not in seen)
+            seen.update(view.parents)
+        return False
 
     def attached(self, attachment: Attachment) -> None:
         """Retention may have moved the start."""
@@ -141,17 +196,21 @@ class AsyncCheckpointConsumer(Receiver):
         start = self._started.get(segment_id, 0)
         return int(max(start, self._queue.positions.get(segment_id, 0)))
 
-    def segment_missing(self, attachment: Attachment, error: EngineError) -> bool:
-        """A sealed segment may have been deleted by retention: skip it (SEMANTICS 28)."""
-        view = self.session.layout.segments.get(attachment.segment_id)
-        if view is not None and view.active:
-            self.fail(error)
-        else:
-            self._finish(attachment)
-        return False
+    def segment_gone(self, attachment: Attachment) -> None:
+        """Its children may come."""
+        self._finish(attachment)
+
+    def readdressed(self, layout: TopicLayout) -> None:
+        """The controller may have moved as well."""
+        super().readdressed(layout)
+        if self._registration is not None:
+            self._registration.look()
 
     def end_reached(self, attachment: Attachment) -> None:
-        """Sealed, and all of it is here: its children may come when all of it is delivered."""
+        """Sealed, and all of it is here: its children may come when all of it is delivered. The broker is not needed
+        for that, nor what retention has left of the segment by then.
+        """
+        attachment.give_up()
         self._ending = True
         self._end_delivered()
 
@@ -182,3 +241,7 @@ class AsyncCheckpointConsumer(Receiver):
         attachment.give_up()
         if not self._closed:
             self.layout_changed(self.session.layout)
+
+    async def _leave(self) -> None:
+        if self._registration is not None:
+            await self._registration.close()

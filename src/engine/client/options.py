@@ -198,15 +198,20 @@ class ProducerOptions:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
-    """What the three kinds of consumers share. `subscription` is None for a checkpoint consumer."""
+    """What the three kinds of consumers share. `subscription` is None for a checkpoint consumer, `group` for all
+    others.
+    """
 
     name: str
     instance: str
     subscription: str | None = None
     initial_position: str = "latest"
     receive_queue_size: int = RECEIVE_QUEUE_MESSAGES
+    group: str | None = None
 
     def __post_init__(self) -> None:
         check_name(self.name, "consumer name")
+        if self.group is not None:
+            check_name(self.group, "group name")
         check_choice("initial_position", self.initial_position, INITIAL_POSITIONS)
         check_number("receive_queue_size", self.receive_queue_size, 1, COUNT_MAX, whole=True)

@@ -12,7 +12,7 @@ from engine.client.pool import Pool
 from engine.client.producer import refuse_transaction
 from engine.client.receiver import Receiver, check_topic, id_of
 from engine.client.topic import TopicLayout
-from engine.errors import EngineError, NotFoundError
+from engine.errors import NotFoundError
 from engine.model.names import TopicName
 from engine.model.positions import MessageId
 from engine.wire.commands import Command
@@ -39,7 +39,7 @@ class AsyncQueueConsumer(Receiver):
         """Attach to every segment, active and sealed (SEMANTICS 10)."""
         try:
             self.layout_changed(await self.session.open())
-            self.session.follow(self.layout_changed, self.fail)
+            self._follow()
             await self._tried_all()
         except BaseException:
             await self.close()
@@ -54,16 +54,12 @@ class AsyncQueueConsumer(Receiver):
                 attachment.begin()
         for segment_id in self.attachments.keys() - layout.segments.keys():
             self.attachments.pop(segment_id).give_up()
+        self._finished &= layout.segments.keys()
 
-    def segment_missing(self, attachment: Attachment, error: EngineError) -> bool:
-        """A sealed segment may have been deleted by retention (SEMANTICS 28); anything else ends the consumer."""
-        view = self.session.layout.segments.get(attachment.segment_id)
-        if view is not None and view.active:
-            self.fail(error)
-        else:
-            self._finished.add(attachment.segment_id)
-            self.attachments.pop(attachment.segment_id, None)
-        return False
+    def segment_gone(self, attachment: Attachment) -> None:
+        """Retention deletes what every subscription has acknowledged."""
+        self._finished.add(attachment.segment_id)
+        super().segment_gone(attachment)
 
     def end_reached(self, attachment: Attachment) -> None:
         """A sealed segment without backlog is let go."""
@@ -76,15 +72,15 @@ class AsyncQueueConsumer(Receiver):
     async def acknowledge(self, x: Message | MessageId | MessageBatch, *, transaction: None = None) -> None:
         """Acknowledge a Message, an id, or every message of a MessageBatch; durable when this returns.
 
-        Raises AlreadyClosedError, TimeoutError, StorageError, InvalidArgumentError; NotFoundError for a segment that
-        is gone.
+        What was acknowledged before is no error, also in segments that are gone since. Raises AlreadyClosedError,
+        TimeoutError, StorageError, InvalidArgumentError; NotFoundError for a segment the topic never had.
         """
         refuse_transaction(transaction)
         found = ranges_of(x, self._topic)
         self._check_open()
         under_way = []
         for segment_id, ranges in found.items():
-            attachment = self._attachment(segment_id)
+            attachment = await self._attachment(segment_id)
             if attachment is None:
                 continue
             under_way.append((attachment, ranges, attachment.start_ack("individual", ranges=ranges)))
@@ -105,17 +101,17 @@ class AsyncQueueConsumer(Receiver):
         found = ranges_of(x, self._topic)
         self._check_open()
         for segment_id, ranges in found.items():
-            attachment = self._attachment(segment_id)
+            attachment = await self._attachment(segment_id)
             if attachment is None:
                 continue
             self._loop.call_later(delay, attachment.send, Command.REDELIVER, {"ranges": ranges})
 
-    def _attachment(self, segment_id: int) -> Attachment | None:
-        """The segment's; None when all of it is acknowledged."""
-        attachment = self.attachments.get(segment_id)
-        if attachment is None and segment_id not in self._finished:
-            raise NotFoundError(f"segment {segment_id} of {self._topic} is not (or no longer) there")
-        return attachment
+    async def _attachment(self, segment_id: int) -> Attachment | None:
+        """The segment's; None when all of it is acknowledged: retention takes nothing else."""
+        if not await self.session.ever_had(segment_id):
+            raise NotFoundError(f"{self._topic} has no segment {segment_id}")
+        self._check_open()
+        return self.attachments.get(segment_id)
 
 
 def ranges_of(x: object, topic: str) -> Ranges:

@@ -193,7 +193,7 @@ class Receiver(ABC):
         self._pushed_messages += header["messages"]
         self._pushed_bytes += len(payload)
         begin = max(start, attachment.confirmed) if ordered else 0
-        self._queue.push(entries, header.get("skip"), header.get("redelivered"), begin)
+        attachment.pushed += self._queue.push(entries, header.get("skip"), header.get("redelivered"), begin)
         if entries:
             attachment.expected = entries[-1].first_offset + entries[-1].count
             attachment.arrived = max(attachment.arrived, attachment.expected)
@@ -212,19 +212,21 @@ class Receiver(ABC):
 
     def detached(self, attachment: Attachment) -> None:
         """What waits of it comes again; what is queued is dropped."""
-        self._drop(attachment.segment_id)
+        attachment.pushed -= self._drop(attachment.segment_id)
 
     def acknowledged_again(self, attachment: Attachment, ranges: Any) -> None:
         """What was delivered before a loss, and acknowledged after it, is not delivered once more."""
         self._queue.forget(attachment.segment_id, ranges)
         self._popped()
 
-    def _drop(self, segment_id: int) -> None:
-        """Forget what is queued of one segment; it needs no credit."""
+    def _drop(self, segment_id: int) -> int:
+        """Forget what is queued of one segment; it needs no credit. Returns how many messages."""
         self._return_credit()
         size = self._queue.bytes
-        self._credited_messages += self._queue.drop(segment_id)
+        dropped = self._queue.drop(segment_id)
+        self._credited_messages += dropped
         self._credited_bytes += size - self._queue.bytes
+        return dropped
 
     def _restart_queue(self) -> None:
         """Begin with an empty queue, all credit accounted for."""
@@ -260,9 +262,39 @@ class Receiver(ABC):
         """A sealed segment was sent to its end."""
 
     def segment_missing(self, attachment: Attachment, error: EngineError) -> bool:
-        """Gone with its subscription or its topic: the consumer fails."""
-        self.fail(error)
+        """A sealed segment may have been deleted by retention: skip it (SEMANTICS 28). With an active one its
+        subscription is gone, and the consumer fails; but first it looks whether the segment is active still.
+        """
+        view = self.session.layout.segments.get(attachment.segment_id)
+        if view is None or view.active:
+            if attachment.looks is None:
+                attachment.looks = self.session.looks
+                self.session.look_again()
+            if self.session.looks == attachment.looks:
+                return True
+            attachment.looks = None
+        if view is not None and view.active:
+            self.fail(error)
+        else:
+            self.segment_gone(attachment)
         return False
+
+    def segment_gone(self, attachment: Attachment) -> None:
+        """The segment is no more."""
+        self.attachments.pop(attachment.segment_id, None)
+
+    def _follow(self) -> None:
+        """Follow the layout. Raises when the topic is gone."""
+        self.session.follow(self._layout_came, self.fail, self.readdressed)
+
+    def _layout_came(self, layout: TopicLayout) -> None:
+        self.layout_changed(layout)
+        self.readdressed(layout)
+
+    def readdressed(self, layout: TopicLayout) -> None:
+        """Owners may have changed: what is attached elsewhere attaches there."""
+        for attachment in list(self.attachments.values()):
+            attachment.moved(layout)
 
     @abstractmethod
     def layout_changed(self, layout: TopicLayout) -> None:

@@ -1,8 +1,10 @@
-"""A stream consumer's session with its topic's controller: register, follow assignments, leave."""
+"""A consumer's session with its topic's controller: register, follow assignments, leave.
+
+The controller is where the newest layout says; when it moves, the consumer registers there and keeps its share.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +12,7 @@ from typing import Any
 
 from engine.client.connection import Connection
 from engine.client.options import ConsumerOptions
-from engine.client.topic import TopicSession, persist
+from engine.client.topic import TopicLayout, TopicSession, persist
 from engine.errors import (
     AlreadyClosedError,
     ConnectError,
@@ -38,14 +40,17 @@ class Assigned:
 
 
 class Registration:
-    """Loop thread only. The session is known by the consumer's name, this object of it by `options.instance`."""
+    """Loop thread only. The session is known by the consumer's name, this object of it by `options.instance`.
+
+    `on_assignment` gets the epoch of the layout that the share follows from, and the whole share.
+    """
 
     def __init__(
         self,
         session: TopicSession,
         options: ConsumerOptions,
         kind: str,
-        on_assignment: Callable[[list[Assigned]], object],
+        on_assignment: Callable[[int, list[Assigned]], object],
         on_failed: Callable[[EngineError], object],
     ) -> None:
         self._session = session
@@ -56,7 +61,9 @@ class Registration:
         self._on_failed = on_failed
         self._connection: Connection | None = None
         self._consumer_id = 0
+        self._url: str | None = None  # the controller's, where it registered
         self._ended_id = 0
+        self._refused = 0  # in a row
         self._registered = False
         self._registering = False  # again, in the background
         self._closed = False
@@ -69,17 +76,28 @@ class Registration:
         timeout = self._pool.options.operation_timeout
         await persist(self._pool, self._register, timeout, f"registering with the controller of {self._session.topic}")
         self._registered = True
+        if self._connection is None:
+            self.connection_lost(ConnectError("the connection was lost right behind the answer"))
 
     async def _register(self) -> None:
-        connection = await self._pool.get(self._session.layout.controller_url)
+        try:
+            await self._session.at(_controller_url, self._register_at)
+        except EngineError:
+            self._refused += 1
+            self._session.refused(self._refused)
+            raise
+        self._refused = 0
+
+    async def _register_at(self, url: str | None) -> None:
+        connection = await self._pool.get(url)
         consumer_id = connection.next_id()
         self._ended_id = 0  # ids repeat from connection to connection
         connection.attach(consumer_id, self)
-        self._connection, self._consumer_id = connection, consumer_id
+        self._connection, self._consumer_id, self._url = connection, consumer_id, url
         header = {
             "consumer_id": consumer_id,
             "topic": str(self._session.topic),
-            "subscription": self._options.subscription,
+            "subscription": self._options.subscription or self._options.group,
             "consumer_name": self._options.name,
             "instance": self._options.instance,
             "kind": self._kind,
@@ -103,7 +121,7 @@ class Registration:
         if self._closed:
             return
         if command is Command.SCALABLE_TOPIC_ASSIGNMENT:
-            self._on_assignment(_assigned(header["segments"]))
+            self._on_assignment(header["layout_epoch"], _assigned(header["segments"]))
         elif command is Command.CLOSE_CONSUMER and header.get("request_id") is None:
             error = EngineError.from_code(header.get("code") or NotOwnerError.code, header.get("message") or "closed")
             self._ended_id = header["consumer_id"]
@@ -126,10 +144,20 @@ class Registration:
             self._registering = True
             self._pool.tasks.spawn(self._again(), name=f"register {self._options.name}")
 
+    def look(self) -> None:
+        """The layout may name another controller by now: register there. The old one is not told: it is a leave
+        that it would hear.
+        """
+        moved = self._session.layout.controller_url not in (None, self._url)
+        if moved and self._registered and not self._registering and self._connection is not None:
+            self._connection.detach(self._consumer_id)
+            self.connection_lost(NotOwnerError("another broker leads the topic"))
+
     async def _again(self) -> None:
         backoff = self._pool.retry_delays()
         try:
             while self._registered and not self._closed and self._connection is None:
+                seen = self._session.layout
                 try:
                     await self._register()
                 except EngineError as e:
@@ -139,7 +167,9 @@ class Registration:
                     if not passing or isinstance(e, SubscriptionKindError):
                         self._on_failed(e)
                         return
-                    await asyncio.sleep(backoff.next())
+                    await self._session.wait_changed(seen, backoff.next())
+        except EngineError as e:  # the topic is gone
+            self._on_failed(e)
         finally:
             self._registering = False
 
@@ -155,6 +185,10 @@ class Registration:
         except EngineError as e:
             log.debug("leaving %s: %s", self._session.topic, e)
         connection.detach(self._consumer_id)
+
+
+def _controller_url(layout: TopicLayout) -> str | None:
+    return layout.controller_url
 
 
 def _assigned(segments: list[Any]) -> list[Assigned]:

@@ -14,9 +14,10 @@ from engine.client.producer import refuse_transaction
 from engine.client.receiver import Receiver, check_topic, id_of
 from engine.client.registration import Assigned, Registration
 from engine.client.topic import TopicLayout
-from engine.errors import EngineError, FencedError
+from engine.errors import FencedError, NotFoundError
 from engine.model.names import TopicName
 from engine.model.positions import MessageId
+from engine.wire.commands import Command
 
 
 class AsyncStreamConsumer(Receiver):
@@ -25,21 +26,23 @@ class AsyncStreamConsumer(Receiver):
     Made by `client.stream_consumer()`; usable with `async with`.
 
     The consumers of one subscription share the segments; who comes and goes makes them move. A segment that moves
-    away is let go only when everything delivered from it is acknowledged, so that order holds across the move.
+    away is let go only when everything delivered from it is acknowledged, so that order holds across the move. When
+    segments split or merge, the new ones come once everything in the old ones is acknowledged, by whoever had them.
     """
 
     def __init__(self, pool: Pool, topic: TopicName, options: ConsumerOptions) -> None:
         super().__init__(pool, topic, options)
         self._registration = Registration(self.session, options, "stream", self._assigned, self.fail)
         self._wanted: dict[int, Assigned] = {}
-        self._confirmed_there: dict[int, int] = {}  # of segments that went away: what was durable then
+        self._wanted_epoch = -1  # of the layout that the share follows from
+        self._confirmed_there: dict[int, int] = {}  # in segments this consumer does not hold: durable, as far as known
 
     async def start(self) -> None:
         """Register with the topic's controller and attach to the segments it assigns."""
         try:
             await self.session.open()
             await self._registration.start()
-            self.session.follow(self.layout_changed, self.fail)
+            self._follow()
             await self._tried_all()
         except BaseException:
             await self.close()
@@ -48,10 +51,18 @@ class AsyncStreamConsumer(Receiver):
     def layout_changed(self, layout: TopicLayout) -> None:
         """The controller says what it means for this consumer."""
 
+    def readdressed(self, layout: TopicLayout) -> None:
+        """The controller may have moved as well."""
+        super().readdressed(layout)
+        self._registration.look()
+
     # -- assignment ------------------------------------------------------------------------------------------
 
-    def _assigned(self, segments: list[Assigned]) -> None:
-        """The whole share: begin what is new, let go of what is no longer in it."""
+    def _assigned(self, epoch: int, segments: list[Assigned]) -> None:
+        """The whole share: begin what is new, let go of what is no longer in it. Never back to an older layout's."""
+        if epoch < self._wanted_epoch:
+            return
+        self._wanted_epoch = epoch
         self._wanted = {s.segment_id: s for s in segments}
         for attachment in list(self.attachments.values()):
             wanted = self._wanted.get(attachment.segment_id)
@@ -69,11 +80,11 @@ class AsyncStreamConsumer(Receiver):
     def _let_go(self, attachment: Attachment) -> None:
         """Deliver no more of it; end it when all that was delivered is acknowledged (SEMANTICS 18)."""
         attachment.draining = True
-        self._drop(attachment.segment_id)
+        attachment.pushed -= self._drop(attachment.segment_id)
         self._end_drained(attachment)
 
     def _end_drained(self, attachment: Attachment) -> None:
-        delivered = self._queue.positions.get(attachment.segment_id, 0)
+        delivered = self._queue.positions.get(attachment.segment_id, 0) if attachment.pushed > 0 else 0
         if attachment.connected and attachment.confirmed < delivered:
             return
         self.attachments.pop(attachment.segment_id, None)
@@ -90,45 +101,60 @@ class AsyncStreamConsumer(Receiver):
         if attachment.draining:
             self._end_drained(attachment)
 
-    def segment_missing(self, attachment: Attachment, error: EngineError) -> bool:
-        """The controller follows; until then its word counts. A subscription that was deleted ends the consumer."""
-        view = self.session.layout.segments.get(attachment.segment_id)
-        if view is not None:
-            self.fail(error)
-        return False
-
     # -- acknowledging ---------------------------------------------------------------------------------------
 
     async def acknowledge_cumulative(self, x: Message | MessageId | MessageBatch, *, transaction: None = None) -> None:
         """Acknowledge `x` and everything delivered before it, in every segment (SEMANTICS 11); durable when this
         returns.
 
-        `x`: a Message, its id (also one kept from before a reconnect) or a MessageBatch (its last message). What was
-        acknowledged before is no error. Raises FencedError when a segment went to another consumer before this could
-        be saved, which happens only after a lost connection: its messages are delivered again there; the other
-        segments are saved. AlreadyClosedError, TimeoutError, StorageError, InvalidArgumentError.
+        `x`: a Message, its id (also one kept from before a reconnect, a change of the topic's shape, or by an earlier
+        consumer of this subscription) or a MessageBatch (its last message). What was acknowledged before is no error,
+        whoever did it, and in whatever segment, also one that is gone since. Raises FencedError when a segment went to
+        another consumer before this could be saved, which happens only after a lost connection or a close: its
+        messages are delivered again there; the other segments are saved. NotFoundError for a segment the topic never
+        had. AlreadyClosedError, TimeoutError, StorageError, InvalidArgumentError.
         """
         refuse_transaction(transaction)
         vector = position_vector(x, self._topic)
         self._check_open()
+        elsewhere: dict[int, int] = {}
         under_way: list[tuple[Attachment, int, asyncio.Future[object] | None]] = []
-        lost: list[int] = []
         for segment_id, position in vector.items():
             attachment = self.attachments.get(segment_id)
             if attachment is None:
-                if position > self._confirmed_there.get(segment_id, 0):
-                    lost.append(segment_id)
+                elsewhere[segment_id] = position
             elif position > attachment.confirmed:
                 sent = attachment.start_ack("cumulative", position=position)
                 under_way.append((attachment, position, sent))
         saved = await all_acknowledged([self._acknowledged(*ack) for ack in under_way])
-        lost += [ack[0].segment_id for ack, durable in zip(under_way, saved, strict=True) if not durable]
+        elsewhere |= {ack[0].segment_id: ack[1] for ack, durable in zip(under_way, saved, strict=True) if not durable}
+        there = await asyncio.gather(*(self._saved_there(*item) for item in elsewhere.items()))
+        lost = [segment_id for segment_id, durable in zip(elsewhere, there, strict=True) if not durable]
         if lost:
             self._check_open()
             raise FencedError(
                 f"not acknowledged in the segments {sorted(lost)} of {self._topic}: they went to another consumer, "
                 "and what was not acknowledged before is delivered again there"
             )
+
+    async def _saved_there(self, segment_id: int, position: int) -> bool:
+        """Whether it is acknowledged in a segment that this consumer does not hold: its cursor is asked, once.
+
+        What is gone was acknowledged by everybody before.
+        """
+        if position <= self._confirmed_there.get(segment_id, 0):
+            return True
+        self._check_open()
+        if not await self.session.ever_had(segment_id):
+            raise NotFoundError(f"{self._topic} has no segment {segment_id}")
+        fields = {"at": "latest", "subscription": self.options.subscription}
+        try:
+            answer = await self.session.ask(segment_id, Command.SEGMENT_OFFSET, fields)
+        except NotFoundError:
+            return True
+        confirmed = int(answer["result"].get("acknowledged", 0))
+        self._confirmed_there[segment_id] = max(self._confirmed_there.get(segment_id, 0), confirmed)
+        return position <= confirmed
 
     async def _acknowledged(self, attachment: Attachment, position: int, sent: asyncio.Future[object] | None) -> bool:
         durable = await attachment.acknowledged(sent, "cumulative", position=position)

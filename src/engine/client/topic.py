@@ -81,10 +81,6 @@ class TopicLayout:
         view = self.segments.get(segment_id)
         return None if view is None else view.url
 
-    def was_pruned(self, segment_id: int) -> bool:
-        """Whether it was a segment once and is none any more: every subscription had acknowledged all of it."""
-        return segment_id not in self.segments and segment_id < max(self.segments, default=0)
-
     def readdressed(self, newer: TopicLayout) -> TopicLayout:
         """This layout with the addresses of another view of the same epoch; itself when they are the same."""
         moved = {i: replace(v, url=newer.url_of(i)) for i, v in self.segments.items() if v.url != newer.url_of(i)}
@@ -183,6 +179,7 @@ class TopicSession:
         self._drop_session()
         self._connection, self._session_id, self._url = connection, session_id, url or self.pool.url
         self.looks += 1
+        self._wake()
         if self._closed:
             self._drop_session()
 
@@ -311,7 +308,8 @@ class TopicSession:
             while not task.done():
                 if place(self.layout) != url:
                     raise NotOwnerError(f"{self.topic}: moved from {url} to {place(self.layout)}")
-                await asyncio.wait([task, self._change()], return_when=asyncio.FIRST_COMPLETED)
+                either: list[asyncio.Future[Any]] = [task, self._change()]
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             return task.result()
         finally:
             if not task.done():
@@ -343,6 +341,18 @@ class TopicSession:
                 raise
 
         return await persist(self.pool, once, timeout, f"asking the owner of segment {segment_id} of {self.topic}")
+
+    async def ever_had(self, segment_id: int) -> bool:
+        """Whether the topic has or had such a segment; looked up anew for one that nobody here has heard of."""
+        if segment_id > max(self.layout.segments):
+            await self.look()
+        return segment_id <= max(self.layout.segments)
+
+    async def look(self) -> None:
+        """Look the topic up anew and wait for that, a little while. Raises once the topic is gone."""
+        looks = self.looks
+        self.look_again()
+        await self._wait(lambda: self.looks != looks, LOOK_S_MAX)
 
     def close(self) -> None:
         """Stop following. Idempotent."""

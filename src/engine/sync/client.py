@@ -109,9 +109,13 @@ class Client:
     def checkpoint_consumer(self, topic: str, **options: Unpack[CheckpointConsumerKeywords]) -> CheckpointConsumer:
         """A reader that keeps its own position; the broker remembers nothing of it.
 
-        `start`: a Checkpoint, default `Checkpoint.latest()`. `name`: for the logs. `receive_queue_size`: messages
-        fetched ahead, over all segments. Raises NotFoundError, ConnectError, TimeoutError, InvalidArgumentError,
-        UnsupportedError (`group`).
+        `start`: a Checkpoint, default `Checkpoint.latest()`. `group`: the consumers of one group share the topic's
+        segments; none of them remembers anything, so each starts from a Checkpoint of its own. `name`: the member's
+        name; one that comes back under its name within the grace period keeps its share. `receive_queue_size`:
+        messages fetched ahead, over all segments.
+
+        Raises NotFoundError, ConsumerBusyError (SubscriptionKindError: stream consumers hold that name), ConnectError,
+        TimeoutError, InvalidArgumentError.
         """
         return CheckpointConsumer(self._portal, self._portal.run(self._client.checkpoint_consumer(topic, **options)))
 
