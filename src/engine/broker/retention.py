@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from engine.broker.collection import Rule, SealedSegments
 from engine.broker.config import BrokerConfig
+from engine.broker.orphans import Orphans
 from engine.broker.segment_host import SegmentHosting
 from engine.broker.topics import HostedSegment
 from engine.clock import Clock
 from engine.control.service import ScalableTopicService
-from engine.errors import EngineError, NotFoundError
+from engine.errors import EngineError, NotFoundError, NotOwnerError
 from engine.model.names import TopicName
 
 log = logging.getLogger(__name__)
@@ -20,7 +22,11 @@ _CLOSED_EVERY = 60  # looks at open segments for one at those that are closed, w
 
 
 class RetentionLoop:
-    """Looks at every open segment once per interval, and at the closed ones at the start and then more seldom."""
+    """Looks at every open segment once per interval, and at the closed ones at the start and then more seldom.
+
+    A look at an open segment deletes files of it. Sealed segments as a whole, and stores that no topic names, are
+    looked for among the topics that have several segments on disk; those of open segments at every look.
+    """
 
     def __init__(
         self, service: ScalableTopicService, hosting: SegmentHosting, config: BrokerConfig, clock: Clock
@@ -29,27 +35,49 @@ class RetentionLoop:
         self._hosting = hosting
         self._config = config
         self._clock = clock
+        self._sealed = SealedSegments(service, hosting, clock)
+        self._orphans = Orphans(service, hosting)
         self._looks = 0
-        # During one look, of each topic: milliseconds, bytes, subscriptions. Reading its layout is work for large ones.
-        self._rules: dict[TopicName, tuple[int | None, int | None, tuple[str, ...]]] = {}
+        self._rules: dict[TopicName, Rule] = {}  # during one look; reading a topic's layout is work for large ones
 
     async def run(self) -> None:
         """Until cancelled."""
+        try:
+            await self._orphans.look(await self._hosting.on_disk())
+        except EngineError as e:
+            log.warning("stores that no topic names: %s", e)
         while True:
             await asyncio.sleep(self._config.retention_interval)
             await self.look()
 
     async def look(self) -> int:
-        """Delete what may go now; how many files that were."""
+        """Delete what may go now; how many files that were, and segments."""
         self._rules.clear()
         deleted = sum([await self._look_safely(hosted) for hosted in self._hosting])
+        topics = {hosted.name.topic for hosted in self._hosting}
         if self._looks % _CLOSED_EVERY == 0:
             try:
                 deleted += await self._look_at_closed()
+                topics |= await self._look_at_disk()
             except EngineError as e:
                 log.warning("retention of closed segments: %s", e)
         self._looks += 1
-        return deleted
+        return deleted + sum([await self._collect(topic) for topic in sorted(topics)])
+
+    async def _look_at_disk(self) -> set[TopicName]:
+        """Delete what is nobody's; the topics that may have sealed segments."""
+        stores = await self._hosting.on_disk()
+        await self._orphans.look(stores)
+        return {topic for topic, names in stores.items() if len(names) > 1}
+
+    async def _collect(self, topic: TopicName) -> int:
+        try:
+            return await self._sealed.collect(topic, await self._rule(topic))
+        except (NotFoundError, NotOwnerError):
+            return 0  # deleted meanwhile; or another broker leads or owns it, and looks itself
+        except EngineError as e:
+            log.warning("retention of the sealed segments of %s: %s", topic, e)
+            return 0
 
     async def _look_at_closed(self) -> int:
         """Open those with several files, look, and close them again."""
@@ -58,8 +86,8 @@ class RetentionLoop:
             try:
                 spec = await self._service.segment_spec(name.topic, name.segment_id)
                 hosted = await self._hosting.open(spec, create=False)
-            except NotFoundError:
-                continue  # deleted meanwhile, or the left-over of a deletion that a crash cut short
+            except (NotFoundError, NotOwnerError):
+                continue  # deleted meanwhile, or the left-over of a deletion that a crash cut short; or another's
             except EngineError as e:
                 log.warning("retention of %s: %s", name, e)
                 continue
@@ -70,29 +98,33 @@ class RetentionLoop:
     async def _look_safely(self, hosted: HostedSegment) -> int:
         try:
             return await self._look_at(hosted)
-        except NotFoundError:
-            return 0  # deleted meanwhile
+        except (NotFoundError, NotOwnerError):
+            return 0  # deleted or closed meanwhile
         except EngineError as e:
             log.warning("retention of %s: %s", hosted.name, e)
             return 0
 
     async def _look_at(self, hosted: HostedSegment) -> int:
-        topic = hosted.name.topic
+        rule = await self._rule(hosted.name.topic)
+        acknowledged = await self._hosting.acknowledged(hosted, rule.subscriptions)
+        now_ms = self._clock.time_ms()
+        return await hosted.segment.retain(
+            acknowledged, now_ms, retention_ms=rule.retention_ms, retention_bytes=rule.retention_bytes
+        )
+
+    async def _rule(self, topic: TopicName) -> Rule:
         rule = self._rules.get(topic)
         if rule is None:
             limits = await self._limits(f"{topic.tenant}/{topic.namespace}")
             names = tuple(facts.name for facts in await self._service.list_subscriptions(topic))
-            rule = self._rules[topic] = (*limits, names)
-        retention_ms, retention_bytes, subscriptions = rule
-        acknowledged = await self._hosting.acknowledged(hosted, subscriptions)
-        return await hosted.segment.retain(
-            acknowledged, self._clock.time_ms(), retention_ms=retention_ms, retention_bytes=retention_bytes
-        )
+            rule = self._rules[topic] = Rule(*limits, names)
+        return rule
 
     async def _limits(self, namespace: str) -> tuple[int | None, int | None]:
-        """(milliseconds, bytes): the namespace's, or the broker's where it says nothing."""
+        """(milliseconds, bytes), None for no limit: the namespace's, or the broker's where it says nothing."""
         policies = await self._service.find_namespace_policies(namespace)
         if policies is None:
             config = self._config
             return None if config.retention_time is None else int(config.retention_time * 1000), config.retention_size
-        return policies.retention_time_s * 1000, policies.retention_size_bytes
+        time_ms, size = policies.retention_time_s * 1000, policies.retention_size_bytes
+        return None if time_ms < 0 else time_ms, None if size is None or size < 0 else size

@@ -1,0 +1,71 @@
+"""`SealedSegments`: lets whole sealed segments go when nobody needs them any more."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from engine.broker.segment_host import SegmentHosting
+from engine.clock import Clock
+from engine.control.ports import segment_spec
+from engine.control.service import ScalableTopicService
+from engine.model.layout import SegmentLayout
+from engine.model.names import TopicName
+from engine.model.segment import SegmentInfo
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What is kept of one topic. None: no such limit."""
+
+    retention_ms: int | None
+    retention_bytes: int | None  # of acknowledged messages, per segment
+    subscriptions: tuple[str, ...]
+
+
+class SealedSegments:
+    """A sealed segment goes, after its parents, when every subscription has drained it and its retention has passed.
+
+    Its retention has passed when it was sealed, and its last message published, longer ago than `retention_ms`; or
+    when `retention_bytes` keeps nothing. Loop thread only.
+    """
+
+    def __init__(self, service: ScalableTopicService, hosting: SegmentHosting, clock: Clock) -> None:
+        self._service = service
+        self._hosting = hosting
+        self._clock = clock
+
+    async def collect(self, topic: TopicName, rule: Rule) -> int:
+        """How many went. Raises NotFoundError, NotOwnerError, and what storage raises."""
+        layout = (await self._service.ensure_topic(topic, create=False)).layout
+        gone: set[int] = set()
+        for segment_id in sorted(layout.segments):  # parents have smaller ids than their children
+            info = layout.segments[segment_id]
+            if not info.active and gone.issuperset(info.parent_ids) and await self._may_go(topic, layout, info, rule):
+                if not await self._service.prune_segment(topic, segment_id):
+                    break  # the layout is another one by now
+                log.info("%s: sealed segment %d is drained and past its retention: gone", topic, segment_id)
+                gone.add(segment_id)
+        return len(gone)
+
+    async def _may_go(self, topic: TopicName, layout: SegmentLayout, info: SegmentInfo, rule: Rule) -> bool:
+        sealed_ms = info.created_at_ms if info.sealed_at_ms is None else info.sealed_at_ms
+        if not self._is_past(sealed_ms, rule):
+            return False
+        spec = segment_spec(topic, layout, info)
+        mine = self._hosting.get(spec.name)
+        hosted = mine or await self._hosting.open_existing(spec)
+        if hosted is None:
+            return True  # its store is gone already
+        newest_ms = hosted.segment.statistics().last_publish_ms
+        may_go = self._is_past(newest_ms, rule) and await self._hosting.drained(hosted, rule.subscriptions)
+        if mine is None and not may_go:
+            await self._hosting.unload(hosted)
+        return may_go
+
+    def _is_past(self, time_ms: int, rule: Rule) -> bool:
+        if rule.retention_bytes == 0:
+            return True
+        return rule.retention_ms is not None and time_ms <= self._clock.time_ms() - rule.retention_ms
