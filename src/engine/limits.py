@@ -65,6 +65,7 @@ CONSUMER_GRACE_S = 60.0
 CONTROLLER_IDLE_S = 60.0
 RESUME_S_MIN = 0.1  # the first pause after an unfinished change failed again; then twice as long, up to
 RESUME_S_MAX = 2.0
+DRAIN_ASK_S = 1.0  # the first consumer of a subscription waits this long for owners of sealed segments
 DRAIN_RECHECK_S = 5.0  # a watch for the end of a sealed segment's backlog is renewed this often
 ENTRY_BUCKETS_DEFAULT = 4
 RETENTION_S_DEFAULT = 7 * 24 * 3600

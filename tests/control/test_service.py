@@ -115,19 +115,35 @@ async def test_semantics_39_a_subscription_touches_active_segments_and_its_end_s
     service = await brokers.start("a")
     layout = (await service.create_topic("orders", segments=2)).layout
     await reshape(brokers, split_segment(layout, 0, 1))
-    facts = await service.create_subscription("orders", "sub", initial_position="earliest", kind="queue")
+    facts = await service.create_subscription("orders", "sub", initial_position="latest", kind="queue")
     assert (facts.kind, facts.state) == (SubscriptionKind.QUEUE, SubscriptionState.ACTIVE)
-    assert brokers.host.cursors == {i: {"sub": InitialPosition.EARLIEST} for i in (1, 2, 3)}
+    assert brokers.host.cursors == {i: {"sub": InitialPosition.LATEST} for i in (1, 2, 3)}
     assert [s.name for s in await service.list_subscriptions("orders")] == ["sub"]
     with pytest.raises(AlreadyExistsError):
         await service.create_subscription("orders", "sub")
-    assert await service.ensure_subscription("orders", "sub", initial_position="latest") == facts
+    assert await service.ensure_subscription("orders", "sub", initial_position="earliest") == facts
     brokers.host.calls.clear()
     await service.delete_subscription("orders", "sub")
     assert sorted(c[1] for c in brokers.host.calls) == [0, 1, 2, 3]
     assert await service.list_subscriptions("orders") == []
     with pytest.raises(NotFoundError):
         await service.delete_subscription("orders", "sub")
+    await service.close()
+
+
+@virtual
+async def test_the_earliest_message_is_the_earliest_that_is_kept_however_often_the_topic_was_split() -> None:
+    brokers = Brokers()
+    service = await brokers.start("a")
+    await service.create_topic("orders")
+    await service.split_segment("orders", 0)
+    await service.create_subscription("orders", "all", initial_position="earliest")
+    await service.create_subscription("orders", "new", initial_position="latest")
+    assert {i: sorted(names) for i, names in brokers.host.cursors.items()} == {
+        0: ["all"],
+        1: ["all", "new"],
+        2: ["all", "new"],
+    }
     await service.close()
 
 

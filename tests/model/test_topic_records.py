@@ -60,13 +60,14 @@ def test_policies_round_trip_and_defaults() -> None:
     assert NamespacePolicies.from_json(policies.to_json()) == policies
     assert NamespacePolicies.of(policies.to_mapping()) == policies
     assert NamespacePolicies().retention_time_s == 7 * 24 * 3600
+    assert NamespacePolicies.of({"retention_time_s": -1, "retention_size_bytes": -1}).retention_time_s == -1  # for ever
     assert NamespacePolicies.from_json(b"{}") == NamespacePolicies()
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"retention_time_s": -1},
+        {"retention_time_s": 1.5},
         {"retention_time_s": None},
         {"retention_size_bytes": "1"},
         {"durability": "x"},

@@ -18,7 +18,7 @@ from engine.control.deletion import TopicDeletion
 from engine.control.leadership import Leadership, LeaderState
 from engine.control.ports import ConsumerChannel, SegmentHost
 from engine.control.resources import ScalableTopicResources, TopicRecord
-from engine.control.shape import Plan, TopicShape
+from engine.control.shape import Ended, Plan, TopicShape
 from engine.control.subscriptions import TopicSubscriptions
 from engine.errors import EngineError, NotFoundError, SubscriptionKindError
 from engine.metadata.store import ConflictError, Session
@@ -49,6 +49,7 @@ class ScalableTopicController:
         broker_url: str,
         session: Callable[[], Awaitable[Session]],
         unfinished: Callable[[TopicName], None],
+        ended: Ended,
     ) -> None:
         self.topic = topic
         self.leadership = Leadership(topic, broker_url, resources, session)
@@ -65,6 +66,7 @@ class ScalableTopicController:
             clock=clock,
             changed=self._layout_changed,
             unfinished=unfinished,
+            ended=ended,
         )
         self._subscriptions = TopicSubscriptions(
             topic,
@@ -111,17 +113,18 @@ class ScalableTopicController:
         by_subscription = defaultdict(list)
         for subscription, stored, version in await self._resources.list_consumers(self.topic):
             by_subscription[subscription].append((stored, version))
-        for subscription, sessions in by_subscription.items():
-            self._restore(subscription, sessions)
+        await asyncio.gather(*(self._restore(name, sessions) for name, sessions in by_subscription.items()))
         await self._subscriptions.resume()
 
-    def _restore(self, subscription: str, sessions: list[tuple[ConsumerRegistration, int]]) -> None:
+    async def _restore(self, subscription: str, sessions: list[tuple[ConsumerRegistration, int]]) -> None:
         kind = sessions[0][0].kind
-        self._coordinator(subscription, kind).restore(s for s in sessions if s[0].kind is kind)
+        coordinator = self._coordinator(subscription, kind)
+        await coordinator.prepare()
+        coordinator.restore(s for s in sessions if s[0].kind is kind)
 
     async def resume(self) -> None:
         """Finish the change that the topic's record carries, if there is one. Leader only."""
-        async with self._change():
+        async with self.changing():
             self.leadership.check()
             await self._shape.reload()
             if self._shape.record is None:
@@ -192,7 +195,7 @@ class ScalableTopicController:
 
     async def delete(self) -> None:
         """Delete the topic. Raises NotOwnerError; anything else leaves it marked, to be finished later."""
-        async with self._change():
+        async with self.changing():
             self.leadership.check()
             await self._shape.reload()
             deletion = self._deletion()
@@ -220,13 +223,13 @@ class ScalableTopicController:
 
         After another error it is undone, or, behind its point of no return, finished as soon as that can be done.
         """
-        async with self._change():
+        async with self.changing():
             self._check_serving()
             return await self._shape.reshape(plan)
 
     async def prune(self, segment_id: int) -> bool:
         """Forget a sealed segment and delete it. False: not now. Raises InvalidArgumentError for an active one."""
-        async with self._change():
+        async with self.changing():
             self._check_serving()
             return await self._shape.prune(segment_id)
 
@@ -235,22 +238,22 @@ class ScalableTopicController:
     async def create_subscription(
         self, name: str, position: InitialPosition, kind: SubscriptionKind | None, *, exist_ok: bool
     ) -> SubscriptionMetadata:
-        """It has a record, and a cursor in every active segment (SEMANTICS 39). Raises AlreadyExistsError."""
-        async with self._change():
+        """It has a record, and a cursor in every segment it may read (SEMANTICS 39). Raises AlreadyExistsError."""
+        async with self.changing():
             self._check_serving()
             await self._shape.settle()
             return await self._subscriptions.create(name, position, kind, exist_ok=exist_ok)
 
     async def delete_subscription(self, name: str) -> None:
         """Its consumers are told, its cursors are gone from every segment, sealed ones too. Raises NotFoundError."""
-        async with self._change():
+        async with self.changing():
             self._check_serving()
             await self._shape.settle()
             await self._subscriptions.delete(name)
 
     async def seek_subscription(self, name: str, position: InitialPosition | int) -> None:
         """Move its cursors to an end, or to a wall-clock time in ms (SEMANTICS 38). Raises NotFoundError."""
-        async with self._change():
+        async with self.changing():
             self._check_serving()
             await self._shape.settle()
             await self._subscriptions.seek(name, position)
@@ -315,7 +318,7 @@ class ScalableTopicController:
     # Small change.
 
     @asynccontextmanager
-    async def _change(self) -> AsyncIterator[None]:
+    async def changing(self) -> AsyncIterator[None]:
         """One change at a time. A record that is not as the leader left it has another leader."""
         async with self._changes:
             try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 
 from engine.aio.tasks import Supervisor
 from engine.clock import Clock
@@ -46,6 +47,7 @@ class Controllers:
         self._session_lock = asyncio.Lock()
         self._sweeping = False
         self._closed = False
+        self.reshapes: Counter[tuple[str, str, str]] = Counter()  # (topic, kind, "done" or "undone"), here
         self.resumption = Resumption(tasks, unfinished=resources.unfinished, finish=self.finish_change)
 
     def knows(self, key: str) -> bool:
@@ -58,6 +60,12 @@ class Controllers:
 
     async def lead(self, topic: TopicName) -> ScalableTopicController:
         """The topic's controller, leading. Raises NotOwnerError, NotFoundError, AlreadyClosedError."""
+        controller = await self._leading(topic)
+        if controller.pending:
+            self.resumption.resume(topic)
+        return controller
+
+    async def _leading(self, topic: TopicName) -> ScalableTopicController:
         key = keys.topic(topic)
         while True:
             while (leaving := self._leaving.get(key)) is not None:
@@ -70,8 +78,6 @@ class Controllers:
                     del self._by_key[key]
                 raise
             if controller.leadership.state is not LeaderState.CLOSED:
-                if controller.pending:
-                    self.resumption.resume(topic)
                 return controller
 
     def _get_or_make(self, key: str, topic: TopicName) -> ScalableTopicController:
@@ -103,7 +109,11 @@ class Controllers:
             broker_url=self._broker_url,
             session=self._get_session,
             unfinished=self.resumption.resume,
+            ended=self._ended,
         )
+
+    def _ended(self, topic: TopicName, kind: str, done: bool) -> None:
+        self.reshapes[str(topic), kind, "done" if done else "undone"] += 1
 
     async def _get_session(self) -> Session:
         async with self._session_lock:
@@ -128,7 +138,7 @@ class Controllers:
         """Finish what a topic's record says is unfinished. Raises NotOwnerError, and what the change raises."""
         while True:
             try:
-                controller = await self.lead(topic)
+                controller = await self._leading(topic)
             except NotFoundError:
                 return
             try:

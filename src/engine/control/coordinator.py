@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from functools import partial
 
 from engine.aio.bag import Bag
 from engine.aio.tasks import Supervisor
+from engine.control.draining import Draining
 from engine.control.policy.assignment import assign
-from engine.control.ports import ConsumerChannel, SegmentHost, segment_spec
+from engine.control.ports import ConsumerChannel, SegmentHost
 from engine.control.records import SessionRecords
 from engine.control.resources import ScalableTopicResources
 from engine.control.sessions import ConsumerSession, SessionState
@@ -47,19 +47,23 @@ class SubscriptionCoordinator:
         self.kind = kind
         self._layout = layout
         self._records = SessionRecords(topic, subscription, term=term, confirm=confirm, resources=resources)
-        self._host = host
         self._grace_s = grace_s
         self._sessions: dict[str, ConsumerSession] = {}
         self._closed: EngineError | None = None
         self._tasks = Supervisor(f"subscription {subscription} of {topic}")
         self._dirty: Bag[ConsumerSession] = Bag()  # their shares changed and are not written yet
         self._flushing = False
-        # Sealed segments, for stream subscriptions: those drained, and the running watches of the others.
-        self._drained: set[int] = set()
-        self._draining: dict[int, Callable[[], None]] = {}
-        self._watch_sealed()
+        self._draining: Draining | None = None  # stream subscriptions gate by it (SEMANTICS 10)
+        if kind is SubscriptionKind.STREAM:
+            self._draining = Draining(topic, subscription, layout, host, self._rebalance)
+            self._draining.follow(layout)
 
     # Members.
+
+    async def prepare(self) -> None:
+        """Learn which sealed segments are drained, as far as their owners answer now."""
+        if self._draining is not None:
+            await self._draining.ask()
 
     def restore(self, registrations: Iterable[tuple[ConsumerRegistration, int]]) -> None:
         """Take over the sessions of an earlier leader, each with a fresh grace timer (SEMANTICS 14)."""
@@ -81,6 +85,7 @@ class SubscriptionCoordinator:
             session = self._sessions[name] = ConsumerSession(name, self.kind)
         session.attach(instance, channel)
         try:
+            await self.prepare()
             await self._persist(session, instance)
         except BaseException:
             self._register_failed(session, instance)
@@ -201,43 +206,21 @@ class SubscriptionCoordinator:
         """Shares follow the newest layout. An older one is ignored (SEMANTICS 37)."""
         if self._closed is None and layout.epoch > self._layout.epoch:
             self._layout = layout
-            self._watch_sealed()
+            if self._draining is not None:
+                self._draining.follow(layout)
             self._rebalance()
 
     def cursors_moved(self) -> None:
         """A seek may have given sealed segments a backlog again: ask anew which are drained."""
-        self._stop_watching()
-        self._drained.clear()
-        self._watch_sealed()
-        self._rebalance()
-
-    def _watch_sealed(self) -> None:
-        if self.kind is not SubscriptionKind.STREAM:
-            return
-        known = self._layout.segments
-        self._drained &= known.keys()
-        for segment_id in self._draining.keys() - known.keys():
-            self._draining.pop(segment_id)()
-        for segment in known.values():
-            if not segment.active and segment.segment_id not in self._drained | self._draining.keys():
-                spec = segment_spec(self.topic, self._layout, segment)
-                drained = partial(self._segment_drained, segment.segment_id)
-                self._draining[segment.segment_id] = self._host.watch_drained(spec, self.subscription, drained)
-
-    def _segment_drained(self, segment_id: int) -> None:
-        if self._draining.pop(segment_id, None) is not None:
-            self._drained.add(segment_id)
+        if self._draining is not None:
+            self._draining.again()
             self._rebalance()
-
-    def _stop_watching(self) -> None:
-        for cancel in self._draining.values():
-            cancel()
-        self._draining.clear()
 
     def _rebalance(self, answered: ConsumerSession | None = None) -> None:
         """Compute all shares; push those that changed, losers first. `answered` gets its own as an answer."""
         members = {s.name: s for s in self._sessions.values() if s.member}
-        shares = assign(self._layout, self.kind, self._drained, members)
+        drained = frozenset[int]() if self._draining is None else self._draining.drained
+        shares = assign(self._layout, self.kind, drained, members)
         changed = [(members[name], ids) for name, ids in shares.items() if ids != members[name].segment_ids]
         changed.sort(key=lambda item: set(item[0].segment_ids) <= set(item[1]))
         for session, ids in changed:
@@ -258,7 +241,8 @@ class SubscriptionCoordinator:
         if self._closed is not None:
             return
         self._closed = error
-        self._stop_watching()
+        if self._draining is not None:
+            self._draining.close()
         for session in list(self._sessions.values()):
             session.end(error)
 

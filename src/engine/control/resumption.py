@@ -29,7 +29,7 @@ class Resumption:
         self._tasks = tasks
         self._unfinished = unfinished
         self._finish = finish
-        self._running: set[TopicName] = set()
+        self._running: dict[TopicName, bool] = {}  # topics at work: whether they were asked for once more meanwhile
         self._unknown: set[TopicName] = set()  # their change is of a newer version: not asked for again
         self._looking = False
         self._room = asyncio.Semaphore(_AT_ONCE_MAX)
@@ -56,19 +56,22 @@ class Resumption:
 
     def resume(self, topic: TopicName) -> None:
         """One topic has a change that somebody must finish."""
-        if topic in self._running or topic in self._unknown:
-            return
-        if self._tasks.spawn(self._resume(topic), f"unfinished change of {topic}") is not None:
-            self._running.add(topic)
+        if topic in self._running or (
+            topic not in self._unknown and self._tasks.spawn(self._resume(topic), f"resuming {topic}") is not None
+        ):
+            self._running[topic] = True
 
     async def _resume(self, topic: TopicName) -> None:
         pause = RESUME_S_MIN
         try:
-            while not await self._try(topic):
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, RESUME_S_MAX)
+            while self._running[topic] and topic not in self._unknown:
+                self._running[topic] = False
+                if not await self._try(topic):
+                    self._running[topic] = True
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, RESUME_S_MAX)
         finally:
-            self._running.discard(topic)
+            del self._running[topic]
 
     async def _try(self, topic: TopicName) -> bool:
         """Whether there is nothing left to do for this broker."""

@@ -21,13 +21,16 @@ log = logging.getLogger(__name__)
 
 Plan = Callable[[SegmentLayout], Reshape]  # what to do with the layout as it will be then; InvalidArgumentError
 
+Ended = Callable[[TopicName, str, bool], None]  # (topic, kind of change, whether it is done; else it was undone)
+
 _BEGIN_ATTEMPTS_MAX = 2
 
 
 class TopicShape:
     """Loop thread only; whoever changes something is the leader and holds the controller's lock.
 
-    `changed` hears of every newer layout, `unfinished` of a reshape that must be brought to its end later.
+    `changed` hears of every newer layout, `unfinished` of a reshape that must be brought to its end later, `ended` of
+    each that came to its end here.
     """
 
     def __init__(
@@ -40,6 +43,7 @@ class TopicShape:
         clock: Clock,
         changed: Callable[[SegmentLayout], None],
         unfinished: Callable[[TopicName], None],
+        ended: Ended,
     ) -> None:
         self.topic = topic
         self.record: TopicRecord | None = None
@@ -49,6 +53,7 @@ class TopicShape:
         self._clock = clock
         self._changed = changed
         self._unfinished = unfinished
+        self._ended = ended
 
     # The record.
 
@@ -151,8 +156,10 @@ class TopicShape:
         return any(all(known.get(c.segment_id) for c in reshape.children) for reshape in begun)
 
     async def _advance(self, act: Callable[[], Awaitable[None]], reshaping: TopicReshaping) -> None:
+        reshape, epoch = reshaping.reshape, reshaping.record.layout.epoch
         try:
             await act()
+            self._ended(self.topic, reshape.kind, reshaping.record.layout.epoch > epoch)
         finally:
             self.apply(reshaping.record)
 

@@ -49,7 +49,11 @@ class TopicSubscriptions:
     async def create(
         self, name: str, position: InitialPosition, kind: SubscriptionKind | None, *, exist_ok: bool
     ) -> SubscriptionMetadata:
-        """See the controller. The record, in state CREATING, is the point of no return."""
+        """See the controller. The record, in state CREATING, is the point of no return.
+
+        One that starts at the latest has no business in sealed segments, hence no cursors in them. To one that starts at
+        the earliest it makes no difference how often the topic changed its shape.
+        """
         found = await self._resources.load_subscription(self.topic, name)
         if found is not None and found[0].state is not SubscriptionState.ACTIVE:
             await self._resume(found[0])
@@ -104,7 +108,9 @@ class TopicSubscriptions:
     async def _finish_creation(self, facts: SubscriptionMetadata) -> SubscriptionMetadata:
         term, position = self._leadership.term, facts.initial_position
         create = self._host.create_subscription
-        await self._each(self._layout().active, lambda spec: create(spec, facts.name, position, term=term))
+        layout = self._layout()
+        segments = layout.segments.values() if position is InitialPosition.EARLIEST else layout.active
+        await self._each(segments, lambda spec: create(spec, facts.name, position, term=term))
         facts = replace(facts, state=SubscriptionState.ACTIVE)
         await self._save(facts)
         return facts

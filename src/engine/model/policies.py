@@ -22,16 +22,16 @@ _JSON = {
 class NamespacePolicies:
     """Raises InvalidArgumentError naming the field. None: no limit by size; the broker's default durability."""
 
-    retention_time_s: int = RETENTION_S_DEFAULT  # acknowledged messages are kept this long
-    retention_size_bytes: int | None = None  # of acknowledged messages, per segment
+    retention_time_s: int = RETENTION_S_DEFAULT  # acknowledged messages are kept this long; negative: for ever
+    retention_size_bytes: int | None = None  # of acknowledged messages, per segment; negative: no limit
     durability: str | None = None  # of topics created without naming one
 
     def __post_init__(self) -> None:
         for name in ("retention_time_s", "retention_size_bytes"):
             value = getattr(self, name)
             optional = name == "retention_size_bytes" and value is None
-            if not optional and (type(value) is not int or value < 0):
-                raise InvalidArgumentError(f"{name} is {value!r}; an integer from 0 is right")
+            if not optional and type(value) is not int:
+                raise InvalidArgumentError(f"{name} is {value!r}; an integer is right, a negative one keeps for ever")
         if self.durability is not None and self.durability not in DURABILITIES:
             raise InvalidArgumentError(f"durability is {self.durability!r}; {' or '.join(DURABILITIES)} is right")
 
