@@ -20,6 +20,7 @@ from engine.control.ports import (
     segment_spec,
 )
 from engine.control.resources import LeaderRecord, ScalableTopicResources, TopicRecord
+from engine.control.segment_admin import SegmentAdmin
 from engine.control.shape import Plan
 from engine.control.stats import topic_stats
 from engine.control.watches import TopicWatches
@@ -67,6 +68,7 @@ class ScalableTopicService:
         self._controllers = Controllers(
             self._resources, host, clock=clock, config=self.config, broker_url=broker_url, tasks=self._tasks
         )
+        self.segments = SegmentAdmin(self._controllers, self._resources, host)
         self._watches = TopicWatches(
             self._resources,
             broker_url,

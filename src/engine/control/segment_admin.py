@@ -1,0 +1,137 @@
+"""`SegmentAdmin`: single segments as an operator may ask for them (PIP-468 "Segment Topic Management").
+
+The layout decides which segments there are, and the changes of the topic make, seal and delete them. What is asked for
+here only repairs: whatever the layout or a pending change does not call for is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from engine.control.controller import ScalableTopicController
+from engine.control.controllers import Controllers
+from engine.control.ports import SegmentHost, SegmentSpec, segment_spec
+from engine.control.reshaping import TERMINATE
+from engine.control.resources import ScalableTopicResources
+from engine.errors import InvalidArgumentError, NotFoundError
+from engine.model.hashrange import HashRange
+from engine.model.layout import SegmentLayout
+from engine.model.names import SegmentName, TopicName
+from engine.model.reshape import children_of
+from engine.model.segment import SegmentInfo, bucket_ends
+from engine.model.subscriptions import InitialPosition, SubscriptionState
+
+
+class SegmentAdmin:
+    """Loop thread only. Every method raises NotFoundError (topic), NotOwnerError, InvalidArgumentError."""
+
+    def __init__(self, controllers: Controllers, resources: ScalableTopicResources, host: SegmentHost) -> None:
+        self._controllers = controllers
+        self._resources = resources
+        self._host = host
+
+    async def create(self, name: SegmentName, subscriptions: Sequence[str] = ()) -> None:
+        """The store of an active segment, or of one that is just being made, and cursors for these subscriptions.
+
+        What is there already stays as it is.
+        """
+        async with self._unchanging(name.topic) as controller:
+            layout = controller.layout
+            info = layout.segments.get(name.segment_id) or _children(layout).get(name.segment_id)
+            if info is None:
+                raise InvalidArgumentError(f"{_unknown(name, layout)}: splits and merges make segments")
+            _check_range(name, info.hash_range)
+            if not info.active:
+                raise InvalidArgumentError(f"{name} is sealed; a sealed segment is never made again")
+            await self._check_subscriptions(name.topic, subscriptions)
+            spec = segment_spec(name.topic, layout, info)
+            await self._host.create_segment(spec, subscriptions, term=controller.leadership.term)
+
+    async def terminate(self, name: SegmentName) -> None:
+        """Nothing for a sealed segment; one that a pending change is about to seal is sealed."""
+        async with self._unchanging(name.topic) as controller:
+            layout = controller.layout
+            info = layout.segments.get(name.segment_id)
+            if info is None:
+                raise NotFoundError(_unknown(name, layout))
+            _check_range(name, info.hash_range)
+            if not info.active:
+                return
+            if name.segment_id not in _ending(layout):
+                raise InvalidArgumentError(f"{name} is active; a split, merge or rebucket seals it, nothing else")
+            spec = segment_spec(name.topic, layout, info)
+            await self._host.terminate_segment(spec, term=controller.leadership.term)
+
+    async def delete(self, name: SegmentName, *, force: bool = False) -> None:
+        """What is left of a segment that the layout does not name; or a sealed one, that then leaves the layout.
+
+        A sealed one has to be drained, that is acknowledged by every subscription; `force` acknowledges what is left.
+        """
+        async with self._unchanging(name.topic) as controller:
+            layout = controller.layout
+            info = layout.segments.get(name.segment_id)
+            if info is None:
+                await self._delete_unknown(name, controller)
+                return
+            _check_range(name, info.hash_range)
+            self._check_deletable(name, info)
+            if force:
+                spec = segment_spec(name.topic, layout, info)
+                for facts in await self._resources.list_subscriptions(name.topic):
+                    await self._host.seek_subscription(spec, facts.name, InitialPosition.LATEST)
+        if not await controller.prune(name.segment_id):
+            raise InvalidArgumentError(f"{name} is not drained: a subscription has messages in it that it has not read")
+
+    @staticmethod
+    def _check_deletable(name: SegmentName, info: SegmentInfo) -> None:
+        if info.active:
+            raise InvalidArgumentError(f"{name} is active; only a sealed segment can be deleted")
+        if info.parent_ids:
+            parents = ", ".join(map(str, info.parent_ids))
+            raise InvalidArgumentError(f"{name} has parents that are still there: {parents}; the oldest go first")
+
+    async def _delete_unknown(self, name: SegmentName, controller: ScalableTopicController) -> None:
+        layout = controller.layout
+        if name.segment_id in _children(layout):
+            raise InvalidArgumentError(f"{name} is just being made by a change of the topic")
+        spec = SegmentSpec(name, layout.durability, bucket_ends(1))
+        await self._host.delete_segment(spec, term=controller.leadership.term)
+
+    async def _check_subscriptions(self, topic: TopicName, names: Sequence[str]) -> None:
+        found = await self._resources.list_subscriptions(topic)
+        known = {facts.name for facts in found if facts.state is not SubscriptionState.DELETING}
+        for name in names:
+            if name not in known:
+                raise NotFoundError(f"{topic} has no subscription {name!r}")
+
+    @asynccontextmanager
+    async def _unchanging(self, topic: TopicName) -> AsyncIterator[ScalableTopicController]:
+        """The topic's controller, leading; its layout stays as it is meanwhile."""
+        controller = await self._controllers.lead(topic)
+        async with controller.changing():
+            controller.leadership.check()
+            if not controller.serving:
+                raise NotFoundError(f"{topic} does not exist")
+            yield controller
+
+
+def _children(layout: SegmentLayout) -> dict[int, SegmentInfo]:
+    """The segments that a pending change is making."""
+    return {} if layout.change is None else {child.segment_id: child for child in children_of(layout.change)}
+
+
+def _ending(layout: SegmentLayout) -> list[int]:
+    """The segments that a pending change seals, once it has said that it will."""
+    change = layout.change
+    return list(change.details.get("parents", ())) if change is not None and change.phase == TERMINATE else []
+
+
+def _unknown(name: SegmentName, layout: SegmentLayout) -> str:
+    return f"{name} is not in the layout of epoch {layout.epoch}"
+
+
+def _check_range(name: SegmentName, real: HashRange) -> None:
+    if name.hash_range != real:
+        right = name.topic.segment(real, name.segment_id).descriptor
+        raise InvalidArgumentError(f"{name} has another hash range; {right} is right")
