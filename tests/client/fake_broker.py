@@ -188,6 +188,7 @@ class FakeConnection:
         self.producers: dict[int, int] = {}
         self.consumers: dict[int, tuple[int, int]] = {}  # id: (segment, next offset)
         self.credit: dict[int, list[int]] = {}
+        self.queues: set[int] = set()  # their segments end when they are acknowledged
         self.registered = 0
         self.sessions: list[int] = []
         self.held: list[dict[str, Any]] = []
@@ -324,6 +325,8 @@ class FakeConnection:
         start = header["start"] if header["mode"] == "reader" else self.broker.cursors[segment]
         self.consumers[header["consumer_id"]] = (segment, start)
         self.credit[header["consumer_id"]] = [0, 0]
+        if header["mode"] == "queue":
+            self.queues.add(header["consumer_id"])
         self.answer(header, Command.SUBSCRIBE_SUCCESS, consumer_id=header["consumer_id"], position=start, first=0)
 
     def flow(self, header: dict[str, Any], payload: memoryview) -> None:
@@ -345,7 +348,8 @@ class FakeConnection:
                 self.stream.send(Command.MESSAGE, {"consumer_id": ident, "segment_id": segment, "salt": SALT,
                                                    "messages": count}, data)  # fmt: skip
             self.consumers[ident] = (segment, offset)
-            if offset == self.broker.sealed.get(segment):
+            done = self.broker.cursors[segment] if ident in self.queues else offset
+            if done == self.broker.sealed.get(segment):
                 self.stream.send(Command.REACHED_END, {"consumer_id": ident, "end": offset})
 
     def end_consumers(self, segment: int, error: EngineError) -> None:
@@ -361,6 +365,9 @@ class FakeConnection:
             return
         if header["ack_type"] == "cumulative":
             self.broker.cursors[segment] = max(self.broker.cursors[segment], header["position"])
+        for first, last in header.get("ranges") or ():
+            if first <= self.broker.cursors[segment]:
+                self.broker.cursors[segment] = max(self.broker.cursors[segment], last + 1)
         self.answer(header)
 
     def redeliver(self, header: dict[str, Any], payload: memoryview) -> None: ...
