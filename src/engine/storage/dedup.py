@@ -2,120 +2,72 @@
 
 A producer's entries reach a segment in sequence order only per bucket, and only among entries of one kind (keyed or
 keyless, transactional or not), because each of these is batched apart. So there is one lane per producer, bucket and
-kind, and inside a lane sequences rise.
+kind, and inside a lane sequences rise. In a segment that follows others, they rise in each cell of a lane: see
+dedup_grid.py.
 """
 
 from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from engine._native.log import Claim
-from engine.errors import CorruptionError, InvalidArgumentError, StorageError
+from engine.errors import CorruptionError, InvalidArgumentError
 from engine.model.hashrange import HashRange
+from engine.storage.dedup_grid import Grid, Rectangle
+from engine.storage.dedup_lanes import RECENT, UNKNOWN_OFFSET, GridLane, Lane, Seen
 
-RECENT = 16  # entries of a lane whose offsets are remembered; as in _native/log.pxd
 LANES_MAX = 16_384  # of one segment; the lanes that were silent longest are forgotten first
-UNKNOWN_OFFSET = -1
 KEYED = 1  # of an entry's kind
 
 # On disk: do not change. producer id, last sequence, last entry's first sequence and offset,
 # segment range, bucket range, kind, whether it is the segment's own (1) or a parent's (0).
 _RECORD = struct.Struct("<QQQqHHHHBB6x")
+_BOUNDARY = 255  # as a kind, with the producer id 0: a rectangle along which the ring was divided, and nothing else
 
-Seen = tuple[int, int, int]  # first sequence, last sequence, offset
-
-
-class Lane:
-    """The entries of one producer in one bucket, of one kind."""
-
-    __slots__ = ("base", "recent", "refused")
-
-    def __init__(self, base: int = -1, recent: Iterable[Seen] = ()) -> None:
-        self.base = base  # the highest sequence before `recent`
-        self.recent: list[Seen] = list(recent)
-        self.refused: list[int] = []  # first sequences that failed and have to come again, in order, before others
-
-    @property
-    def last(self) -> int:
-        """The highest sequence appended, -1 for none."""
-        return self.recent[-1][1] if self.recent else self.base
-
-    def offset_of(self, first: int, last: int) -> int:
-        """The offset of an entry appended before, or UNKNOWN_OFFSET."""
-        for seen_first, seen_last, offset in reversed(self.recent):
-            if seen_first == first and seen_last == last:
-                return offset
-        return UNKNOWN_OFFSET
-
-    def admit(self, first: int, last: int) -> None:
-        """Raise StorageError when an earlier entry failed and has not come again."""
-        if self.refused and first > self.refused[0]:
-            if first not in self.refused:
-                self.refused.append(first)
-            raise StorageError(
-                f"entry of sequence {first} refused: that of sequence {self.refused[0]} failed before it and has to be "
-                "sent again first, or order would be lost"
-            )
-
-    def push(self, first: int, last: int, offset: int, durable: int) -> None:
-        """Remember an appended entry; old durable ones make room."""
-        if self.refused:
-            self.refused = [f for f in self.refused if f > last]
-        recent = self.recent
-        recent.append((first, last, offset))
-        if len(recent) > 2 * RECENT and recent[RECENT][2] < durable:
-            self.base = recent[RECENT - 1][1]
-            del recent[:RECENT]
-
-    def rollback(self, offset: int) -> None:
-        """Forget what was appended at or above an offset; it has to come again first."""
-        failed = []
-        while self.recent and self.recent[-1][2] >= offset:
-            failed.append(self.recent.pop()[0])
-        if failed:
-            self.refused = failed[::-1] + self.refused
+Key = tuple[int, int, int]  # producer id, kind, bucket
 
 
-class Inherited(NamedTuple):
-    """What a parent segment knew of a producer in one bucket of its own."""
+class Known(NamedTuple):
+    """Every message of a producer with hashes in `where`, up to the entry `seen`, is in the log."""
 
-    segment: HashRange
-    bucket: HashRange
     kind: int
-    seen: Seen  # its last entry there
+    where: Rectangle
+    seen: Seen
 
-    def covers(self, claim: Claim) -> bool:
-        """Whether the entry's messages would all have been in that bucket of the parent."""
-        return (
-            self.kind == claim.kind
-            and self.segment.start <= claim.segment_hash_min
-            and claim.segment_hash_max <= self.segment.end
-            and self.bucket.start <= claim.bucket_min
-            and claim.bucket_max <= self.bucket.end
-        )
+    def covers(self, other: Known) -> bool:
+        """Whether the other one says nothing more."""
+        return self.kind == other.kind and self.seen[1] >= other.seen[1] and self.where.holds(other.where)
 
 
 class Dedup:
     """The lanes of one segment. Loop thread only."""
 
-    __slots__ = ("_bucket_ends", "_inherited", "_lanes", "_segment")
+    __slots__ = ("_grid", "_inherited", "_lanes", "_segment")
 
     def __init__(self, segment: HashRange, bucket_ends: Sequence[int]) -> None:
         self._segment = segment
-        self._bucket_ends = tuple(bucket_ends)
-        self._lanes: dict[tuple[int, int, int], Lane] = {}
-        self._inherited: dict[int, list[Inherited]] = {}
+        self._grid = Grid(segment, bucket_ends)
+        self._lanes: dict[Key, Lane] = {}
+        self._inherited: dict[int, list[Known]] = {}
+
+    def fresh(self) -> Dedup:
+        """One for the same segment that knows no producer of its own yet, only what parents knew."""
+        made = Dedup(self._segment, self._grid.bucket_ends)
+        made._grid = self._grid
+        made._inherited = {producer_id: list(records) for producer_id, records in self._inherited.items()}
+        return made
 
     def bucket_of(self, claim: Claim) -> int:
         """The index of the entry's bucket. Raises InvalidArgumentError when it spans two."""
-        bucket = bisect_left(self._bucket_ends, claim.bucket_min)
-        if claim.bucket_max > self._bucket_ends[bucket]:
+        ends = self._grid.bucket_ends
+        bucket = bisect_left(ends, claim.bucket_min)
+        if claim.bucket_max > ends[bucket]:
             raise InvalidArgumentError(
                 f"an entry holds bucket hashes {claim.bucket_min:04x}-{claim.bucket_max:04x}; buckets end at "
-                f"{', '.join(f'{e:04x}' for e in self._bucket_ends)} and an entry belongs to one"
+                f"{', '.join(f'{e:04x}' for e in ends)} and an entry belongs to one"
             )
         return bucket
 
@@ -126,16 +78,17 @@ class Dedup:
         """
         self._check_range(claim)
         first, last = claim.first_sequence, claim.last_sequence
-        lane = self._lanes.get((claim.producer_id, claim.kind, self.bucket_of(claim)))
-        if lane is not None:
-            if first <= lane.last:
-                self._check_whole(claim, lane.last)
-                return lane.offset_of(first, last)
-            lane.admit(first, last)
-        for inherited in self._inherited.get(claim.producer_id, ()):
-            if first <= inherited.seen[1] and inherited.covers(claim):
-                self._check_whole(claim, inherited.seen[1])
-                return UNKNOWN_OFFSET
+        bucket = self.bucket_of(claim)
+        lane = self._lanes.get((claim.producer_id, claim.kind, bucket))
+        if lane is None:
+            if claim.producer_id not in self._inherited:
+                return None
+            lane = self._lane((claim.producer_id, claim.kind, bucket))
+        level = lane.last if self._grid.plain else lane.level(self._grid.area_of(claim, bucket))
+        if first <= level:
+            self._check_whole(claim, level)
+            return lane.offset_of(first, last)
+        lane.admit(first, last)
         return None
 
     def _check_range(self, claim: Claim) -> None:
@@ -157,27 +110,55 @@ class Dedup:
 
     def record(self, claim: Claim, offset: int, durable: int) -> None:
         """The entry was appended at `offset`."""
-        key = (claim.producer_id, claim.kind, self.bucket_of(claim))
+        bucket = self.bucket_of(claim)
+        key = (claim.producer_id, claim.kind, bucket)
         lanes = self._lanes
         lane = lanes.get(key)
         if lane is None:
-            if len(lanes) >= LANES_MAX:
-                del lanes[next(iter(lanes))]
-            lane = lanes[key] = Lane()
+            lane = self._lane(key)
         elif len(lanes) > LANES_MAX // 2:
             lanes[key] = lanes.pop(key)
-        lane.push(claim.first_sequence, claim.last_sequence, offset, durable)
+        area = None if self._grid.plain else self._grid.area_of(claim, bucket)
+        lane.push((claim.first_sequence, claim.last_sequence, offset), durable, area)
+
+    def replay(self, claims: Iterable[Claim], offset: int) -> None:
+        """These lie in the log from `offset` on, one behind the other."""
+        for claim in claims:
+            self.record(claim, offset, offset)
+            offset += claim.count
+
+    def _lane(self, key: Key) -> Lane:
+        """The lane, made when there was none: it begins with what parents knew."""
+        lanes = self._lanes
+        lane = lanes.get(key)
+        if lane is not None:
+            return lane
+        if len(lanes) >= LANES_MAX:
+            del lanes[next(iter(lanes))]
+        producer_id, kind, bucket = key
+        cells = self._grid.cells(bucket)
+        lane = lanes[key] = Lane() if cells == 1 else GridLane(len(self._grid.columns[bucket]), cells)
+        for known in self._inherited.get(producer_id, ()):
+            if known.kind == kind:
+                self._lift(key, lane, known)
+        return lane
+
+    def _lift(self, key: Key, lane: Lane, known: Known) -> None:
+        for bucket, area in self._grid.areas(known.where):
+            if bucket == key[2]:
+                lane.lift(area, known.seen)
 
     def rollback(self, offset: int) -> None:
-        """What was appended at or above an offset failed."""
+        """What was appended at or above an offset failed; it has to come again first."""
         for lane in self._lanes.values():
-            lane.rollback(offset)
+            failed = lane.drop(offset)
+            if failed:
+                lane.refused = failed + lane.refused
 
     def undo(self, offset: int) -> None:
         """What was recorded at or above an offset was not appended after all, and nobody was told."""
         for lane in self._lanes.values():
-            while lane.recent and lane.recent[-1][2] >= offset:
-                lane.recent.pop()
+            lane.drop(offset)
 
     def forget_refused(self, producer_id: int) -> None:
         """A new session of the producer: what failed before does not have to come again."""
@@ -188,65 +169,112 @@ class Dedup:
     def last_sequence(self, producer_id: int) -> int:
         """The highest sequence known of a producer, -1 for none."""
         own = (lane.last for key, lane in self._lanes.items() if key[0] == producer_id)
-        inherited = (i.seen[1] for i in self._inherited.get(producer_id, ()))
+        inherited = (known.seen[1] for known in self._inherited.get(producer_id, ()))
         return max((*own, *inherited), default=-1)
+
+    # -- what is handed over -------------------------------------------------------------------------------------
+
+    @property
+    def plain(self) -> bool:
+        """Whether every bucket is one cell, so that restore() knows enough; else replay() is needed."""
+        return self._grid.plain
 
     def restore(self, lanes: Iterable[tuple[int, int, int, list[Seen]]]) -> None:
         """Continue with what a scan found after a snapshot: (producer id, kind, bucket, entries)."""
         for producer_id, kind, bucket, recent in lanes:
-            lane = self._lanes.setdefault((producer_id, kind, bucket), Lane())
+            lane = self._lane((producer_id, kind, bucket))
             lane.base = max(lane.last, recent[0][0] - 1) if len(recent) == RECENT else lane.last
             lane.recent = list(recent)
 
     def snapshot(self, below: int | None = None) -> bytes:
-        """What is known, of entries below an offset only when one is given; for a file or for a child segment."""
-        parts = []
-        for (producer_id, kind, bucket), lane in self._lanes.items():
-            seen = next((s for s in reversed(lane.recent) if below is None or s[2] < below), None)
-            if seen is None and lane.base < 0:
-                continue
-            own = Inherited(self._segment, self._bucket(bucket), kind, seen or (0, lane.base, UNKNOWN_OFFSET))
-            parts.append(_pack(producer_id, own, 1))
+        """What is known, of entries below an offset only when one is given, for a file."""
+        own = [_pack(key[0], known, 1) for key, lane in self._lanes.items() for known in self._known(key, lane, below)]
+        return b"".join(own) + self._packed_inherited()
+
+    def bequest(self, below: int | None = None) -> bytes:
+        """The same, for a child segment: with how this one is divided, without what is said twice."""
+        known: dict[int, list[Known]] = {}
+        for key, lane in self._lanes.items():
+            known.setdefault(key[0], []).extend(self._known(key, lane, below))
         for producer_id, records in self._inherited.items():
-            parts.extend(_pack(producer_id, record, 0) for record in records)
-        return b"".join(parts)
+            own = known.setdefault(producer_id, [])
+            own += [r for r in records if not any(o.covers(r) for o in own)]
+        parts = [_pack(producer_id, record, 0) for producer_id, records in known.items() for record in records]
+        return b"".join(parts) + _packed_boundaries(self._grid)
+
+    def _known(self, key: Key, lane: Lane, below: int | None) -> Iterator[Known]:
+        _, kind, bucket = key
+        if isinstance(lane, GridLane):
+            for where, level in self._grid.rectangles(bucket, lane.levels_below(below)):
+                yield Known(kind, where, (0, level, UNKNOWN_OFFSET))
+            return
+        seen = next((s for s in reversed(lane.recent) if below is None or s[2] < below), None)
+        if seen is not None or lane.base >= 0:
+            yield Known(kind, self._grid.whole(bucket), seen or (0, lane.base, UNKNOWN_OFFSET))
 
     def inherited_snapshot(self) -> bytes:
         """What came from parents."""
+        return self._packed_inherited() + _packed_boundaries(self._grid)
+
+    def _packed_inherited(self) -> bytes:
         return b"".join(_pack(i, record, 0) for i, records in self._inherited.items() for record in records)
 
     def load(self, snapshot: bytes, *, from_parent: bool = False) -> None:
-        """Take over a snapshot of this segment or of a parent. Loading it twice changes nothing."""
+        """Take over a snapshot of this segment or the bequest of a parent. Loading it twice changes nothing.
+
+        What parents bequeath has to be loaded before anything of the segment's own.
+        """
         if len(snapshot) % _RECORD.size:
             raise CorruptionError(f"a snapshot of duplicate detection has {len(snapshot)} bytes")
-        for record in _RECORD.iter_unpack(snapshot):
-            producer_id, last, first, offset, start, end, low, high, kind, own = record
+        records = [_unpack(fields) for fields in _RECORD.iter_unpack(snapshot)]
+        here = [r for r in records if _overlap(r[1].where.segment, self._segment)]
+        self._cut(r[1].where for r in here)
+        for producer_id, known, own in here:
+            if known.kind == _BOUNDARY:
+                continue
             if own and not from_parent:
-                self._load_own((producer_id, kind, bisect_left(self._bucket_ends, high)), (first, last, offset))
+                for bucket, area in self._grid.areas(known.where):
+                    self._lane((producer_id, known.kind, bucket)).lift(area, known.seen)
             else:
-                seen = (first, last, UNKNOWN_OFFSET)
-                self._load_inherited(producer_id, Inherited(HashRange(start, end), HashRange(low, high), kind, seen))
+                self._inherit(producer_id, known)
 
-    def _load_own(self, key: tuple[int, int, int], seen: Seen) -> None:
-        lane = self._lanes.setdefault(key, Lane())
-        if seen[1] > lane.last:
-            lane.base, lane.recent = (seen[1], []) if seen[2] < 0 else (max(lane.last, seen[0] - 1), [seen])
+    def _cut(self, boundaries: Iterable[Rectangle]) -> None:
+        grid = self._grid.cut(boundaries)
+        if grid is self._grid:
+            return
+        kept = [(key[0], known) for key, lane in self._lanes.items() for known in self._known(key, lane, None)]
+        self._grid, self._lanes = grid, {}
+        for producer_id, known in kept:
+            for bucket, area in grid.areas(known.where):
+                self._lane((producer_id, known.kind, bucket)).lift(area, known.seen)
 
-    def _load_inherited(self, producer_id: int, new: Inherited) -> None:
+    def _inherit(self, producer_id: int, known: Known) -> None:
+        new = known._replace(seen=(known.seen[0], known.seen[1], UNKNOWN_OFFSET))
         records = self._inherited.setdefault(producer_id, [])
-        for i, old in enumerate(records):
-            if old[:3] == new[:3]:
-                records[i] = new if new.seen[1] > old.seen[1] else old
-                return
-        records.append(new)
-
-    def _bucket(self, index: int) -> HashRange:
-        return HashRange(self._bucket_ends[index - 1] + 1 if index else 0, self._bucket_ends[index])
+        if any(old.covers(new) for old in records):
+            return
+        records[:] = [old for old in records if not new.covers(old)] + [new]
+        for key, lane in self._lanes.items():
+            if key[0] == producer_id and key[1] == new.kind:
+                self._lift(key, lane, new)
 
 
-def _pack(producer_id: int, record: Inherited, own: int) -> bytes:
-    first, last, offset = record.seen
-    segment, bucket = record.segment, record.bucket
+def _overlap(a: HashRange, b: HashRange) -> bool:
+    return a.start <= b.end and b.start <= a.end
+
+
+def _packed_boundaries(grid: Grid) -> bytes:
+    return b"".join(_pack(0, Known(_BOUNDARY, where, (0, 0, UNKNOWN_OFFSET)), 0) for where in grid.boundaries())
+
+
+def _pack(producer_id: int, known: Known, own: int) -> bytes:
+    (segment, bucket), (first, last, offset) = known.where, known.seen
     return _RECORD.pack(
-        producer_id, last, first, offset, segment.start, segment.end, bucket.start, bucket.end, record.kind, own
+        producer_id, last, first, offset, segment.start, segment.end, bucket.start, bucket.end, known.kind, own
     )
+
+
+def _unpack(fields: tuple[int, ...]) -> tuple[int, Known, int]:
+    producer_id, last, first, offset, start, end, low, high, kind, own = fields
+    where = Rectangle(HashRange(start, end), HashRange(low, high))
+    return producer_id, Known(kind, where, (first, last, offset)), own

@@ -70,6 +70,7 @@ def recover(
         return None
     disk.sync_directory(directory)  # the process before may have died between a rename and its sync
     dedup = Dedup(name.hash_range, bucket_ends)
+    load_inherited(disk, directory, dedup)  # first: it says how the segment is divided
     opener = _Opener(disk, directory, name, tuple(bucket_ends), dedup, keeps_all=term is not None)
     files, strays = chain([opener.open(n) for n in logs])
     for file in strays:
@@ -77,7 +78,6 @@ def recover(
     for file, following in itertools.pairwise(files):
         opener.settle_inner(file, following)
     opener.settle_last(files[-1])
-    load_inherited(disk, directory, dedup)
     closing = files[-1].closing
     sealed = closing is not None and closing.state is State.SEALED
     return Recovered(files, dedup, opener.term, sealed, closing is not None)
@@ -153,12 +153,11 @@ class _Opener:
         """The process died before the footer was there, or a failed sync ended the file. Close it now."""
         handle = self._disk.open(file.path)
         try:
-            before = Dedup(self._name.hash_range, self._bucket_ends)
+            before = self._dedup.fresh()
             before.load(read_snapshot(handle, file.opening))
-            scan = self._scan(file, handle, end_offset)
+            scan = self._scan(file, handle, end_offset, before)
             if scan.next_offset != end_offset:
                 self._raise(file, scan)
-            before.restore(scan.lanes_list())
             _take_scan(file, scan)
             file.closing = None
             if self._keeps_all:
@@ -195,12 +194,11 @@ class _Opener:
 
     def _settle_open(self, file: LogFile, handle: File) -> None:
         self._dedup.load(read_snapshot(handle, file.opening))
-        scan = self._scan(file, handle, None)
+        scan = self._scan(file, handle, None, self._dedup)
         size = handle.size()
         footer = self._footer_at(file, handle, scan.position, size)
         if self._closing_blocks[file] != _NO_CLOSING and footer is None:
             raise CorruptionError(f"{file.path}, position 64: the closing block fails its checksum")
-        self._dedup.restore(scan.lanes_list())
         self.term = max(self.term, scan.term)
         _take_scan(file, scan)
         if footer is not None and self._closing_blocks[file] != _NO_CLOSING:
@@ -264,7 +262,7 @@ class _Opener:
                 return
             position += n - overlap
 
-    def _scan(self, file: LogFile, handle: File, end_offset: int | None) -> log.Scan:
+    def _scan(self, file: LogFile, handle: File, end_offset: int | None, dedup: Dedup) -> log.Scan:
         opening = file.opening
         scan = log.Scan(
             opening.salt,
@@ -274,7 +272,11 @@ class _Opener:
             self._bucket_ends,
             end_offset,
         )
-        feed_file(scan, handle)
+        if dedup.plain:
+            feed_file(scan, handle)
+            dedup.restore(scan.lanes_list())
+        else:
+            feed_file(scan, handle, dedup)
         return scan
 
     def _raise(self, file: LogFile, scan: log.Scan) -> None:
@@ -284,13 +286,19 @@ class _Opener:
             raise CorruptionError(f"{file.path}, position {scan.position}: {e}; it was durable once") from None
 
 
-def feed_file(scan: log.Scan, handle: File) -> None:
-    """Scan a file from where the scan stands, to its end, to the scan's end offset, or to the first fault."""
+def feed_file(scan: log.Scan, handle: File, dedup: Dedup | None = None) -> None:
+    """Scan a file from where the scan stands, to its end, to the scan's end offset, or to the first fault.
+
+    `dedup` is told of every entry, where it needs more than the scan remembers.
+    """
     chunk = bytearray(SCAN_START)
     while scan.fault == 0 and not scan.finished:
         n = handle.read_into(chunk, scan.position)
         with memoryview(chunk)[:n] as view:
+            offset = scan.next_offset
             taken = scan.feed(view)
+            if taken and dedup is not None:
+                dedup.replay(log.entries(view[:taken], check_body=False), offset)
         if n < len(chunk) or (taken == 0 and n > ENTRY_SIZE_MAX):
             return
         if len(chunk) < SCAN_CHUNK or taken < n // 2:

@@ -257,7 +257,7 @@ class Segment:
 
     def dedup_snapshot(self) -> bytes:
         """What is known of producers, for the segments that follow this one in the layout."""
-        return self._dedup.snapshot(self.durable_offset)
+        return self._dedup.bequest(self.durable_offset)
 
     async def inherit(self, snapshots: Sequence[bytes]) -> None:
         """Take over what parents know of producers, durably; before the first append. Idempotent."""

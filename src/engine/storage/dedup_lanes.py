@@ -1,0 +1,139 @@
+"""What duplicate detection knows of one producer's entries of one kind in one bucket: how far it has come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from engine.errors import StorageError
+from engine.storage.dedup_grid import Area
+
+RECENT = 16  # entries of a lane whose offsets are remembered; as in _native/log.pxd
+UNKNOWN_OFFSET = -1
+
+Seen = tuple[int, int, int]  # first sequence, last sequence, offset
+
+
+class Lane:
+    """In a bucket of one cell: sequences rise."""
+
+    __slots__ = ("base", "recent", "refused")
+
+    def __init__(self, base: int = -1, recent: Iterable[Seen] = ()) -> None:
+        self.base = base  # the highest sequence before `recent`
+        self.recent: list[Seen] = list(recent)
+        self.refused: list[int] = []  # first sequences that failed and have to come again, in order, before others
+
+    @property
+    def last(self) -> int:
+        """The highest sequence appended, -1 for none."""
+        return self.recent[-1][1] if self.recent else self.base
+
+    def level(self, area: Area | None) -> int:
+        """Every message with a hash in the area and a sequence up to this one is in the log."""
+        return self.last
+
+    def offset_of(self, first: int, last: int) -> int:
+        """The offset of an entry appended before, or UNKNOWN_OFFSET."""
+        for seen_first, seen_last, offset in reversed(self.recent):
+            if seen_first == first and seen_last == last:
+                return offset
+        return UNKNOWN_OFFSET
+
+    def admit(self, first: int, last: int) -> None:
+        """Raise StorageError when an earlier entry failed and has not come again."""
+        if self.refused and first > self.refused[0]:
+            if first not in self.refused:
+                self.refused.append(first)
+            raise StorageError(
+                f"entry of sequence {first} refused: that of sequence {self.refused[0]} failed before it and has to be "
+                "sent again first, or order would be lost"
+            )
+
+    def push(self, seen: Seen, durable: int, area: Area | None) -> None:
+        """Remember an appended entry; old durable ones make room."""
+        if self.refused:
+            self.refused = [f for f in self.refused if f > seen[1]]
+        recent = self.recent
+        recent.append(seen)
+        if len(recent) > 2 * RECENT and recent[RECENT][2] < durable:
+            self.base = recent[RECENT - 1][1]
+            del recent[:RECENT]
+
+    def drop(self, offset: int) -> list[int]:
+        """Forget what was appended at or above an offset; its first sequences."""
+        dropped = []
+        while self.recent and self.recent[-1][2] >= offset:
+            dropped.append(self.recent.pop()[0])
+        return dropped[::-1]
+
+    def lift(self, area: Area | None, seen: Seen) -> None:
+        """Everything up to and with this entry is in the log, of before, or of a parent's."""
+        if seen[1] > self.last:
+            self.base, self.recent = (seen[1], []) if seen[2] < 0 else (max(self.last, seen[0] - 1), [seen])
+
+
+class GridLane(Lane):
+    """In a bucket of several cells: sequences rise in each of them."""
+
+    __slots__ = ("areas", "bases", "levels", "width")
+
+    def __init__(self, width: int, cells: int) -> None:
+        super().__init__()
+        self.width = width  # columns
+        self.levels = [-1] * cells
+        self.bases = [-1] * cells  # before `recent`
+        self.areas: list[Area] = []  # of `recent`
+
+    @property
+    def last(self) -> int:
+        """The highest sequence appended, -1 for none."""
+        return max(self.levels)
+
+    def level(self, area: Area | None) -> int:
+        """See the base."""
+        assert area is not None
+        top, bottom, left, right = area
+        levels, width = self.levels, self.width
+        return min(min(levels[row * width + left : row * width + right]) for row in range(top, bottom))
+
+    def push(self, seen: Seen, durable: int, area: Area | None) -> None:
+        """See the base."""
+        assert area is not None
+        if self.refused:
+            self.refused = [f for f in self.refused if f > seen[1]]
+        recent = self.recent
+        recent.append(seen)
+        self.areas.append(area)
+        self._raise(self.levels, area, seen[1])
+        if len(recent) > 2 * RECENT and recent[RECENT][2] < durable:
+            for old, place in zip(recent[:RECENT], self.areas, strict=False):
+                self._raise(self.bases, place, old[1])
+            del recent[:RECENT], self.areas[:RECENT]
+
+    def drop(self, offset: int) -> list[int]:
+        """See the base."""
+        dropped = super().drop(offset)
+        if dropped:
+            del self.areas[len(self.recent) :]
+            self.levels = self.levels_below(None)
+        return dropped
+
+    def lift(self, area: Area | None, seen: Seen) -> None:
+        """See the base."""
+        assert area is not None
+        for levels in (self.levels, self.bases):
+            self._raise(levels, area, seen[1])
+
+    def levels_below(self, offset: int | None) -> list[int]:
+        """The level of each cell, by what lies below an offset when one is given."""
+        levels = list(self.bases)
+        for seen, area in zip(self.recent, self.areas, strict=True):
+            if offset is None or seen[2] < offset:
+                self._raise(levels, area, seen[1])
+        return levels
+
+    def _raise(self, levels: list[int], area: Area, level: int) -> None:
+        top, bottom, left, right = area
+        for row in range(top, bottom):
+            for i in range(row * self.width + left, row * self.width + right):
+                levels[i] = max(levels[i], level)
