@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import Callable
 from typing import Any
 
-from engine._native.batcher import Batcher
-from engine._native.log import stamp
+from fake_entries import SALT, block, entries
+
 from engine.client.client import AsyncClient
 from engine.errors import ConnectError, EngineError, NotFoundError, NotOwnerError
 from engine.model.hashrange import HashRange
@@ -19,7 +18,6 @@ from engine.wire.stream import FrameHandler, FrameStream
 
 URL = "engine://fake"
 TOPIC = TopicName.parse("t")
-SALT = 7
 DURABLE = {"durability": "fsync"}
 
 
@@ -146,15 +144,8 @@ class FakeBroker:
 
     def publish(self, segment: int, values: list[bytes]) -> None:
         """Put an entry into a segment, and send it to whoever reads there."""
-        batcher = Batcher(b"p")
-        batcher.set_layout([0], [segment], [[65535]])
-        for value in values:
-            batcher.send_nowait(value)
-        batcher.seal_all()
-        data = bytearray(batcher.take()[0].data)
         first = self.ends[segment]
-        stamp(data, SALT, 1, first, 1_700_000_000_000 + first, first, segment)
-        self.blocks[segment].append((first, len(values), bytes(data)))
+        self.blocks[segment].append((first, len(values), block(segment, first, values)))
         self.ends[segment] = first + len(values)
         for connection in self.connections:
             connection.feed()
@@ -392,13 +383,3 @@ class FakeConnection:
     def close_consumer(self, header: dict[str, Any], payload: memoryview) -> None:
         self.consumers.pop(header["consumer_id"], None)
         self.answer(header)
-
-
-def entries(payload: memoryview) -> list[tuple[int, int]]:
-    """(first sequence, count) of the entries of a SEND."""
-    found, at = [], 0
-    while at < len(payload):
-        size, count, first = (struct.unpack_from(f, payload, at + o)[0] for f, o in (("<I", 4), ("<I", 20), ("<Q", 48)))
-        found.append((first, count))
-        at += size
-    return found

@@ -121,7 +121,10 @@ async def take(consumer, count: int) -> list[bytes]:
 
 async def test_children_are_read_when_their_parents_are_delivered(broker: FakeBroker):
     """SEMANTICS 10: for a merge both, through generations, and when the parent was caught up before it was sealed."""
-    async with broker.client() as client, await client.checkpoint_consumer("t", start=Checkpoint.earliest()) as consumer:
+    async with (
+        broker.client() as client,
+        await client.checkpoint_consumer("t", start=Checkpoint.earliest()) as consumer,
+    ):
         broker.publish(0, [b"a"])
         assert await take(consumer, 1) == [b"a"]
         left, right = broker.reshape([0], 2)
@@ -139,7 +142,10 @@ async def test_children_are_read_when_their_parents_are_delivered(broker: FakeBr
 async def test_the_end_of_a_segment_that_is_here_needs_no_broker_any_more(broker: FakeBroker):
     """SEMANTICS 28: retention takes what is not delivered yet; it was fetched before."""
     broker.publish(0, [b"a", b"b", b"c"])
-    async with broker.client() as client, await client.checkpoint_consumer("t", start=Checkpoint.earliest()) as consumer:
+    async with (
+        broker.client() as client,
+        await client.checkpoint_consumer("t", start=Checkpoint.earliest()) as consumer,
+    ):
         assert await take(consumer, 1) == [b"a"]
         left, _ = broker.reshape([0], 2)
         await broker.until(lambda: consumer.attachments[0].end == 3)
@@ -186,7 +192,10 @@ async def test_latest_covers_sealed_segments(broker: FakeBroker):
 
 async def test_a_seek_that_fails_changes_nothing(broker: FakeBroker):
     broker.publish(0, [b"a", b"b"])
-    async with broker.client() as client, await client.checkpoint_consumer("t", start=Checkpoint.earliest()) as consumer:
+    async with (
+        broker.client() as client,
+        await client.checkpoint_consumer("t", start=Checkpoint.earliest()) as consumer,
+    ):
         assert await take(consumer, 1) == [b"a"]
         with pytest.raises(InvalidArgumentError, match="later layout"):
             await consumer.seek(Checkpoint({0: 0}, epoch=9))
@@ -221,7 +230,11 @@ async def test_a_group_member_reads_its_share_and_parents_first():
         await client.checkpoint_consumer("t", start=Checkpoint.earliest(), group="g", name="me") as consumer,
     ):
         registered = broker.of(Command.SCALABLE_TOPIC_SUBSCRIBE)[0]
-        assert (registered["kind"], registered["subscription"], registered["consumer_name"]) == ("checkpoint", "g", "me")
+        assert (registered["kind"], registered["subscription"], registered["consumer_name"]) == (
+            "checkpoint",
+            "g",
+            "me",
+        )
         assert await take(consumer, 2) == [b"a", b"c"]
         broker.assigned = [right]
         broker.last.assign()
