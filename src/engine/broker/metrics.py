@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from engine.control.stats import ControlStatistics
+from engine.model.names import TopicName
+from engine.model.reshape import KINDS
+
 if TYPE_CHECKING:
     from engine.broker.server import Broker
     from engine.broker.topics import HostedSegment
@@ -54,9 +58,32 @@ def _families(broker: Broker, hosted: list[HostedSegment]) -> Iterator[tuple[str
     backlogs = [(labels, float(s.backlog)) for labels, s in readers]
     sent = [(labels, float(s.out.messages)) for labels, s in readers]
     rates = [(labels, s.out.messages_per_s) for labels, s in readers]
+    yield from _shapes(broker.service.statistics())
+    yield "engine_segment_buckets", "gauge", "Entry buckets", [(_segment(h), len(h.spec.bucket_ends)) for h in hosted]
+    yield "engine_segment_sealed", "gauge", "1: takes no messages", [(_segment(h), h.segment.sealed) for h in hosted]
     yield "engine_subscription_back_log", "gauge", "Messages not acknowledged", backlogs
     yield "engine_subscription_out_messages_total", "counter", "Messages sent to consumers", sent
     yield "engine_subscription_rate_out", "gauge", "Messages per second sent", rates
+
+
+def _shapes(now: ControlStatistics) -> Iterator[tuple[str, str, str, Iterable[Sample]]]:
+    """Of the topics that this broker leads; what it has changed is counted since it was started."""
+    layouts = [(_topic(topic), layout) for topic, layout in now.led]
+    active = [(labels, len(layout.active)) for labels, layout in layouts]
+    sealed = [(labels, len(layout.segments) - len(layout.active)) for labels, layout in layouts]
+    pending = [(labels, layout.change is not None) for labels, layout in layouts]
+    yield "engine_scalable_topic_active_segments", "gauge", "Segments that take messages", active
+    yield "engine_scalable_topic_sealed_segments", "gauge", "Segments kept for those who have to read them", sealed
+    yield "engine_scalable_topic_change_pending", "gauge", "1: a split, merge or rebucket is under way", pending
+    for kind in sorted(KINDS):
+        done = [
+            (_topic(TopicName.parse(t)), n) for (t, k, end), n in now.reshapes.items() if (k, end) == (kind, "done")
+        ]
+        yield f"engine_scalable_topic_{kind}s_total", "counter", f"Times a {kind} was made", done
+    undone = [
+        ({**_topic(TopicName.parse(t)), "kind": k}, n) for (t, k, end), n in now.reshapes.items() if end == "undone"
+    ]
+    yield "engine_scalable_topic_changes_undone_total", "counter", "Changes that failed and were undone", undone
 
 
 def _number(value: float) -> str:
@@ -68,10 +95,12 @@ def _each(hosted: list[HostedSegment], field: str) -> list[Sample]:
     return [(_segment(h), getattr(h.incoming, field)) for h in hosted]
 
 
+def _topic(topic: TopicName) -> dict[str, str]:
+    return {"namespace": f"{topic.tenant}/{topic.namespace}", "topic": str(topic)}
+
+
 def _segment(hosted: HostedSegment) -> dict[str, str]:
-    topic = hosted.name.topic
-    namespace = f"{topic.tenant}/{topic.namespace}"
-    return {"namespace": namespace, "topic": str(topic), "segment": str(hosted.name.segment_id)}
+    return {**_topic(hosted.name.topic), "segment": str(hosted.name.segment_id)}
 
 
 def _labels(labels: dict[str, str]) -> str:

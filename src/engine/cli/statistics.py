@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
 from engine.cli import output
+from engine.cli.dag import hash_range
 
+IDS_SHOWN = 12
 SUBSCRIPTION_COLUMNS = ("subscription", "kind", "state", "backlog", "out msg/s", "consumers")
 
 
@@ -43,6 +45,7 @@ def print_segments(segments: Mapping[str, Mapping[str, Any]]) -> None:
     rows = [
         (
             int(name),
+            hash_range(s),
             s["state"],
             s["bucketCount"],
             s["nextOffset"] - s["firstOffset"],
@@ -53,7 +56,7 @@ def print_segments(segments: Mapping[str, Mapping[str, Any]]) -> None:
         )
         for name, s in segments.items()
     ]
-    columns = ["segment", "state", "buckets", "messages", "stored", "producers", "in msg/s", "out msg/s"]
+    columns = ["segment", "hash range", "state", "buckets", "messages", "stored", "producers", "in msg/s", "out msg/s"]
     output.print_table(columns, rows)
 
 
@@ -67,15 +70,22 @@ def print_subscriptions(subscriptions: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def print_consumers(subscriptions: Mapping[str, Mapping[str, Any]]) -> None:
-    """Those that share segments, with their shares; nothing where there are none."""
+    """One line each, with their shares; nothing where there are none."""
     rows = [
-        (name, consumer, c["connected"], ", ".join(map(str, c["segments"])))
+        (name, consumer, c["connected"], ids(c["segments"]), c["unackedMessages"], c["msgRateOut"])
         for name, s in subscriptions.items()
         for consumer, c in s["consumers"].items()
     ]
     if rows:
         click.echo()
-        output.print_table(["subscription", "consumer", "connected", "segments"], rows)
+        columns = ["subscription", "consumer", "connected", "segments", "not acknowledged", "out msg/s"]
+        output.print_table(columns, rows)
+
+
+def ids(segments: Sequence[int]) -> str:
+    """A share: 1, 4, 5; the first ones of a long one."""
+    shown = ", ".join(map(str, segments[:IDS_SHOWN]))
+    return shown if len(segments) <= IDS_SHOWN else f"{shown} and {len(segments) - IDS_SHOWN} more"
 
 
 def print_subscription(name: str, subscription: Mapping[str, Any]) -> None:

@@ -8,12 +8,14 @@ from collections import Counter
 
 from engine.aio.tasks import Supervisor
 from engine.clock import Clock
+from engine.control.brokers import Brokers
 from engine.control.config import ControlConfig
 from engine.control.controller import ScalableTopicController
 from engine.control.leadership import LeaderState
 from engine.control.ports import SegmentHost
 from engine.control.resources import LeaderRecord, ScalableTopicResources, TopicRecord
 from engine.control.resumption import Resumption
+from engine.control.stats import ControlStatistics
 from engine.errors import AlreadyClosedError, EngineError, NotFoundError, NotOwnerError
 from engine.metadata import keys
 from engine.metadata.store import Session
@@ -34,13 +36,18 @@ class Controllers:
         config: ControlConfig,
         broker_url: str,
         tasks: Supervisor,
+        brokers: Brokers | None = None,
     ) -> None:
+        """`brokers`: whose session it is; without, one of its own."""
         self._resources = resources
         self._host = host
         self._clock = clock
         self._config = config
         self._broker_url = broker_url
         self._tasks = tasks
+        self._brokers = brokers
+        if brokers is not None:
+            brokers.lost.append(self._session_lost)
         self._by_key: dict[str, ScalableTopicController] = {}
         self._leaving: dict[str, asyncio.Future[None]] = {}  # resigning; a successor waits for it
         self._session: Session | None = None
@@ -57,6 +64,11 @@ class Controllers:
     def get(self, topic: TopicName) -> ScalableTopicController | None:
         """The topic's controller on this broker, if there is one."""
         return self._by_key.get(keys.topic(topic))
+
+    def statistics(self) -> ControlStatistics:
+        """What this broker leads, and the changes it has made."""
+        led = [(c.topic, c.layout) for c in self._by_key.values() if c.leadership.leading and c.serving]
+        return ControlStatistics(led, dict(self.reshapes))
 
     async def lead(self, topic: TopicName) -> ScalableTopicController:
         """The topic's controller, leading. Raises NotOwnerError, NotFoundError, AlreadyClosedError."""
@@ -94,6 +106,8 @@ class Controllers:
         try:
             await controller.lead()
         except AlreadyClosedError:
+            if self._brokers is not None and not self._closed:
+                raise NotOwnerError("this broker's session with the metadata store is over; try again") from None
             if self._closed or self._session is not session or session is None:
                 raise
             self._session = None  # it has expired: all its leaderships are lost, begin anew
@@ -115,7 +129,14 @@ class Controllers:
     def _ended(self, topic: TopicName, kind: str, done: bool) -> None:
         self.reshapes[str(topic), kind, "done" if done else "undone"] += 1
 
+    def _session_lost(self) -> None:
+        """All leaderships are over."""
+        for controller in list(self._by_key.values()):
+            controller.lost()
+
     async def _get_session(self) -> Session:
+        if self._brokers is not None:
+            return await self._brokers.session()
         async with self._session_lock:
             if self._session is None:
                 self._session = await self._resources.metadata.session()

@@ -8,6 +8,7 @@ from typing import Any
 
 from engine.aio.tasks import Supervisor
 from engine.clock import Clock
+from engine.control.brokers import Brokers
 from engine.control.config import ControlConfig
 from engine.control.controllers import Controllers
 from engine.control.ports import (
@@ -58,7 +59,9 @@ class ScalableTopicService:
         clock: Clock,
         broker_url: str,
         config: ControlConfig | None = None,
+        brokers: Brokers | None = None,
     ) -> None:
+        """`brokers`: on whose session the leaderships hang; without, they have one of their own."""
         self.config = config or ControlConfig()
         self._host = host
         self._clock = clock
@@ -66,8 +69,15 @@ class ScalableTopicService:
         self._resources = ScalableTopicResources(metadata)
         self._tasks = Supervisor("control")
         self._controllers = Controllers(
-            self._resources, host, clock=clock, config=self.config, broker_url=broker_url, tasks=self._tasks
+            self._resources,
+            host,
+            clock=clock,
+            config=self.config,
+            broker_url=broker_url,
+            tasks=self._tasks,
+            brokers=brokers,
         )
+        self.statistics = self._controllers.statistics
         self.segments = SegmentAdmin(self._controllers, self._resources, host)
         self._watches = TopicWatches(
             self._resources,

@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from engine.control.ports import SegmentHost, SegmentStatistics, segment_spec
+from engine.control.ports import (
+    ConsumerStatistics,
+    SegmentHost,
+    SegmentStatistics,
+    SubscriptionStatistics,
+    segment_spec,
+)
 from engine.model.layout import SegmentLayout
 from engine.model.names import TopicName
 from engine.model.segment import SegmentInfo
 from engine.model.subscriptions import SubscriptionMetadata
 
 Consumers = Callable[[str], Mapping[str, tuple[bool, tuple[int, ...]]]]
+
+
+@dataclass(frozen=True, slots=True)
+class ControlStatistics:
+    """One broker's control plane. `reshapes`: how often a change, (topic, kind, "done" or "undone"), ended here."""
+
+    led: Sequence[tuple[TopicName, SegmentLayout]]
+    reshapes: Mapping[tuple[str, str, str], int]
 
 
 async def topic_stats(
@@ -49,6 +64,7 @@ def _total(rates: Iterable[float]) -> float:
 def _segment(info: SegmentInfo, now: SegmentStatistics) -> dict[str, Any]:
     return {
         "state": str(info.state),
+        "hashRange": {"start": info.hash_range.start, "end": info.hash_range.end},
         "firstOffset": now.first_offset,
         "nextOffset": now.next_offset,
         "storageSize": now.size_bytes,
@@ -67,7 +83,7 @@ def _subscription(
     segments: Mapping[int, SegmentStatistics],
 ) -> dict[str, Any]:
     parts = {i: s.subscriptions[facts.name] for i, s in segments.items() if facts.name in s.subscriptions}
-    attached = max((p.consumers for p in parts.values()), default=0)
+    consumers = _consumers(sessions, parts)
     return {
         "kind": None if facts.kind is None else str(facts.kind),
         "state": str(facts.state),
@@ -75,8 +91,33 @@ def _subscription(
         "segmentBacklog": {str(i): p.backlog for i, p in parts.items()},
         "msgRateOut": _total(p.msg_rate_out for p in parts.values()),
         "bytesRateOut": _total(p.bytes_rate_out for p in parts.values()),
-        "consumerCount": len(sessions) or attached,
-        "consumers": {
-            name: {"connected": connected, "segments": list(ids)} for name, (connected, ids) in sorted(sessions.items())
-        },
+        "consumerCount": len(consumers) or max((p.consumers for p in parts.values()), default=0),
+        "consumers": consumers,
+    }
+
+
+def _consumers(
+    sessions: Mapping[str, tuple[bool, tuple[int, ...]]], parts: Mapping[int, SubscriptionStatistics]
+) -> dict[str, dict[str, Any]]:
+    """Those that share segments, with their share, and those that are attached to segments, with these; by name."""
+    attached: dict[str, dict[int, ConsumerStatistics]] = {}
+    for segment_id, part in parts.items():
+        for member in part.members:
+            attached.setdefault(member.name, {})[segment_id] = member
+    return {
+        name: _consumer(sessions.get(name), attached.get(name, {}))
+        for name in sorted(sessions.keys() | attached.keys())
+    }
+
+
+def _consumer(
+    session: tuple[bool, tuple[int, ...]] | None, attached: Mapping[int, ConsumerStatistics]
+) -> dict[str, Any]:
+    connected, ids = session or (True, tuple(attached))
+    return {
+        "connected": connected,
+        "segments": list(ids),
+        "unackedMessages": sum(m.unacknowledged for m in attached.values()),
+        "msgRateOut": _total(m.msg_rate_out for m in attached.values()),
+        "bytesRateOut": _total(m.bytes_rate_out for m in attached.values()),
     }
