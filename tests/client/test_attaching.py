@@ -114,6 +114,23 @@ async def test_a_registration_whose_connection_ends_right_behind_the_answer_is_m
         await eventually(lambda: broker.hang_up_after is None and not broker.last.lost and broker.last.registered > 0)
 
 
+async def test_an_ack_that_was_lost_goes_before_messages_are_asked_for(broker: FakeBroker):
+    """C2, O2: they would be delivered once more."""
+    broker.publish(0, [b"a", b"b"])
+    async with broker.client() as client, await client.stream_consumer("t", "s") as consumer:
+        batch = await consumer.receive_batch()
+        broker.confirming = False
+        ack = asyncio.ensure_future(consumer.acknowledge_cumulative(batch))
+        await eventually(lambda: bool(broker.of(Command.ACK)))
+        broker.seen.clear()
+        broker.confirming = True
+        broker.cut()
+        await asyncio.wait_for(ack, 5)
+        await eventually(lambda: bool(broker.of(Command.FLOW)))
+        seen = [command for command, _ in broker.seen if command in (Command.ACK, Command.FLOW)]
+        assert seen[0] is Command.ACK
+
+
 async def two_segments() -> FakeBroker:
     broker = FakeBroker(segments=2)
     broker.publish(0, [b"a0", b"a1"])
