@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 from engine.clock import Clock
@@ -16,6 +17,7 @@ from engine.control.service import ScalableTopicService
 from engine.errors import EngineError, FencedError
 from engine.metadata import keys
 from engine.metadata.memory import MemoryMetadataStore
+from engine.metadata.store import Stat
 from engine.model.layout import SegmentLayout
 from engine.model.names import SegmentName, TopicName
 from engine.model.subscriptions import ConsumerAssignment, InitialPosition
@@ -36,18 +38,29 @@ def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
     return run
 
 
-class FakeHost:
-    """Segments as dictionaries, shared by all brokers of a test. `fail` makes the next calls of a method raise."""
+Hook = Callable[[], Coroutine[Any, Any, None]]
 
-    def __init__(self) -> None:
+
+class FakeHost:
+    """Segments as dictionaries, shared by all brokers of a test. `fail` makes the next calls of a method raise.
+
+    `before` and `after` run around what a method does; what they raise, it raises.
+    """
+
+    def __init__(self, metadata: MemoryMetadataStore | None = None) -> None:
+        self.stores: dict[int, bool] = {}  # segment id -> sealed
+        self.inherited: dict[int, list[bytes]] = {}
         self.cursors: dict[int, dict[str, InitialPosition | int]] = {}
         self.backlogs: dict[tuple[int, str], int] = {}
         self.waiting: dict[tuple[int, str], list[Callable[[], None]]] = {}
         self.calls: list[tuple[Any, ...]] = []
         self.deleted: set[str] = set()
         self.failures: dict[str, EngineError] = {}
+        self.before: dict[str, Hook] = {}
+        self.after: dict[str, Hook] = {}
         self.times: dict[int, list[int]] = {}  # segment id -> publish times
         self.term = 0
+        self._metadata = metadata
 
     def _call(self, method: str, *args: Any, term: int | None = None) -> None:
         self.calls.append((method, *args))
@@ -57,30 +70,49 @@ class FakeHost:
         if method in self.failures:
             raise self.failures[method]
 
+    @asynccontextmanager
+    async def _asked(self, method: str, spec: SegmentSpec, term: int | None = None) -> AsyncIterator[int]:
+        """The segment's id. A host refuses whoever is not the leader by the store, and whom it has seen replaced."""
+        if (hook := self.before.get(method)) is not None:
+            await hook()
+        leader = None if self._metadata is None else await self._metadata.get(keys.controller(spec.name.topic))
+        if term is not None and leader is not None and leader.stat.version != term:
+            raise FencedError(f"term {term} is not that of the leader, {leader.stat.version}")
+        self._call(method, spec.name.segment_id, term=term)
+        yield spec.name.segment_id
+        if (hook := self.after.get(method)) is not None:
+            await hook()
+
     async def create_segment(self, spec: SegmentSpec, subscriptions: Sequence[str], *, term: int) -> None:
-        self._call("create_segment", spec.name.segment_id, term=term)
-        self.cursors[spec.name.segment_id] = dict.fromkeys(subscriptions, InitialPosition.EARLIEST)
+        async with self._asked("create_segment", spec, term) as segment_id:
+            self.stores.setdefault(segment_id, False)
+            self.cursors[segment_id] = dict.fromkeys(subscriptions, InitialPosition.EARLIEST)
 
     async def terminate_segment(self, spec: SegmentSpec, *, term: int) -> SegmentEnd:
-        self._call("terminate_segment", spec.name.segment_id, term=term)
-        return SegmentEnd(0, b"")
+        async with self._asked("terminate_segment", spec, term) as segment_id:
+            self.stores[segment_id] = True
+        return SegmentEnd(0, b"known to %d" % segment_id)
 
     async def inherit(self, spec: SegmentSpec, producers: Sequence[bytes], *, term: int) -> None:
-        self._call("inherit", spec.name.segment_id, term=term)
+        async with self._asked("inherit", spec, term) as segment_id:
+            self.inherited[segment_id] = list(producers)
 
     async def delete_segment(self, spec: SegmentSpec, *, term: int) -> None:
-        self._call("delete_segment", spec.name.segment_id, term=term)
-        self.deleted.add(str(spec.name))
-        self.cursors.pop(spec.name.segment_id, None)
+        async with self._asked("delete_segment", spec, term) as segment_id:
+            self.deleted.add(str(spec.name))
+            self.stores.pop(segment_id, None)
+            self.cursors.pop(segment_id, None)
 
     async def subscriptions(self, spec: SegmentSpec) -> list[str]:
-        return sorted(self.cursors.get(spec.name.segment_id, {}))
+        async with self._asked("subscriptions", spec) as segment_id:
+            return sorted(self.cursors.get(segment_id, {}))
 
     async def create_subscription(
         self, spec: SegmentSpec, subscription: str, position: InitialPosition, *, term: int
     ) -> None:
         await asyncio.sleep(0)
         self._call("create_subscription", spec.name.segment_id, subscription, term=term)
+        self.stores.setdefault(spec.name.segment_id, False)
         self.cursors.setdefault(spec.name.segment_id, {}).setdefault(subscription, position)
 
     async def delete_subscription(self, spec: SegmentSpec, subscription: str, *, term: int) -> None:
@@ -95,10 +127,14 @@ class FakeHost:
         return sum(t < time_ms for t in self.times.get(spec.name.segment_id, ()))
 
     async def backlog(self, spec: SegmentSpec, subscription: str) -> int:
+        if "backlog" in self.failures:
+            raise self.failures["backlog"]
         return self.backlogs.get((spec.name.segment_id, subscription), 0)
 
     def watch_drained(self, spec: SegmentSpec, subscription: str, drained: Callable[[], None]) -> Callable[[], None]:
         key = (spec.name.segment_id, subscription)
+        if "watch_drained" in self.failures:
+            raise self.failures["watch_drained"]
         self.waiting.setdefault(key, []).append(drained)
         if not self.backlogs.get(key, 0):
             asyncio.get_running_loop().call_soon(self._fire, key, drained)
@@ -164,27 +200,45 @@ class Listener:
         assert self.deleted == 1
 
 
+class ScriptedStore(FaultyMetadataStore):
+    """`before` and `after` run around every write of the topic's record; what they raise, it raises."""
+
+    before: Hook | None = None
+    after: Hook | None = None
+
+    async def put(self, key: str, *args: Any, **kwargs: Any) -> Stat:
+        mine = key == keys.topic(TOPIC)
+        if mine and self.before is not None:
+            await self.before()
+        stat = await super().put(key, *args, **kwargs)
+        if mine and self.after is not None:
+            await self.after()
+        return stat
+
+
 class Brokers:
     """Several brokers' control planes on one metadata store and one segment host."""
 
     def __init__(self, **config: Any) -> None:
         self.clock: Clock = LoopClock(asyncio.get_running_loop())
         self.store = MemoryMetadataStore(self.clock)
-        self.host = FakeHost()
+        self.host = FakeHost(self.store)
+        self.stores: dict[str, ScriptedStore] = {}
         self.config = ControlConfig(**config)
         self.handles: dict[str, MemoryMetadataStore] = {}
         # How the metadata store of brokers started from now on behaves.
         self.rng = random.Random(0)
         self.delay_s_max = 0.0
         self.unknown_rate = 0.0
+        self.scripted = False  # whether `stores` are used
 
     async def start(self, name: str, **config: Any) -> ScalableTopicService:
         """A broker called `engine://{name}`."""
         handle = self.handles[name] = self.store.client()
-        faulty = FaultyMetadataStore(handle, self.rng)
+        faulty = self.stores[name] = ScriptedStore(handle, self.rng)
         faulty.delay_s_max, faulty.unknown_rate = self.delay_s_max, self.unknown_rate
         service = ScalableTopicService(
-            faulty if self.delay_s_max or self.unknown_rate else handle,
+            faulty if self.delay_s_max or self.unknown_rate or self.scripted else handle,
             self.host,
             clock=self.clock,
             broker_url=f"engine://{name}",
@@ -202,6 +256,12 @@ class Brokers:
 def ids(assignment: ConsumerAssignment) -> list[int]:
     """The segment ids of a share."""
     return [s.segment_id for s in assignment.segments]
+
+
+def deafen(service: ScalableTopicService) -> None:
+    """It hears of nothing that others write from now on, as a broker that was stopped."""
+    watches: Any = service._watches
+    watches._topic_seen = watches._leader_seen = lambda *_: None
 
 
 async def settle() -> None:

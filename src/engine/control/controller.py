@@ -20,7 +20,7 @@ from engine.control.ports import ConsumerChannel, SegmentHost
 from engine.control.resources import ScalableTopicResources, TopicRecord
 from engine.control.shape import Ended, Plan, TopicShape
 from engine.control.subscriptions import TopicSubscriptions
-from engine.errors import EngineError, NotFoundError, SubscriptionKindError
+from engine.errors import EngineError, FencedError, NotFoundError, SubscriptionKindError
 from engine.metadata.store import ConflictError, Session
 from engine.model.layout import SegmentLayout
 from engine.model.names import TopicName
@@ -319,11 +319,11 @@ class ScalableTopicController:
 
     @asynccontextmanager
     async def changing(self) -> AsyncIterator[None]:
-        """One change at a time. A record that is not as the leader left it has another leader."""
+        """One change at a time. Another leader shows in a record that is not as this one left it, and in refusals."""
         async with self._changes:
             try:
                 yield
-            except ConflictError as e:
+            except (ConflictError, FencedError) as e:
                 raise self.leadership.not_owner(None) from e
 
     def _check_serving(self) -> None:

@@ -17,7 +17,9 @@ _AT_ONCE_MAX = 16
 
 
 class Resumption:
-    """Loop thread only. `finish` leads a topic and finishes its change; one that another broker leads is left to it."""
+    """Loop thread only. `finish` leads a topic and finishes its change; one that another broker leads is left to it:
+    `leads` says, from the store, whether this one does.
+    """
 
     def __init__(
         self,
@@ -25,10 +27,12 @@ class Resumption:
         *,
         unfinished: Callable[[], Awaitable[list[TopicName]]],
         finish: Callable[[TopicName], Awaitable[None]],
+        leads: Callable[[TopicName], Awaitable[bool]],
     ) -> None:
         self._tasks = tasks
         self._unfinished = unfinished
         self._finish = finish
+        self._leads = leads
         self._running: dict[TopicName, bool] = {}  # topics at work: whether they were asked for once more meanwhile
         self._unknown: set[TopicName] = set()  # their change is of a newer version: not asked for again
         self._looking = False
@@ -78,13 +82,22 @@ class Resumption:
         try:
             async with self._room:
                 await self._finish(topic)
-        except (NotOwnerError, NotFoundError):
-            return True  # another broker is at it, or was
+            return True
+        except NotFoundError:
+            return True
         except UnsupportedError as e:
             self._unknown.add(topic)
             log.warning("%s: %s", topic, e)
             return True
         except EngineError as e:
+            if isinstance(e, NotOwnerError) and await self._is_left(topic):
+                return True
             log.warning("the unfinished change of %s stays unfinished for now: %s", topic, e)
             return False
-        return True
+
+    async def _is_left(self, topic: TopicName) -> bool:
+        """Another broker is at it. Else it was a segment that has no owner just now."""
+        try:
+            return not await self._leads(topic)
+        except EngineError:
+            return False

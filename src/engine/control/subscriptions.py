@@ -51,8 +51,8 @@ class TopicSubscriptions:
     ) -> SubscriptionMetadata:
         """See the controller. The record, in state CREATING, is the point of no return.
 
-        One that starts at the latest has no business in sealed segments, hence no cursors in them. To one that starts at
-        the earliest it makes no difference how often the topic changed its shape.
+        One that starts at the latest has no business in sealed segments, hence no cursors in them. To one that starts
+        at the earliest it makes no difference how often the topic changed its shape.
         """
         found = await self._resources.load_subscription(self.topic, name)
         if found is not None and found[0].state is not SubscriptionState.ACTIVE:
