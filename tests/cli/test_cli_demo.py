@@ -8,8 +8,12 @@ from typing import Any
 
 import pytest
 
+from engine.cli import live
 from engine.cli.flights import Flights, load, mean_delays
+from engine.cli.reading import Tally
 from engine.cli.verify import Check, check_delays, check_flights, delay_columns
+from engine.embedded import open as open_engine
+from engine.errors import EngineError
 
 pa = pytest.importorskip("pyarrow")
 pc = pytest.importorskip("pyarrow.compute")
@@ -60,6 +64,9 @@ def test_the_demo_passes(engine: Callable[..., Any]):
     assert "All is well" in result.out
     assert "messages/s" in result.out
     assert "Frontier Airlines Inc." in result.out
+    assert "✗" not in result.out
+    assert "✓ from 1 to 4 and back to 2: 2 active of 9 segments" in result.out
+    assert "└── 8  8000-ffff  ACTIVE" in result.out
 
 
 def test_the_data_is_all_there(flights: Flights):
@@ -98,6 +105,68 @@ def test_what_is_wrong_is_caught(flights: Flights, received: Any, spoil: Callabl
 
 def test_a_wrong_mean_is_caught(flights: Flights, received: Any):
     assert not check_delays(flights, mean_delays(*delay_columns([received.slice(1000)]))).good
+
+
+class Changing:
+    """An engine whose topic has the segments it is given; what is asked of it is written down."""
+
+    def __init__(self, *active: tuple[int, int, int]) -> None:
+        self.admin = self
+        self.asked: list[tuple[int, ...]] = []
+        self.segments = {
+            str(i): {"segmentId": i, "hashRange": {"start": a, "end": b}, "state": "ACTIVE", "childIds": []}
+            for i, a, b in active
+        }
+
+    def get_metadata(self, topic: str) -> dict[str, Any]:
+        return {"segments": self.segments, "epoch": 5}
+
+    def split_segment(self, topic: str, *ids: int) -> dict[str, Any]:
+        self.asked.append(ids)
+        return self.get_metadata(topic)
+
+    merge_segments = split_segment
+
+
+@pytest.mark.parametrize(
+    ("kind", "active", "asked"),
+    [
+        ("split", [(0, 0, 0xFFFF)], (0,)),
+        ("split", [(3, 0, 0x3FFF), (4, 0x4000, 0x7FFF), (2, 0x8000, 0xFFFF)], (2,)),
+        ("merge", [(3, 0, 0x3FFF), (4, 0x4000, 0x7FFF), (5, 0x8000, 0xBFFF), (6, 0xC000, 0xFFFF)], (3, 4)),
+        ("merge", [(7, 0, 0x7FFF), (5, 0x8000, 0xBFFF), (6, 0xC000, 0xFFFF)], (5, 6)),
+    ],
+)
+def test_what_the_live_part_changes_next(kind: str, active: list[tuple[int, int, int]], asked: tuple[int, ...]):
+    engine = Changing(*active)
+    live.change(engine, "t", kind)  # type: ignore[arg-type]
+    assert engine.asked == [asked]
+
+
+def test_the_live_part_sees_a_wrong_shape_an_idle_consumer_and_a_wrong_order(flights: Flights, received: Any):
+    tally = Tally(len(received))
+    for part in (received.slice(1000), received.slice(0, 1000)):
+        tally.add(0, part)
+    found = live.check_live(flights, tally, Changing((0, 0, 0xFFFF)).get_metadata("t"))
+    assert failed(found) == {ORDER, GAPS, "both consumers had their share", "from 1 to 4 and back to 2"}
+
+
+def test_a_change_that_fails_ends_the_live_part(monkeypatch: pytest.MonkeyPatch, flights: Flights, tmp_path: Any):
+    def fail(*arguments: object) -> None:
+        raise EngineError("no change today")
+
+    monkeypatch.setattr(live, "change", fail)
+    with open_engine(tmp_path) as engine, pytest.raises(EngineError, match="no change today"):
+        live.stream_live(engine, "t", flights, print)
+
+
+def test_a_producer_that_fails_ends_the_live_part(monkeypatch: pytest.MonkeyPatch, flights: Flights, tmp_path: Any):
+    def fail(*arguments: object) -> None:
+        raise EngineError("no send today")
+
+    monkeypatch.setattr(live.Stream, "_send", fail)
+    with open_engine(tmp_path) as engine, pytest.raises(EngineError, match="no send today"):
+        live.stream_live(engine, "t", flights, print)
 
 
 def test_the_topic_must_be_new(engine: Callable[..., Any], tmp_path: Any):

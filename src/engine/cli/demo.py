@@ -1,4 +1,7 @@
-"""`engine demo`: the flights of 2013 through an embedded engine, twice, with everything checked against the source."""
+"""`engine demo`: the flights of 2013 through an embedded engine, and through a topic that changes its shape meanwhile.
+
+Everything that is read is checked against the source.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from engine.cli import output
+from engine.cli.dag import print_layout
 from engine.cli.flights import Flights, load, mean_delays
+from engine.cli.live import CONSUMERS as LIVE_CONSUMERS
+from engine.cli.live import PACE, check_live, stream_live
 from engine.cli.reading import read_all, read_shared
 from engine.cli.verify import Check, check_delays, check_flights, delay_columns
 
@@ -28,7 +34,7 @@ CONSUMERS = ("arrivals-1", "arrivals-2")
 @click.option("--data", type=click.Path(file_okay=False), help="Keep the data here. [default: a temporary directory]")
 @click.option("--topic", default="flights-2013", show_default=True, help="It must not be there yet.")
 def command(data: str | None, topic: str) -> int:
-    """Send 336,776 flights through an embedded engine, read them back twice, and check every one."""
+    """Send 336,776 flights through an embedded engine, in bulk and through a topic that splits, and check every one."""
     with ExitStack() as stack:
         folder = data or stack.enter_context(tempfile.TemporaryDirectory(prefix="engine-demo-"))
         return run(folder, topic)
@@ -53,9 +59,22 @@ def run(folder: str, topic: str) -> int:
         everything, seconds = read_all(engine, topic, len(flights))
         report("read back by a checkpoint consumer", flights, seconds)
         good &= show_checks(check_flights(flights, [everything]))
+        good &= show_live(engine, f"{topic}-live", flights)
     took = time.perf_counter() - started
     say(f"[bold green]All is well[/] after {took:.1f} s." if good else "[bold red]Something is off: see above.[/]")
     return 0 if good else 1
+
+
+def show_live(engine: Engine, topic: str, flights: Flights) -> bool:
+    """The same flights through a topic that changes its shape meanwhile; whether all is well."""
+    pace = f"{PACE:,} a second at most"
+    say(f"streamed them once more, {pace}, through a topic that splits from 1 to 4 segments and merges back to 2")
+    tally, seconds = stream_live(engine, topic, flights, say)
+    report(f"streamed, and read by {len(LIVE_CONSUMERS)} consumers meanwhile", flights, seconds)
+    say(f"  the longest time without a message: {tally.pause * 1000:.0f} ms")
+    metadata, stats = engine.admin.get_metadata(topic), engine.admin.get_stats(topic)
+    print_layout(stats["topic"], metadata, stats)
+    return show_checks(check_live(flights, tally, metadata))
 
 
 def send(engine: Engine, topic: str, flights: Flights) -> float:

@@ -1,11 +1,11 @@
-"""How the demo reads: two stream consumers that share a topic, and a checkpoint consumer that reads everything."""
+"""How the demo reads: stream consumers that share a topic, and a checkpoint consumer that reads everything."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import EngineError, TimeoutError
@@ -19,20 +19,29 @@ PATIENCE_S = 30.0  # without a single message
 
 
 class Tally:
-    """How many messages came altogether; ends all readers at once, in success or failure. Any thread."""
+    """What came altogether, in the order in which it came; ends all readers at once, in success or failure. Any thread.
+
+    `tables` are Arrow tables, each with the number of its reader.
+    """
 
     def __init__(self, wanted: int) -> None:
         self.wanted = wanted
         self.last = time.perf_counter()
+        self.pause = 0.0  # the longest time in which nothing came, once something had
         self.error: BaseException | None = None
+        self.tables: list[tuple[int, Any]] = []
         self._count = 0
         self._lock = threading.Lock()
 
-    def add(self, count: int) -> None:
-        """So many more came, now."""
+    def add(self, reader: int, table: Any) -> None:
+        """It came now."""
         with self._lock:
-            self._count += count
-            self.last = time.perf_counter()
+            now = time.perf_counter()
+            if self.tables:
+                self.pause = max(self.pause, now - self.last)
+            self.tables.append((reader, table))
+            self._count += len(table)
+            self.last = now
 
     @property
     def done(self) -> bool:
@@ -43,18 +52,28 @@ class Tally:
             raise TimeoutError(f"{self._count:,} of {self.wanted:,} messages came, and no more for {PATIENCE_S:g} s")
         return False
 
+    def part(self, reader: int) -> Any:
+        """Everything that one reader received, as one table. Raises EngineError when it was nothing."""
+        import pyarrow as pa
 
-def read_shared(
-    engine: Engine, topic: str, subscription: str, names: Sequence[str], wanted: int
-) -> tuple[list[Any], float]:
-    """Read with one thread and one stream consumer per name; (an Arrow table for each, seconds altogether).
+        tables = [table for number, table in self.tables if number == reader]
+        if not tables:
+            raise EngineError("a consumer received nothing at all; each should have had its share")
+        return pa.concat_tables(tables)
 
-    All consumers join before the first message is taken, so that no segment changes hands in between. The time they
-    take to join counts: messages come ahead meanwhile.
+    def everything(self) -> Any:
+        """All of it as one table, as it came."""
+        import pyarrow as pa
+
+        return pa.concat_tables([table for _, table in self.tables])
+
+
+@contextmanager
+def readers(engine: Engine, topic: str, subscription: str, names: Sequence[str], tally: Tally) -> Iterator[None]:
+    """One thread and one stream consumer per name read into the tally; at the end it is full, or an error is raised.
+
+    All consumers join before the first message is taken.
     """
-    tally = Tally(wanted)
-    start = tally.last
-    parts: list[Any] = [None] * len(names)
     with ExitStack() as stack:
         consumers = [
             stack.enter_context(engine.stream_consumer(topic, subscription, name=name, initial_position="earliest"))
@@ -63,18 +82,37 @@ def read_shared(
 
         def work(index: int) -> None:
             try:
-                parts[index] = drain(consumers[index], tally, consumers[index].acknowledge_cumulative)
+                drain(consumers[index], index, tally, consumers[index].acknowledge_cumulative)
             except BaseException as e:  # whatever it is, the other reader must not wait for us
                 tally.error = e
 
         threads = [threading.Thread(target=work, args=(i,), name=name) for i, name in enumerate(names)]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
+        try:
+            yield
+        except BaseException as e:
+            tally.error = e
+            raise
+        finally:
+            for thread in threads:
+                thread.join()
         if tally.error:
             raise tally.error
-        return parts, tally.last - start
+
+
+def read_shared(
+    engine: Engine, topic: str, subscription: str, names: Sequence[str], wanted: int
+) -> tuple[list[Any], float]:
+    """Read with one stream consumer per name; (an Arrow table for each, seconds altogether).
+
+    No segment changes hands meanwhile. The time the consumers take to join counts: messages come ahead meanwhile.
+    """
+    tally = Tally(wanted)
+    start = tally.last
+    with readers(engine, topic, subscription, names, tally):
+        pass
+    return [tally.part(reader) for reader in range(len(names))], tally.last - start
 
 
 def read_all(engine: Engine, topic: str, wanted: int) -> tuple[Any, float]:
@@ -84,20 +122,18 @@ def read_all(engine: Engine, topic: str, wanted: int) -> tuple[Any, float]:
     tally = Tally(wanted)
     start = tally.last
     with engine.checkpoint_consumer(topic, start=Checkpoint.earliest()) as consumer:
-        return drain(consumer, tally, lambda batch: None), tally.last - start
+        drain(consumer, 0, tally, lambda batch: None)
+    return tally.part(0), tally.last - start
 
 
-def drain(consumer: Any, tally: Tally, acknowledge: Callable[[Any], object]) -> Any:
-    """Batches as one Arrow table, until the tally is full."""
-    import pyarrow as pa
+def drain(consumer: Any, reader: int, tally: Tally, acknowledge: Callable[[Any], object]) -> None:
+    """Batches into the tally, until it is full.
 
-    tables = []
+    A batch is in the tally before it is acknowledged, hence before anybody is sent what its keys hold next, also from
+    another segment: the tally's order is the order of each key.
+    """
     while not tally.done:
         batch = consumer.receive_batch(max_messages=BATCH_MESSAGES, timeout=POLL_S)
         if len(batch):
-            tables.append(batch.to_arrow())
+            tally.add(reader, batch.to_arrow())
             acknowledge(batch)
-            tally.add(len(batch))
-    if not tables:
-        raise EngineError("a consumer received nothing at all; each should have had its share")
-    return pa.concat_tables(tables)
