@@ -123,7 +123,7 @@ async def test_l1_ownership_is_taken_from_a_store_that_is_unsure(start_broker, m
         segment = await peer.segment("orders")
         faulty = FaultyMetadataStore(MemoryMetadataStore(FakeClock()), random.Random(3))
         faulty.unknown_rate = 0.6
-        monkeypatch.setattr(broker.hosting, "_metadata", faulty)
+        monkeypatch.setattr(broker.members.ownership, "_metadata", faulty)
         terms = []
         for _ in range(30):
             await peer.ask(Command.SEGMENT_OFFSET, topic=segment, at="latest")

@@ -73,6 +73,7 @@ class BrokerConfig:
 
     segment_idle_time: float | None = 300.0  # a segment that nobody uses for this long is closed; None: never
 
+    session_timeout: float = 30.0  # where brokers share a metadata store: one it has not heard of for so long is gone
     consumer_grace_period: float = CONSUMER_GRACE_S
     keep_alive: float = KEEP_ALIVE_S  # a peer silent for this long is pinged, for twice this long dropped; 0: never
     handshake_timeout: float = HANDSHAKE_S_MAX
@@ -107,6 +108,7 @@ class BrokerConfig:
             "retention_size": "" if self.retention_size is None else _integer(self.retention_size, 0, 2**62),
             "retention_interval": _number(self.retention_interval, 0.01),
             "segment_idle_time": _number(self.segment_idle_time, 0.01, optional=True),
+            "session_timeout": _number(self.session_timeout, 0.1),
             "consumer_grace_period": _number(self.consumer_grace_period, 0),
             "keep_alive": _number(self.keep_alive, 0),
             "handshake_timeout": _number(self.handshake_timeout, 0.01),

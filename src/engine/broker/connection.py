@@ -329,4 +329,5 @@ _HANDLERS: dict[Command, Callable[[Connection, dict[str, Any], memoryview], None
     Command.REDELIVER: requests.redeliver,
     Command.CLOSE_CONSUMER: requests.close_consumer,
     Command.SEGMENT_OFFSET: requests.segment_offset,
+    Command.BROKER_CALL: requests.broker_call,
 }

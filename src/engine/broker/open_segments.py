@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import json
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from engine.broker.ownership import Ownership
 from engine.broker.topics import HostedSegment
 from engine.control.ports import SegmentSpec
-from engine.errors import AlreadyClosedError, NotFoundError, NotOwnerError, StorageError
+from engine.errors import AlreadyClosedError, NotFoundError, NotOwnerError
 from engine.metadata import keys, unsure
-from engine.metadata.store import ABSENT, ConflictError, MetadataStore, OutcomeUnknownError
+from engine.metadata.store import MetadataStore
 from engine.model.layout import SegmentLayout
 from engine.model.names import SegmentName, TopicName
 
 if TYPE_CHECKING:
     from engine.storage.store import SegmentStore
-
-_CLAIMS_MAX = 16
 
 
 class _Standing(enum.Enum):
@@ -37,11 +35,11 @@ class OpenSegments:
     compare-and-set and stamped into everything appended under it (L1).
     """
 
-    def __init__(self, store: SegmentStore, metadata: MetadataStore, url: str) -> None:
+    def __init__(self, store: SegmentStore, metadata: MetadataStore, ownership: Ownership) -> None:
         self._store = store
         self._cursors = store.cursors
         self._metadata = metadata
-        self._url = url
+        self._ownership = ownership
         self._hosted: dict[SegmentName, HostedSegment] = {}
         self._opening: dict[SegmentName, asyncio.Task[HostedSegment]] = {}
         self._leaving: dict[SegmentName, asyncio.Task[Any]] = {}  # being unloaded, deleted or swept
@@ -93,11 +91,16 @@ class OpenSegments:
         await self._left(spec.name)
         if not (create or await self._store.exists(spec.name)):
             raise NotFoundError(f"{spec.name} has no store")
-        term = await self._claim(spec.name)
-        enter = self._store.create if create else self._store.open
-        segment = await enter(spec.name, durability=spec.durability, bucket_ends=spec.bucket_ends, term=term)
+        owned = await self._ownership.claim(spec.name)
+        enter, term = self._store.create if create else self._store.open, owned.term
+        segment = await enter(
+            spec.name, durability=spec.durability, bucket_ends=spec.bucket_ends, term=term, lease=owned.lease
+        )
         if segment.sealed and not spec.sealed:
             await segment.seal(term)  # a crash cut the change short: what is seen of the seal may not be durable yet
+        if owned.lease is not None and not owned.lease.held:
+            await self._store.abandon(spec.name)
+            owned.lease.check()
         return HostedSegment(spec, segment, term)
 
     def _opened(self, name: SegmentName, task: asyncio.Task[HostedSegment]) -> None:
@@ -105,22 +108,19 @@ class OpenSegments:
         if not task.cancelled() and task.exception() is None:
             self._hosted[name] = task.result()
 
-    async def _claim(self, name: SegmentName) -> int:
-        """Take ownership; the term under which it is held. Raises StorageError when the store stays unsure.
+    def session_lost(self) -> None:
+        """Others may own everything by now: let go of it, without another word to files and cursors."""
+        for hosted in self:
+            del self._hosted[hosted.name]
+            hosted.closed = True
+            hosted.close(NotOwnerError(f"this broker lost {hosted.name}; look the topic up again"))
+            task = asyncio.create_task(self._leave(hosted.name, lambda h=hosted: self._abandon(h)))  # type: ignore[misc]
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
-        A claim whose outcome is unknown is given up for the next term: should it have been made, it is ours.
-        """
-        key = keys.segment(name)
-        for _ in range(_CLAIMS_MAX):
-            record = await self._metadata.get(key)
-            term = 1 if record is None else int(json.loads(record.value)["term"]) + 1
-            value = json.dumps({"owner": self._url, "term": term}).encode()
-            try:
-                await self._metadata.put(key, value, ABSENT if record is None else record.stat.version)
-            except (ConflictError, OutcomeUnknownError):
-                continue
-            return term
-        raise StorageError(f"{name}: the metadata store does not say who owns it; try again")
+    async def _abandon(self, hosted: HostedSegment) -> None:
+        await self._store.abandon(hosted.name)
+        for subscription in hosted.subscriptions.values():
+            await subscription.cursor.close()
 
     # -- unloading -------------------------------------------------------------------------------------------------
 
@@ -137,6 +137,7 @@ class OpenSegments:
         for subscription in hosted.subscriptions.values():
             await subscription.cursor.close()
         await self._store.release(hosted.name)
+        await self._ownership.release(hosted.name, hosted.term)
 
     async def _leave(self, name: SegmentName, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         """Do it, to its end, while nobody opens the segment."""
@@ -164,12 +165,12 @@ class OpenSegments:
     async def rolled(self, topics: Iterable[TopicName]) -> list[SegmentName]:
         """The segments of these topics that are not open and have more than one file, so that some may go."""
         found = await self._store.rolled(topics)
-        return [name for name in found if name not in self._hosted]
+        return [name for name in found if name not in self._hosted and self._ownership.may_own(name)]
 
     # -- deleting --------------------------------------------------------------------------------------------------
 
     async def _delete(self, name: SegmentName) -> None:
-        """The store, then the cursors, then the ownership; nobody opens it meanwhile. Raises StorageError."""
+        """The cursors, then the store, then the ownership; nobody opens it meanwhile. Raises StorageError."""
         await self._settled(name)
         hosted = self._hosted.pop(name, None)
         if hosted is not None:
@@ -180,9 +181,9 @@ class OpenSegments:
     async def _remove(self, name: SegmentName, hosted: HostedSegment | None) -> None:
         for subscription in hosted.subscriptions.values() if hosted is not None else ():
             await subscription.cursor.close()
-        await self._store.delete(name)
         for found, _ in await self._cursors.list(name):
             await self._cursors.delete(name, found)
+        await self._store.delete(name)  # after what a crash would leave where nobody looks
         await unsure.delete(self._metadata, keys.segment(name))
 
     async def on_disk(self) -> Mapping[TopicName, Sequence[SegmentName]]:
@@ -197,12 +198,14 @@ class OpenSegments:
         """
         if name in self._hosted or name in self._opening or name in self._leaving or self._closed:
             return False
+        if not self._ownership.may_own(name):
+            return False
         return bool(await self._leave(name, lambda: self._remove_orphan(name)))
 
     async def _remove_orphan(self, name: SegmentName) -> bool:
         standing = await self._standing(name)
         if standing is _Standing.NOWHERE:
-            await self._claim(name)
+            await self._ownership.claim(name)
             if await self._standing(name) is not _Standing.NOWHERE:
                 return False  # it came into being meanwhile, elsewhere
             await self._remove(name, None)

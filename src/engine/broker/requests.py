@@ -217,7 +217,7 @@ async def _subscription(connection: Connection, hosted: HostedSegment, header: H
     name = check_name(header.get("subscription") or "", "subscription")
     position = InitialPosition.parse(header.get("initial_position") or InitialPosition.LATEST)
     broker = connection.broker
-    facts = await broker.service.ensure_subscription(hosted.name.topic, name, initial_position=position, kind=kind)
+    facts = await broker.members.ensure_subscription(broker.service, hosted.name.topic, name, position, kind)
     return await broker.hosting.subscription(hosted, name, facts.initial_position)
 
 
@@ -273,6 +273,16 @@ async def _segment_offset(
     if subscription is not None:
         found["acknowledged"] = await connection.broker.hosting.acknowledged(hosted, [subscription])
     return found
+
+
+# -- other brokers -----------------------------------------------------------------------------------------------------
+
+
+def broker_call(connection: Connection, header: Header, payload: memoryview) -> None:
+    """BROKER_CALL."""
+    broker = connection.broker
+    work = broker.members.answer(broker.admin, broker.service, header["target"], header["method"], header["args"])
+    connection.start(header["request_id"], work)
 
 
 # -- all of them -------------------------------------------------------------------------------------------------------

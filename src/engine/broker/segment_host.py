@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from engine.aio.tasks import Supervisor
 from engine.broker.leaders import LeaderTerms
 from engine.broker.open_segments import OpenSegments
+from engine.broker.ownership import Ownership
 from engine.broker.redelivery import RedeliveryCounts
 from engine.broker.statistics import segment_statistics
 from engine.broker.topics import HostedSegment, HostedSubscription
@@ -30,8 +31,8 @@ _WATCH_AGAIN_S = 1.0  # a segment whose backlog could not be looked at is looked
 class SegmentHosting(OpenSegments):
     """Implements control.ports.SegmentHost over the local storage. Loop thread only."""
 
-    def __init__(self, store: SegmentStore, metadata: MetadataStore, url: str) -> None:
-        super().__init__(store, metadata, url)
+    def __init__(self, store: SegmentStore, metadata: MetadataStore, ownership: Ownership) -> None:
+        super().__init__(store, metadata, ownership)
         self._leaders = LeaderTerms(metadata)
         self._tasks = Supervisor("segments")
 
@@ -89,7 +90,8 @@ class SegmentHosting(OpenSegments):
         found = hosted.subscriptions.get(name)
         if found is None:
             skips = hosted.segment.sealed and position is InitialPosition.LATEST
-            cursor = await self._cursors.create(hosted.name, name, hosted.segment.durable_offset if skips else 0)
+            start = hosted.segment.durable_offset if skips else 0
+            cursor = await self._cursors.create(hosted.name, name, start, hosted.segment.lease)
             hosted.check_open()
             found = hosted.subscriptions.setdefault(name, HostedSubscription(hosted, name, cursor))
         return found
@@ -99,7 +101,7 @@ class SegmentHosting(OpenSegments):
         found = hosted.subscriptions.get(name)
         if found is None:
             try:
-                cursor = await self._cursors.open(hosted.name, name)
+                cursor = await self._cursors.open(hosted.name, name, hosted.segment.lease)
             except NotFoundError:
                 return None
             hosted.check_open()
@@ -192,7 +194,7 @@ class SegmentHosting(OpenSegments):
 
     def segment_url(self, name: SegmentName) -> str:
         """See the port."""
-        return self._url
+        return self._ownership.url_of(name)
 
     def watch_drained(self, spec: SegmentSpec, subscription: str, drained: Callable[[], None]) -> Callable[[], None]:
         """See the port."""

@@ -16,6 +16,7 @@ from engine.broker.config import BrokerConfig
 from engine.broker.connection import Connection
 from engine.broker.idle import IdleLoop
 from engine.broker.keepalive import KeepAlive
+from engine.broker.membership import Membership
 from engine.broker.memory import PublishMemory
 from engine.broker.rest import AdminServer
 from engine.broker.retention import RetentionLoop
@@ -30,7 +31,7 @@ from engine.storage.config import StorageConfig
 from engine.storage.disk import Disk, OsDisk
 from engine.storage.store import SegmentStore
 from engine.wire.chunks import ChunkPool
-from engine.wire.stream import FrameStream
+from engine.wire.stream import Connector, FrameStream
 from engine.wire.tcp import listen
 from engine.wire.url import format_url, parse_url
 
@@ -63,13 +64,19 @@ class Broker:
         clock: Clock | None = None,
         executor: Workers | Submits | None = None,
         rng: random.Random | None = None,
+        connector: Connector | None = None,
     ) -> None:
+        """`metadata`: others may share it, and the data directory; then every broker's config names its service_url.
+
+        `connector`: how the others are reached; over TCP if it is not given.
+        """
         self.config = config or BrokerConfig()
         self.clock: Clock = clock or SystemClock()
         self.memory = PublishMemory(self.config.publish_bytes_max)
         self.tasks = Supervisor("broker")
         self.connections: Bag[Connection] = Bag()
         # Made by start().
+        self.members: Membership
         self.hosting: SegmentHosting
         self.service: ScalableTopicService
         self.admin: AdminService
@@ -77,6 +84,7 @@ class Broker:
         self._disk: Disk = disk or OsDisk()
         self._rng = rng
         self._metadata = metadata
+        self._connector = connector
         self._executor = executor
         self._own_metadata: SqliteMetadataStore | None = None
         self._own_workers: ThreadWorkers | None = None
@@ -109,6 +117,8 @@ class Broker:
         try:
             await self._open()
         except BaseException:
+            if (members := getattr(self, "members", None)) is not None:
+                await members.close()
             await self._release()
             raise
         self._running = True
@@ -132,16 +142,43 @@ class Broker:
             config=storage_config(self.config),
             rng=self._rng,
         )
-        self.hosting = SegmentHosting(store, metadata, self.identity)
+        members = self.members = self._membership(store, metadata)
+        self.hosting = members.hosting
         self.service = ScalableTopicService(
-            metadata, self.hosting, clock=self.clock, broker_url=self.identity, config=control_config(self.config)
+            metadata,
+            members.host,
+            clock=self.clock,
+            broker_url=self.identity,
+            config=control_config(self.config),
+            brokers=members.brokers,
         )
-        self.admin = AdminService(self.service, self.config)
+        self.admin = AdminService(
+            self.service, self.config, (lambda *asked: members.forward(self.admin, *asked)) if self.shared else None
+        )
+        await members.start()
         await self.service.start()
         self._retention = RetentionLoop(self.service, self.hosting, self.config, self.clock)
         self.tasks.spawn(self._retention.run(), "retention")
         if self.config.segment_idle_time is not None:
             self.tasks.spawn(IdleLoop(self.hosting, self.config.segment_idle_time).run(), "idle segments")
+
+    def _membership(self, store: SegmentStore, metadata: MetadataStore) -> Membership:
+        return Membership(
+            store,
+            metadata,
+            clock=self.clock,
+            url=self.identity,
+            admin_url=self.admin_url,
+            session_timeout=self.config.session_timeout,
+            token=self.config.auth_token,
+            connector=self._connector,
+            shared=self.shared,
+        )
+
+    @property
+    def shared(self) -> bool:
+        """Whether other brokers may use the same metadata store: whoever handed it in knows them."""
+        return self._metadata is not None
 
     async def close(self) -> None:
         """Take no more requests, write everything out, close. Idempotent.
@@ -161,8 +198,9 @@ class Broker:
         if self._running:
             await self.tasks.close()
             await self.service.close()
-            await self.hosting.close()
+            await self.members.close_segments()
             await self._close_connections()
+            await self.members.close()
         await self._release()
         if self._running:
             log.info("broker on %s closed", self._data)

@@ -19,6 +19,7 @@ from engine.errors import AlreadyClosedError, EngineError, NotOwnerError
 from engine.metadata import keys
 from engine.metadata.store import (
     ABSENT,
+    ANY,
     ConflictError,
     Event,
     EventKind,
@@ -147,10 +148,12 @@ class Brokers:
         session = await self._metadata.session(self._timeout)
         mine = BrokerRecord(self.url, self._admin_url, session.id)
         key = keys.broker(self.url)
+        # Where sessions end with their process, an earlier one of this broker's is over, whatever its record says.
+        expected = ABSENT if isfinite(session.deadline) else ANY
         while True:
             self._vacated.clear()
             try:
-                await self._metadata.put(key, mine.to_json(), ABSENT, session=session)
+                await self._metadata.put(key, mine.to_json(), expected, session=session)
             except (ConflictError, OutcomeUnknownError):
                 found = await self._metadata.get(key)
                 if found is None or found.stat.session != session.id:

@@ -16,7 +16,7 @@ from engine.control.ports import SegmentHost
 from engine.control.resources import LeaderRecord, ScalableTopicResources, TopicRecord
 from engine.control.resumption import Resumption
 from engine.control.stats import ControlStatistics
-from engine.errors import AlreadyClosedError, EngineError, NotFoundError, NotOwnerError
+from engine.errors import AlreadyClosedError, EngineError, NotFoundError, NotOwnerError, TimeoutError
 from engine.metadata import keys
 from engine.metadata.store import Session
 from engine.model.names import TopicName
@@ -165,9 +165,12 @@ class Controllers:
             try:
                 await controller.resume()
                 return
-            except NotOwnerError:
+            except NotOwnerError as e:
                 if controller.leadership.state is not LeaderState.CLOSED or self._closed:
-                    raise  # else it was released while this waited for its turn: once more, with a new one
+                    if await controller.leadership.confirm():
+                        raise TimeoutError(f"{topic}: one of its segments, or its record, changes hands: {e}") from e
+                    raise
+                # It was released while this waited for its turn: once more, with a new one.
             finally:
                 if not controller.serving:
                     await self.release(topic)

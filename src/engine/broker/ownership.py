@@ -1,0 +1,274 @@
+"""`Ownership`: which broker owns a segment, with a term, and how long this one may be sure of what it owns (L1, G3).
+
+A segment stays with its owner while that lives. One that nobody owns goes to the broker that placement names, by
+compare-and-set with the next term. What is owned hangs on the broker's session with the metadata store: before others
+can see that the session is over, its lease is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import isfinite
+
+from engine.aio.tasks import Supervisor
+from engine.clock import Clock
+from engine.control.brokers import Brokers
+from engine.control.policy.placement import place
+from engine.errors import AlreadyClosedError, EngineError, NotOwnerError, StorageError
+from engine.metadata import keys
+from engine.metadata.store import (
+    ABSENT,
+    ConflictError,
+    Event,
+    EventKind,
+    MetadataStore,
+    OutcomeUnknownError,
+    Record,
+    Session,
+)
+from engine.model.names import SegmentName, TopicName
+
+log = logging.getLogger(__name__)
+
+INDEX_OWNERS = "segment-owners"  # of the ownership records; holds their own key
+_LAST_KEY = "\U0010ffff"
+_CLAIMS_MAX = 16
+_RESTART_S = 0.5
+
+Listener = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """An ownership record. `url` None: released in order, free for whoever placement names."""
+
+    url: str | None
+    session: int | None
+    term: int
+
+    def to_json(self) -> bytes:
+        """The record's value."""
+        return json.dumps({"owner": self.url, "session": self.session, "term": self.term}).encode()
+
+    @classmethod
+    def of(cls, record: Record | None) -> Owner:
+        """Undo to_json(); the owner that a segment without a record has."""
+        if record is None:
+            return cls(None, None, 0)
+        facts = json.loads(record.value)
+        return cls(facts["owner"], facts.get("session"), int(facts["term"]))
+
+
+class OwnerLease:
+    """The right to write one segment (storage.succession.Lease)."""
+
+    __slots__ = ("_clock", "_name", "_over", "_session", "term")
+
+    def __init__(self, name: SegmentName, term: int, session: Session, clock: Clock) -> None:
+        self.term = term
+        self._name = name
+        self._session = session
+        self._clock = clock
+        self._over = False
+
+    @property
+    def held(self) -> bool:
+        """Whether nobody else can have it yet. Once false, false for ever."""
+        if not self._over and self._clock.monotonic() >= self._session.deadline:
+            self._over = True
+        return not self._over
+
+    def end(self) -> None:
+        """It is given up, or lost."""
+        self._over = True
+
+    def check(self) -> None:
+        """Raise NotOwnerError when it may be over."""
+        if not self.held:
+            raise NotOwnerError(f"this broker may own {self._name} no more; look the topic up again")
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """A segment is ours. No lease: for as long as this process lives."""
+
+    term: int
+    lease: OwnerLease | None
+
+
+class Ownership:
+    """Loop thread only. `follows`: other brokers may share the store, so owners are followed as they change."""
+
+    def __init__(self, metadata: MetadataStore, brokers: Brokers, clock: Clock, *, follows: bool) -> None:
+        self.brokers = brokers
+        self._metadata = metadata
+        self._clock = clock
+        self._follows = follows
+        self._leases: dict[SegmentName, OwnerLease] = {}
+        self._owners: dict[str, Owner] = {}  # by the key of the record; only where it follows
+        self._listeners: dict[str, dict[Listener, None]] = {}  # by the key of the topic's record
+        self._tasks = Supervisor("segment owners")
+
+    def start(self) -> None:
+        """Begin to follow the store."""
+        if self._follows:
+            self._tasks.spawn(self._follow(), "segment owners")
+            self.brokers.changed.append(self._brokers_changed)
+
+    async def close(self) -> None:
+        """Follow no more. Idempotent."""
+        await self._tasks.close()
+        self._listeners.clear()
+
+    # -- who owns it -----------------------------------------------------------------------------------------------
+
+    @property
+    def alone(self) -> bool:
+        """No other broker is known: everything is this one's."""
+        return not self._follows or self.brokers.alone
+
+    def url_of(self, name: SegmentName) -> str:
+        """The owner, or who should be it, as far as was heard here."""
+        if self.alone:
+            return self.brokers.url
+        return self._owner_url(name, self._owners.get(keys.segment(name)) or Owner(None, None, 0))
+
+    async def resolve(self, name: SegmentName) -> str:
+        """The same by what the store says now."""
+        if self.alone:
+            return self.brokers.url
+        return self._owner_url(name, Owner.of(await self._metadata.get(keys.segment(name))))
+
+    def may_own(self, name: SegmentName) -> bool:
+        """Whether this broker owns it, or may claim it."""
+        return self.url_of(name) == self.brokers.url
+
+    def _owner_url(self, name: SegmentName, owner: Owner) -> str:
+        live = self.brokers.live
+        if owner.url is not None and self.brokers.lives(owner.url, owner.session):
+            return owner.url
+        return place(str(name), live) or self.brokers.url
+
+    # -- taking and giving up --------------------------------------------------------------------------------------
+
+    async def claim(self, name: SegmentName) -> Owned:
+        """Take ownership under a new term. Raises NotOwnerError naming the owner; StorageError: the store is unsure.
+
+        A claim whose outcome is unknown is given up for the next term: should it have been made, it is ours.
+        """
+        key = keys.segment(name)
+        for _ in range(_CLAIMS_MAX):
+            session = await self.brokers.session()
+            record = await self._metadata.get(key)
+            before = Owner.of(record)
+            self._check_free(name, before)
+            owner = Owner(self.brokers.url, session.id, before.term + 1)
+            try:
+                await self._put(key, owner, record)
+            except (ConflictError, OutcomeUnknownError):
+                continue
+            return Owned(owner.term, self._lease(name, owner.term, session))
+        raise StorageError(f"{name}: the metadata store does not say who owns it; try again")
+
+    def _lease(self, name: SegmentName, term: int, session: Session) -> OwnerLease | None:
+        if not isfinite(session.deadline):
+            return None
+        lease = self._leases[name] = OwnerLease(name, term, session, self._clock)
+        return lease
+
+    def session_lost(self) -> None:
+        """Nothing is owned any more."""
+        for lease in self._leases.values():
+            lease.end()
+        self._leases.clear()
+
+    def _check_free(self, name: SegmentName, owner: Owner) -> None:
+        if self.alone and (owner.url in (None, self.brokers.url) or not self._follows):
+            return
+        url = self._owner_url(name, owner)
+        if url != self.brokers.url:
+            raise NotOwnerError(f"{name} is for the broker {url}")
+
+    async def release(self, name: SegmentName, term: int) -> None:
+        """Give it up, when others could have it: everything is written out. Failing, it stays ours while we live."""
+        lease = self._leases.pop(name, None)
+        if lease is not None:
+            lease.end()
+        if self.alone:
+            return
+        key = keys.segment(name)
+        try:
+            record = await self._metadata.get(key)
+            if record is not None and Owner.of(record).term == term:
+                await self._put(key, Owner(None, None, term), record)
+        except (EngineError, ConflictError, OutcomeUnknownError) as e:
+            log.warning("%s was not released: %s", name, e)
+
+    async def _put(self, key: str, owner: Owner, record: Record | None) -> None:
+        expected = ABSENT if record is None else record.stat.version
+        indexes = {INDEX_OWNERS: key} if self._follows else None
+        await self._metadata.put(key, owner.to_json(), expected, indexes=indexes)
+
+    # -- following -------------------------------------------------------------------------------------------------
+
+    def listen(self, topic: TopicName, listener: Listener) -> Callable[[], None]:
+        """Have it called when owners of the topic's segments may have changed. The result ends that."""
+        if not self._follows:
+            return _nothing
+        key = keys.topic(topic)
+        self._listeners.setdefault(key, {})[listener] = None
+
+        def end() -> None:
+            listeners = self._listeners.get(key, {})
+            listeners.pop(listener, None)
+            if not listeners:
+                self._listeners.pop(key, None)
+
+        return end
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                seen: set[str] | None = set()
+                async for event in self._metadata.watch_index(INDEX_OWNERS, "", _LAST_KEY):
+                    seen = self._heard(event, seen)
+                return  # the store was closed
+            except AlreadyClosedError:
+                return
+            except EngineError as e:
+                log.warning("the watch of the segments' owners broke off, starting it again: %s", e)
+                await asyncio.sleep(_RESTART_S)
+
+    def _heard(self, event: Event, seen: set[str] | None) -> set[str] | None:
+        """`seen`: the keys of the snapshot so far; None behind it."""
+        if event.kind is EventKind.SNAPSHOT_END:
+            for key in set(self._owners) - (seen or set()):
+                self._changed(key, None)
+            return None
+        if seen is not None:
+            seen.add(event.key)
+        self._changed(event.key, event.record)
+        return seen
+
+    def _changed(self, key: str, record: Record | None) -> None:
+        if record is None:
+            self._owners.pop(key, None)
+        else:
+            self._owners[key] = Owner.of(record)
+        self._tell(key[: key.rindex("/segments/")])
+
+    def _brokers_changed(self) -> None:
+        for key in list(self._listeners):
+            self._tell(key)
+
+    def _tell(self, key: str) -> None:
+        for listener in list(self._listeners.get(key, ())):
+            listener()
+
+
+def _nothing() -> None:
+    """Nobody has to be told."""
