@@ -59,14 +59,15 @@ class FakeHost:
         self.before: dict[str, Hook] = {}
         self.after: dict[str, Hook] = {}
         self.times: dict[int, list[int]] = {}  # segment id -> publish times
-        self.term = 0
+        self.terms: dict[TopicName, int] = {}
         self._metadata = metadata
 
-    def _call(self, method: str, *args: Any, term: int | None = None) -> None:
+    def _call(self, method: str, *args: Any, term: int | None = None, topic: TopicName = TOPIC) -> None:
         self.calls.append((method, *args))
-        if term is not None and term < self.term:
-            raise FencedError(f"term {term} is older than {self.term}")
-        self.term = max(self.term, term or 0)
+        seen = self.terms.get(topic, 0)
+        if term is not None and term < seen:
+            raise FencedError(f"term {term} is older than {seen}")
+        self.terms[topic] = max(seen, term or 0)
         if method in self.failures:
             raise self.failures[method]
 
@@ -78,7 +79,7 @@ class FakeHost:
         leader = None if self._metadata is None else await self._metadata.get(keys.controller(spec.name.topic))
         if term is not None and leader is not None and leader.stat.version != term:
             raise FencedError(f"term {term} is not that of the leader, {leader.stat.version}")
-        self._call(method, spec.name.segment_id, term=term)
+        self._call(method, spec.name.segment_id, term=term, topic=spec.name.topic)
         yield spec.name.segment_id
         if (hook := self.after.get(method)) is not None:
             await hook()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from consumer_group import Group
 from control_fakes import ids, settle, virtual
 
+from engine.errors import AlreadyClosedError, StorageError
 from engine.model.reshape import merge_segments, prune_segment, split_segment
 from engine.model.subscriptions import SubscriptionKind
 
@@ -106,3 +109,96 @@ async def test_semantics_10_checkpoint_groups_are_not_gated_and_ask_for_no_backl
     await settle()
     assert group.shares() == {"a": (0, 1, 2)}
     assert not group.host.waiting
+
+
+@virtual
+async def test_semantics_9_the_first_share_is_right_at_once_and_needs_no_push() -> None:
+    group = Group(segments=1)
+    group.layout = split_segment(group.layout, 0, 1)
+    group.coordinator = group.make(term=2)
+    assert await group.join("a") == [1, 2]
+    assert await group.join("b") == [2]
+    await settle()
+    assert [ids(p) for p in group.channels["a"].pushed] == [[1]]
+
+
+@virtual
+async def test_an_owner_that_does_not_answer_holds_its_children_back_until_it_does() -> None:
+    group = Group(segments=1)
+    group.layout = split_segment(group.layout, 0, 1)
+    down = StorageError("no owner just now")
+    group.host.failures |= {"backlog": down, "watch_drained": down}
+    group.coordinator = group.make(term=2)
+    assert await group.join("a") == [0]  # nobody says that it is drained
+    await asyncio.sleep(60)
+    assert group.shares() == {"a": (0,)}
+    group.host.failures.clear()
+    await asyncio.sleep(6)
+    assert group.last("a") == [1, 2]
+    group.coordinator.end(AlreadyClosedError("done"))
+
+
+@virtual
+async def test_a_slow_owner_does_not_hold_up_a_registration() -> None:
+    group = Group(segments=1)
+    group.layout = split_segment(group.layout, 0, 1)
+
+    async def slow(*_: object) -> int:
+        await asyncio.sleep(100)
+        return 0
+
+    group.host.backlog = slow  # type: ignore[method-assign]
+    group.host.failures["watch_drained"] = StorageError("no owner just now")
+    group.coordinator = group.make(term=2)
+    loop = asyncio.get_running_loop()
+    before = loop.time()
+    assert await group.join("a") == [0]
+    assert await group.join("b") == []
+    assert loop.time() - before < 2
+    group.coordinator.end(AlreadyClosedError("done"))
+
+
+@virtual
+async def test_a_watch_that_is_lost_with_its_owner_is_set_up_anew() -> None:
+    group = Group(segments=1)
+    group.host.backlogs[0, "sub"] = 5
+    await group.join("a")
+    group.reshape(split_segment(group.layout, 0, 1))
+    group.host.waiting.clear()  # the owner died, and with it what it was to tell
+    group.host.acknowledge_all(0, "sub")
+    await asyncio.sleep(10)
+    assert group.last("a") == [1, 2]
+    assert not any(group.host.waiting.values())
+    group.coordinator.end(AlreadyClosedError("done"))
+
+
+@virtual
+async def test_a_seek_wins_over_what_was_asked_before_it() -> None:
+    group = Group(segments=1)
+    group.layout = split_segment(group.layout, 0, 1)
+    answer = asyncio.Event()
+
+    async def late(*_: object) -> int:
+        await answer.wait()
+        return 0
+
+    group.host.backlog = late  # type: ignore[method-assign]
+    group.host.backlogs[0, "sub"] = 9
+    group.coordinator = group.make(term=2)
+    joining = asyncio.ensure_future(group.join("a"))
+    await settle()
+    group.coordinator.cursors_moved()
+    answer.set()
+    assert await joining == [0]
+    group.coordinator.end(AlreadyClosedError("done"))
+
+
+@virtual
+async def test_a_coordinator_that_ended_watches_nothing() -> None:
+    group = Group(segments=1)
+    group.host.backlogs[0, "sub"] = 5
+    await group.join("a")
+    group.reshape(split_segment(group.layout, 0, 1))
+    group.coordinator.end(AlreadyClosedError("done"))
+    await asyncio.sleep(60)
+    assert not any(group.host.waiting.values())

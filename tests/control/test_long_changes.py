@@ -8,8 +8,12 @@ import json
 import pytest
 from control_fakes import TOPIC, Brokers, Listener, subscribe, virtual
 
+from engine.control.resources import ScalableTopicResources
 from engine.errors import (
+    AlreadyClosedError,
+    EngineError,
     NotFoundError,
+    NotOwnerError,
     StorageError,
     UnsupportedError,
 )
@@ -118,4 +122,63 @@ async def test_a_subscription_that_fails_midway_is_completed_by_trying_again() -
     assert await service.list_subscriptions("orders") == []
     brokers.host.failures.clear()
     assert await subscribe(service, "one") == [0]
+    await service.close()
+
+
+@pytest.mark.parametrize("error", [StorageError("down"), NotOwnerError("in between owners"), AlreadyClosedError("bye")])
+@virtual
+async def test_what_is_unfinished_is_tried_again_with_pauses_while_hosts_are_away(error: EngineError) -> None:
+    brokers = Brokers()
+    service = await brokers.start("a")
+    await service.create_topic("orders")
+    await service.create_topic("gone")
+    brokers.host.failures |= {"inherit": error, "delete_segment": error}
+    for call in (service.split_segment("orders", 0), service.delete_topic("gone")):
+        with pytest.raises(type(error)):
+            await call
+    await asyncio.sleep(100)
+    assert 20 < sum(c[0] == "inherit" for c in brokers.host.calls) < 250  # every two seconds, two children
+    assert 20 < sum(c[0] == "delete_segment" for c in brokers.host.calls) < 250
+    brokers.host.failures.clear()
+    await asyncio.sleep(3)
+    assert (await service.get_metadata("orders"))["epoch"] == 1
+    assert await ScalableTopicResources(brokers.store).unfinished() == []
+    await service.close()
+
+
+@virtual
+async def test_what_is_unfinished_is_looked_for_until_the_store_answers() -> None:
+    brokers = Brokers()
+    brokers.scripted = True
+    service = await brokers.start("a")
+    await service.create_topic("orders")
+    brokers.host.failures["inherit"] = StorageError("down")
+    with pytest.raises(StorageError):
+        await service.split_segment("orders", 0)
+    await service.close()
+    brokers.host.failures.clear()
+    again = await brokers.start("b")
+    brokers.stores["b"].partition()
+    await asyncio.sleep(60)
+    brokers.stores["b"].heal()
+    await asyncio.sleep(5)
+    assert (await again.get_metadata("orders"))["epoch"] == 1
+    await again.close()
+
+
+@virtual
+async def test_a_leader_with_an_unfinished_change_does_not_resign_for_idleness() -> None:
+    brokers = Brokers(controller_idle=5.0)
+    service = await brokers.start("a")
+    await service.create_topic("orders")
+    brokers.host.failures["inherit"] = StorageError("down")
+    with pytest.raises(StorageError):
+        await service.split_segment("orders", 0)
+    record = await brokers.store.get(keys.controller(TOPIC))
+    await asyncio.sleep(60)
+    assert record is not None
+    assert await brokers.store.get(keys.controller(TOPIC)) == record
+    brokers.host.failures.clear()
+    await asyncio.sleep(60)
+    assert await brokers.store.get(keys.controller(TOPIC)) is None
     await service.close()

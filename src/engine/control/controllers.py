@@ -168,7 +168,9 @@ class Controllers:
             except NotOwnerError as e:
                 if controller.leadership.state is not LeaderState.CLOSED or self._closed:
                     if await controller.leadership.confirm():
-                        raise TimeoutError(f"{topic}: one of its segments, or its record, changes hands: {e}") from e
+                        raise TimeoutError(
+                            f"one of its segments, or its record, changes hands: {e.__cause__ or e}"
+                        ) from e
                     raise
                 # It was released while this waited for its turn: once more, with a new one.
             finally:

@@ -17,9 +17,7 @@ _AT_ONCE_MAX = 16
 
 
 class Resumption:
-    """Loop thread only. `finish` leads a topic and finishes its change; one that another broker leads is left to it:
-    `leads` says, from the store, whether this one does.
-    """
+    """Loop thread only. `finish` leads a topic and finishes its change; one that another broker leads is left to it."""
 
     def __init__(
         self,
@@ -27,13 +25,12 @@ class Resumption:
         *,
         unfinished: Callable[[], Awaitable[list[TopicName]]],
         finish: Callable[[TopicName], Awaitable[None]],
-        leads: Callable[[TopicName], Awaitable[bool]],
     ) -> None:
         self._tasks = tasks
         self._unfinished = unfinished
         self._finish = finish
-        self._leads = leads
         self._running: dict[TopicName, bool] = {}  # topics at work: whether they were asked for once more meanwhile
+        self._last: dict[TopicName, str] = {}  # what was said of them last
         self._unknown: set[TopicName] = set()  # their change is of a newer version: not asked for again
         self._looking = False
         self._room = asyncio.Semaphore(_AT_ONCE_MAX)
@@ -76,28 +73,21 @@ class Resumption:
                     pause = min(2 * pause, RESUME_S_MAX)
         finally:
             del self._running[topic]
+            self._last.pop(topic, None)
 
     async def _try(self, topic: TopicName) -> bool:
         """Whether there is nothing left to do for this broker."""
         try:
             async with self._room:
                 await self._finish(topic)
-            return True
-        except NotFoundError:
-            return True
+        except (NotOwnerError, NotFoundError):
+            return True  # another broker is at it, or was
         except UnsupportedError as e:
             self._unknown.add(topic)
             log.warning("%s: %s", topic, e)
-            return True
         except EngineError as e:
-            if isinstance(e, NotOwnerError) and await self._is_left(topic):
-                return True
-            log.warning("the unfinished change of %s stays unfinished for now: %s", topic, e)
+            level = logging.DEBUG if self._last.get(topic) == str(e) else logging.WARNING  # once is enough
+            self._last[topic] = str(e)
+            log.log(level, "the unfinished change of %s stays unfinished for now: %s", topic, e)
             return False
-
-    async def _is_left(self, topic: TopicName) -> bool:
-        """Another broker is at it. Else it was a segment that has no owner just now."""
-        try:
-            return not await self._leads(topic)
-        except EngineError:
-            return False
+        return True
