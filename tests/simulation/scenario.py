@@ -11,7 +11,7 @@ from engine.errors import EngineError
 from engine.testing.checker import check, describe
 from engine.testing.cluster import SimBroker, SimCluster
 from engine.testing.disk import Fault
-from engine.testing.workload import QueueReader, Reader, Sender, StreamReader, read_all, write_layout
+from engine.testing.workload import QueueReader, Reader, Sender, Shaper, StreamReader, read_all, write_layout
 
 TOPIC = "orders"
 HEALING_S = 10.0
@@ -44,6 +44,7 @@ class Plan:
     delays_s: tuple[float, ...] = (0.002, 0.01, 0.05)  # one of these is the longest way of a piece
     final_power_cut: bool = True
     readers: tuple[type[Reader], ...] = (StreamReader, StreamReader, QueueReader)
+    changes: int = 0  # of the topic's shape, tried while faults go on
 
 
 class Scenario:
@@ -65,9 +66,11 @@ class Scenario:
         readers = [self._reader(cluster, broker, kind, i) for i, kind in enumerate(self.plan.readers)]
         sending = [asyncio.create_task(sender.run(self.plan.messages), name=sender.name) for sender in senders]
         reading = [asyncio.create_task(reader.run(), name=reader.name) for reader in readers]
+        shaping = asyncio.create_task(self._shape(cluster, broker), name="shaper")
         for _ in range(self.plan.faults):
             await asyncio.sleep(rng.uniform(0.05, self.plan.quiet_s))
             await self._fault(cluster, broker, rng)
+        await asyncio.wait_for(shaping, 600)
         await _heal(cluster, broker)
         await asyncio.sleep(HEALING_S)
         cluster.history.record("nemesis", "healed")
@@ -81,6 +84,18 @@ class Scenario:
         assert not cluster.loop.problems, f"seed {cluster.seed}: {cluster.loop.problems}"
         assert not cluster.stuck, f"seed {cluster.seed}: tasks outlived their process: {cluster.stuck}"
         return cluster
+
+    async def _shape(self, cluster: SimCluster, broker: SimBroker) -> None:
+        """Change the topic's shape again and again; a change whose broker dies under it is left to the next life."""
+        rng = cluster.rng("shaper")
+        shaper = Shaper(cluster.history, TOPIC, rng)
+        for _ in range(self.plan.changes):
+            await asyncio.sleep(rng.uniform(0.0, 2 * self.plan.faults * self.plan.quiet_s / self.plan.changes))
+            process, serving = broker.process, broker.broker
+            if process is not None and serving is not None:
+                change = asyncio.ensure_future(process.do(lambda admin=serving.admin: shaper.change(admin)))
+                await asyncio.wait([change], timeout=60)
+                change.cancel()
 
     def _reader(self, cluster: SimCluster, broker: SimBroker, kind: type[Reader], number: int) -> Reader:
         name = f"{kind.kind}{number}"

@@ -252,6 +252,23 @@ def key_order(evidence: Evidence) -> Iterator[Violation]:
             last[send.client, send.key] = send
 
 
+def delivered_key_order(evidence: Evidence) -> Iterator[Violation]:
+    """O1 as a stream subscription sees it, whoever of its consumers is given what: first deliveries in send order."""
+    last: dict[tuple[str, str, str], Send] = {}
+    given: set[tuple[str, str]] = set()
+    for event in evidence.deliveries:
+        attachment = evidence.attachments[event["attachment"]]
+        send = evidence.sends.get(event["value"])
+        name = attachment.subscription
+        if attachment.kind != "stream" or send is None or send.key is None or (name, send.value) in given:
+            continue
+        given.add((name, send.value))
+        before = last.get((name, send.client, send.key))
+        if before is not None and before.invoked > send.invoked:
+            yield Violation("O1", f"{name} was given {send.value} behind {before.value}", event["n"])
+        last[name, send.client, send.key] = send
+
+
 def _reached(acks: list[tuple[int, dict[int, int]]], segment: int, until: int) -> int:
     """The furthest position acknowledged in a segment by events before `until`."""
     return max((positions.get(segment, 0) for n, positions in acks if n < until), default=0)
@@ -330,7 +347,7 @@ def tiling(evidence: Evidence) -> Iterator[Violation]:
 
 
 def segment_life(evidence: Evidence) -> Iterator[Violation]:
-    """G2: ACTIVE, then SEALED, then gone; a range never changes."""
+    """G2: ACTIVE, then SEALED, then gone; a range never changes; an id is never used again."""
     seen: dict[tuple[str, int], tuple[Fact, int]] = {}
     for event in sorted(evidence.layouts, key=lambda e: e["epoch"]):
         for segment in event["segments"]:
@@ -356,6 +373,7 @@ RULES: tuple[Rule, ...] = (
     duplicate,
     disagreement,
     key_order,
+    delivered_key_order,
     delivery_order,
     ack_regression,
     redelivered_after_ack,

@@ -220,6 +220,45 @@ class QueueReader(Reader):
             call.ok()
 
 
+class Shaper:
+    """Changes a topic's shape at random: splits, merges, rebuckets, and asks for what cannot be."""
+
+    def __init__(self, history: History, topic: str, rng: random.Random, segments_max: int = 8) -> None:
+        self.done = 0
+        self._history = history
+        self._topic = topic
+        self._rng = rng
+        self._segments_max = segments_max
+
+    async def change(self, admin: Any) -> bool:
+        """One change through an admin, of whatever kind; whether it was made. Its layout goes into the history."""
+        try:
+            write_layout(self._history, self._topic, metadata := await admin.get_metadata(self._topic))
+            what, method, *arguments = self._choose(admin, metadata)
+            after = await method(self._topic, *arguments)
+        except EngineError as e:
+            self._history.record("shaper", "fault", text=f"no change: {e!r}")
+            return False
+        write_layout(self._history, self._topic, after)
+        self._history.record("shaper", "fault", text=f"{what} {arguments}")
+        self.done += 1
+        return True
+
+    def _choose(self, admin: Any, metadata: dict[str, Any]) -> tuple[Any, ...]:
+        active = [s for s in metadata["segments"].values() if s["state"] == "ACTIVE"]
+        active.sort(key=lambda s: s["hashRange"]["start"])
+        place = self._rng.randrange(len(active))
+        segment = active[place]["segmentId"]
+        luck = self._rng.random()
+        if luck < 0.15:
+            return "rebucket", admin.rebucket_segment, segment, self._rng.randint(1, 8)
+        if len(active) > 1 and (luck < 0.5 or len(active) >= self._segments_max):
+            place = min(place, len(active) - 2)
+            pair = [active[place]["segmentId"], active[place + 1]["segmentId"]]
+            return "merge", admin.merge_segments, *self._rng.sample(pair, 2)
+        return "split", admin.split_segment, segment
+
+
 async def read_all(
     history: History, client: AsyncClient, topic: str, reading: int | str, idle_s: float = IDLE_S
 ) -> int:
