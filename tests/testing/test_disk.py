@@ -9,7 +9,8 @@ import random
 import pytest
 
 from engine.errors import DataDirectoryBusyError
-from engine.testing.disk import SECTOR, Fault, SimDisk
+from engine.testing.disk import Fault, SimDisk
+from engine.testing.medium import SECTOR
 
 
 @pytest.fixture

@@ -7,6 +7,14 @@ def test_something(seed):
         ...
         await broker.power_cut()
     simulate(seed, scenario)
+
+With `simulate(seed, scenario, shared=True)` all brokers mount one disk and hold leases in one metadata store:
+
+    for name in ("b1", "b2", "b3"):
+        await cluster.start(name)
+    client = cluster.client("c1")               # connects to any broker that can be reached
+    cluster.brokers["b1"].isolate()             # from the metadata store and the other brokers: a zombie in the making
+    cluster.brokers["b1"].rejoin()
 """
 
 from __future__ import annotations
@@ -33,7 +41,8 @@ from engine.testing.workers import SimWorkers
 T = TypeVar("T")
 
 DATA = "/data"
-DEFAULT_CONFIG = BrokerConfig(keep_alive=5.0, segments=2)
+DEFAULT_CONFIG = BrokerConfig(keep_alive=5.0, segments=2, session_timeout=5.0)
+CLUSTER_URL = "engine://cluster:6650"
 
 
 class SimBroker:
@@ -43,13 +52,14 @@ class SimBroker:
         self.name = name
         self.url = f"engine://{name}:6650"
         self.config = replace(config, service_url=self.url)
-        self.disk = SimDisk(cluster.rng(f"disk {name}"))
+        self.disk = cluster.disk or SimDisk(cluster.rng(f"disk {name}"))
         self._cluster = cluster
         self._lives = 0
         # While it runs.
         self.process: Process | None = None
         self.broker: Broker | None = None
         self.metadata: FaultyMetadataStore | None = None
+        self.workers: SimWorkers | None = None
         self._handle: MemoryMetadataStore | None = None
 
     @property
@@ -63,7 +73,7 @@ class SimBroker:
         self._lives += 1
         life = f"{self.name} life {self._lives}"
         self.process = Process(life)
-        self._handle = cluster.metadata.client()
+        self._handle = cluster.metadata.client(leases=cluster.disk is not None)
         self.metadata = FaultyMetadataStore(self._handle, cluster.rng(f"metadata {life}"))
         broker = self.process.run(self._make, life)
         try:
@@ -76,14 +86,16 @@ class SimBroker:
 
     def _make(self, life: str) -> Broker:
         cluster = self._cluster
+        self.workers = SimWorkers(cluster.rng(f"workers {life}"))
         return Broker(
             DATA,
             config=self.config,
             metadata=self.metadata,
-            disk=self.disk.mount(),
+            disk=self.disk.mount(self.name),
             clock=cluster.clock,
-            executor=SimWorkers(cluster.rng(f"workers {life}")),
+            executor=self.workers,
             rng=cluster.rng(f"broker {life}"),
+            connector=cluster.network.connector(self.name),
         )
 
     async def close(self) -> None:
@@ -95,24 +107,39 @@ class SimBroker:
         await process.do(broker.close)
         await handle.close()
         await self._end()
-        self.disk.kill()
+        self.disk.kill(self.name)
 
     async def kill(self) -> None:
         """kill -9: what was written stays, what was in memory is gone."""
-        self.disk.kill()
+        self.disk.kill(self.name)
         await self._end()
 
     async def power_cut(self) -> None:
-        """What was not synced is gone as well, but for a random part."""
-        self.disk.crash()
+        """What it had not synced is gone as well, but for a random part."""
+        self.disk.crash(self.name)
         await self._end()
+
+    def isolate(self) -> None:
+        """Cut it off from the metadata store and the other brokers, not from clients, until rejoin()."""
+        if self.metadata is not None:
+            self.metadata.partition()
+        for other in self._cluster.brokers:
+            if other != self.name:
+                self._cluster.network.partition(self.name, other)
+
+    def rejoin(self) -> None:
+        """Undo isolate()."""
+        if self.metadata is not None:
+            self.metadata.heal()
+        self._cluster.network.heal()
 
     async def _end(self) -> None:
         self._cluster.network.kill(self.name)
         process, handle = self.process, self._handle
-        self.process = self.broker = self.metadata = self._handle = None
+        self.process = self.broker = self.metadata = self.workers = self._handle = None
         if handle is not None:
-            handle.abandon(0.0)  # the metadata of a local store end their sessions with the process
+            # A local store ends its sessions with the process; a shared one, when it has heard nothing for a while.
+            handle.abandon(None if self._cluster.disk is not None else 0.0)
         if process is not None:
             self._cluster.stuck += await process.kill()
 
@@ -120,13 +147,14 @@ class SimBroker:
 class SimCluster:
     """Everything that one seed drives. Make it on the loop, by simulate()."""
 
-    def __init__(self, seed: int | str, loop: VirtualLoop, config: BrokerConfig) -> None:
+    def __init__(self, seed: int | str, loop: VirtualLoop, config: BrokerConfig, *, shared: bool = False) -> None:
         self.seed = seed
         self.loop = loop
         self.config = config
         self.clock = LoopClock(loop)
         self.network = SimNetwork(self.rng("network"))
         self.metadata = MemoryMetadataStore(self.clock)
+        self.disk = SimDisk(self.rng("disk")) if shared else None  # of all brokers together
         self.history = History(loop.time)
         self.brokers: dict[str, SimBroker] = {}
         self.stuck: list[str] = []  # tasks of killed brokers that would not end
@@ -139,13 +167,14 @@ class SimCluster:
     async def start(self, name: str = "b1") -> SimBroker:
         """A new machine with a running broker."""
         broker = self.brokers[name] = SimBroker(self, name, self.config)
+        self.network.alias(CLUSTER_URL, broker.url)
         await broker.start()
         return broker
 
-    def client(self, name: str, broker: SimBroker, **options: Any) -> AsyncClient:
-        """A client on a host of its own."""
+    def client(self, name: str, broker: SimBroker | None = None, **options: Any) -> AsyncClient:
+        """A client on a host of its own. Without a broker it asks any that can be reached."""
         client = AsyncClient(
-            broker.url,
+            CLUSTER_URL if broker is None else broker.url,
             connector=self.network.connector(name),
             clock=self.clock,
             rng=self.rng(f"client {name} {len(self._clients)}"),
@@ -168,12 +197,16 @@ def simulate(
     *,
     config: BrokerConfig = DEFAULT_CONFIG,
     time_limit: float = 3600.0,
+    shared: bool = False,
 ) -> T:
-    """Run a scenario under a seed, on virtual time. The same seed gives the same run."""
+    """Run a scenario under a seed, on virtual time. The same seed gives the same run.
+
+    `shared`: the brokers share one disk and hold what they own by leases.
+    """
     loop = VirtualLoop()
 
     async def main() -> T:
-        cluster = SimCluster(seed, loop, config)
+        cluster = SimCluster(seed, loop, config, shared=shared)
         result = await scenario(cluster)
         await cluster.close()
         await asyncio.sleep(0)

@@ -3,6 +3,8 @@
 Files are memfds, so native code has real descriptors. Beside what is visible the disk keeps what is durable: the state
 of each file and directory at its last sync, and the operations since. A power cut keeps a legal part of those: of each
 write any of its sectors, of each directory any prefix of its changes. A killed process loses nothing.
+
+Several machines may mount one disk, as a shared file system: see `mount()` and medium.py.
 """
 
 from __future__ import annotations
@@ -16,88 +18,13 @@ from dataclasses import dataclass, field
 from typing_extensions import Buffer
 
 from engine.errors import DataDirectoryBusyError
-
-SECTOR = 512
-_KEEP_ALL, _KEEP_NONE = 0.3, 0.6  # of a write that was not synced, in a power cut; between 0.6 and 1: any sectors
-
-
-@dataclass(slots=True)
-class _Write:
-    """Bytes put at a position."""
-
-    position: int
-    data: bytes
-
-
-@dataclass(slots=True)
-class _Truncate:
-    """The file was given a size."""
-
-    size: int
-
-
-class _Inode:
-    """One file: what is visible (in the memfd), what is durable, and what lies between."""
-
-    def __init__(self) -> None:
-        self.fd = os.memfd_create("engine-sim")
-        self.durable = bytearray()
-        self.pending: list[_Write | _Truncate] = []
-
-    def __del__(self) -> None:
-        os.close(self.fd)
-
-    def sync(self) -> None:
-        for operation in self.pending:
-            _apply(self.durable, operation)
-        self.pending.clear()
-
-    def lose(self, rng: random.Random) -> None:
-        """A power cut, or a failed sync: some of what was pending is durable, the rest never will be."""
-        for operation in self.pending:
-            for part in _survivors(operation, rng):
-                _apply(self.durable, part)
-        self.pending.clear()
-
-    def show_durable(self) -> None:
-        """What the medium holds becomes what is read."""
-        os.ftruncate(self.fd, 0)
-        os.pwrite(self.fd, self.durable, 0)
-
-
-def _apply(content: bytearray, operation: _Write | _Truncate) -> None:
-    if isinstance(operation, _Write):
-        end = operation.position + len(operation.data)
-        content.extend(bytes(max(0, operation.position - len(content))))
-        content[operation.position : end] = operation.data
-    elif operation.size < len(content):
-        del content[operation.size :]
-    else:
-        content.extend(bytes(operation.size - len(content)))
-
-
-def _survivors(operation: _Write | _Truncate, rng: random.Random) -> list[_Write | _Truncate]:
-    luck = rng.random()
-    if luck < _KEEP_ALL:
-        return [operation]
-    if luck < _KEEP_NONE or isinstance(operation, _Truncate):
-        return []
-    first = operation.position - operation.position % SECTOR
-    end = operation.position + len(operation.data)
-    parts: list[_Write | _Truncate] = []
-    for sector in range(first, end, SECTOR):
-        if rng.random() < 0.5:
-            start = max(sector, operation.position)
-            data = operation.data[start - operation.position : sector + SECTOR - operation.position]
-            parts.append(_Write(start, data))
-    return parts
-
+from engine.testing.medium import Inode, Truncate, Write
 
 # What happens to names at once, or not at all: each now means an inode, or nothing. All are in one directory.
-_Change = list[tuple[str, _Inode | None]]
+_Change = list[tuple[str, Inode | None]]
 
 
-def _link(names: dict[str, _Inode], path: str, inode: _Inode | None) -> None:
+def _link(names: dict[str, Inode], path: str, inode: Inode | None) -> None:
     if inode is None:
         names.pop(path, None)
     else:
@@ -136,34 +63,49 @@ class SimDisk:
         self.capacity = capacity
         self.faults: list[Fault] = []
         self.statistics = DiskStatistics()
-        self._files: dict[str, _Inode] = {}
+        self._files: dict[str, Inode] = {}
         self._directories: set[str] = {"", "/"}
-        self._durable_files: dict[str, _Inode] = {}
-        # Directory -> its changes since its last sync, in order.
-        self._pending: dict[str, list[_Change]] = {}
-        self._locks: set[str] = set()
-        self._generation = 0
+        self._durable_files: dict[str, Inode] = {}
+        # Directory -> its changes since its last sync, in order, with the machine that made each.
+        self._pending: dict[str, list[tuple[str, _Change]]] = {}
+        self._locks: dict[str, str] = {}  # path -> machine
+        self._generations: dict[str, int] = {}  # by machine
 
-    def mount(self) -> MountedDisk:
-        """A view for one process. It ends with the next kill() or crash()."""
-        return MountedDisk(self, self._generation)
+    def mount(self, machine: str = "") -> MountedDisk:
+        """A view for one process, on one of the machines that share the disk. It ends with their kill() or crash()."""
+        return MountedDisk(self, machine, self._generations.setdefault(machine, 0))
 
-    def kill(self) -> None:
-        """The process died: its locks and files are closed, everything written stays."""
-        self._generation += 1
-        self._locks.clear()
+    def kill(self, machine: str | None = None) -> None:
+        """The process on a machine (None: on each) died: its locks and files are closed, everything written stays."""
+        for name in self._generations if machine is None else (machine,):
+            self._generations[name] = self._generations.get(name, 0) + 1
+        self._locks = {p: m for p, m in self._locks.items() if machine not in (None, m)}
 
-    def crash(self) -> None:
-        """Power cut: what was not synced is lost but for a random, legal part."""
-        self.kill()
-        for changes in self._pending.values():
-            for change in changes[: self._rng.randint(0, len(changes))]:
-                self._make_durable(change)
-        self._pending.clear()
+    def crash(self, machine: str | None = None) -> None:
+        """Power cut of a machine (None: of all): what it had not synced is lost but for a random, legal part."""
+        self.kill(machine)
+        for directory, changes in list(self._pending.items()):
+            self._lose_changes(directory, changes, machine)
         self._files = dict(self._durable_files)
+        for _, change in (entry for changes in self._pending.values() for entry in changes):
+            for path, changed in change:
+                _link(self._files, path, changed)
         for inode in self._files.values():
-            inode.lose(self._rng)
-            inode.show_durable()
+            inode.lose(machine, self._rng)
+            inode.show()
+
+    def _lose_changes(self, directory: str, changes: list[tuple[str, _Change]], machine: str | None) -> None:
+        """Of one machine's, a prefix is made durable and the rest is gone; another's before them go along."""
+        own = [i for i, (maker, _) in enumerate(changes) if machine in (None, maker)]
+        kept = self._rng.randint(0, len(own))
+        last = own[kept - 1] if kept else -1
+        for _, change in changes[: last + 1]:
+            self._make_durable(change)
+        left = [(maker, change) for maker, change in changes[last + 1 :] if machine not in (None, maker)]
+        if left:
+            self._pending[directory] = left
+        else:
+            del self._pending[directory]
 
     def corrupt(self, path: str, position: int, mask: int = 1) -> None:
         """Flip bits of a byte, on the medium and in what is read."""
@@ -190,10 +132,10 @@ class SimDisk:
         for path, inode in change:
             _link(self._durable_files, path, inode)
 
-    def _change(self, change: _Change) -> None:
+    def _change(self, machine: str, change: _Change) -> None:
         for path, inode in change:
             _link(self._files, path, inode)
-        self._pending.setdefault(os.path.dirname(change[0][0]), []).append(change)
+        self._pending.setdefault(os.path.dirname(change[0][0]), []).append((machine, change))
 
     def _enter(self, operation: str, path: str, grows: bool = True) -> Fault | None:
         """Count an operation; the fault that hits it, if one does. Bytes that have their place need no space."""
@@ -213,8 +155,9 @@ class SimDisk:
 class MountedDisk:
     """The disk as one process sees it; see storage.disk.Disk for what each method promises."""
 
-    def __init__(self, disk: SimDisk, generation: int) -> None:
+    def __init__(self, disk: SimDisk, machine: str, generation: int) -> None:
         self._disk = disk
+        self.machine = machine
         self._generation = generation
 
     def _enter(self, operation: str, path: str) -> None:
@@ -225,7 +168,7 @@ class MountedDisk:
             raise OSError(fault.error, os.strerror(fault.error), path)
 
     def _check_alive(self, path: str) -> None:
-        if self._generation != self._disk._generation:
+        if self._generation != self._disk._generations[self.machine]:
             raise OSError(errno.EIO, "the process that had this disk is dead", path)
 
     def create(self, path: str) -> SimFile:
@@ -233,8 +176,8 @@ class MountedDisk:
         self._enter("create", path)
         if not self.exists(os.path.dirname(path)):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        inode = _Inode()
-        self._disk._change([(path, inode)])
+        inode = Inode()
+        self._disk._change(self.machine, [(path, inode)])
         return SimFile(self, self._disk, path, inode)
 
     def open(self, path: str) -> SimFile:
@@ -269,13 +212,13 @@ class MountedDisk:
         self._enter("rename", old)
         if old not in self._disk._files:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), old)
-        self._disk._change([(new, self._disk._files[old]), (old, None)])
+        self._disk._change(self.machine, [(new, self._disk._files[old]), (old, None)])
 
     def unlink(self, path: str) -> None:
         """Remove a file."""
         self._enter("unlink", path)
         if path in self._disk._files:
-            self._disk._change([(path, None)])
+            self._disk._change(self.machine, [(path, None)])
 
     def remove_directory(self, path: str) -> None:
         """Remove an empty directory. Raises OSError when it is not."""
@@ -287,7 +230,7 @@ class MountedDisk:
     def sync_directory(self, path: str) -> None:
         """Make the directory's changes durable."""
         self._enter("sync_directory", path)
-        for change in self._disk._pending.pop(path.rstrip("/"), []):
+        for _, change in self._disk._pending.pop(path.rstrip("/"), []):  # of all machines: names are the disk's own
             self._disk._make_durable(change)
 
     def lock(self, path: str) -> SimLock:
@@ -295,12 +238,12 @@ class MountedDisk:
         self._enter("lock", path)
         if path in self._disk._locks:
             raise DataDirectoryBusyError(f"{path} is locked: another process has this data directory open")
-        self._disk._locks.add(path)
+        self._disk._locks[path] = self.machine
         return SimLock(lambda: self._release(path))
 
     def _release(self, path: str) -> None:
-        if self._generation == self._disk._generation:
-            self._disk._locks.discard(path)
+        if self._generation == self._disk._generations[self.machine]:
+            self._disk._locks.pop(path, None)
 
 
 class SimLock:
@@ -319,7 +262,7 @@ class SimLock:
 class SimFile:
     """One open file; see storage.disk.File."""
 
-    def __init__(self, mount: MountedDisk, disk: SimDisk, path: str, inode: _Inode) -> None:
+    def __init__(self, mount: MountedDisk, disk: SimDisk, path: str, inode: Inode) -> None:
         self.path = path
         self._mount = mount
         self._disk = disk
@@ -358,7 +301,7 @@ class SimFile:
                 data = b""
         if data:
             os.pwrite(self._inode.fd, data, position)
-            self._inode.pending.append(_Write(position, data))
+            self._inode.pending.append(Write(position, data, self._mount.machine))
         if error is not None:
             raise OSError(error, os.strerror(error), self.path)
 
@@ -372,21 +315,21 @@ class SimFile:
         if fault is not None:
             raise OSError(fault.error, os.strerror(fault.error), self.path)
         os.ftruncate(self._inode.fd, size)
-        self._inode.pending.append(_Truncate(size))
+        self._inode.pending.append(Truncate(size, self._mount.machine))
 
     def sync(self) -> None:
         """Make the file's bytes durable, or lose some of them for good."""
         fault = self._fault("sync")
         if fault is not None:
-            self._inode.lose(self._disk._rng)
+            self._inode.lose(self._mount.machine, self._disk._rng)
             raise OSError(fault.error, os.strerror(fault.error), self.path)
-        self._inode.sync()
+        self._inode.sync(self._mount.machine)
 
     def drop_cache(self) -> None:
         """Forget what is clean: after a failed sync, reads show the medium."""
         self._fault("drop_cache")
         if not self._inode.pending:
-            self._inode.show_durable()
+            self._inode.show()
 
     def fileno(self) -> int:
         """A real descriptor of the bytes."""

@@ -35,6 +35,7 @@ class SimNetwork:
         self.delay_s = delay_s
         self.pool = ChunkPool()
         self._listeners: dict[str, tuple[str, Accept, Context]] = {}
+        self._aliases: dict[str, list[str]] = {}
         self._streams: list[SimStream] = []
         self._partitions: set[frozenset[str]] = set()
         self._healed: list[Callable[[], None]] = []
@@ -46,6 +47,15 @@ class SimNetwork:
     def close(self, url: str) -> None:
         """Refuse connections to `url` from now on."""
         self._listeners.pop(url, None)
+
+    def alias(self, url: str, target: str) -> None:
+        """Connections to `url` go to any of its targets that listens and can be reached, as through a balancer."""
+        self._aliases.setdefault(url, []).append(target)
+
+    def _resolve(self, host: str, url: str) -> str:
+        targets = [t for t in self._aliases.get(url, ()) if t in self._listeners]
+        near = [t for t in targets if not self.is_partitioned(host, self._listeners[t][0])]
+        return self.rng.choice(near or targets) if targets else url
 
     def connector(self, host: str) -> SimConnector:
         """Opens connections from `host`."""
@@ -90,7 +100,7 @@ class SimNetwork:
     async def connect(self, host: str, url: str, handler: Accept) -> SimStream:
         """A new connection from `host`."""
         await asyncio.sleep(self.delay())
-        found = self._listeners.get(url)
+        found = self._listeners.get(self._resolve(host, url))
         if found is None:
             raise ConnectError(f"cannot connect to {url}: connection refused; is a broker listening there?")
         server, accept, context = found

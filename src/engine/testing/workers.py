@@ -14,9 +14,23 @@ class SimWorkers:
     def __init__(self, rng: random.Random, *, delay_s_max: float = 0.002) -> None:
         self._rng = rng
         self._delay_s_max = delay_s_max
+        self._stalled: list[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] | None = None
+
+    def stall(self) -> None:
+        """From now on jobs are begun, as far as anybody knows, and done only after resume()."""
+        self._stalled = []
+
+    def resume(self) -> None:
+        """Do what was held up."""
+        stalled, self._stalled = self._stalled or [], None
+        for work, done in stalled:
+            self.post(work, done)
 
     def post(self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
         """Do the work after a while, answer after another."""
+        if self._stalled is not None:
+            self._stalled.append((work, done))
+            return
         loop = asyncio.get_running_loop()
         loop.call_later(self._rng.uniform(0, self._delay_s_max), self._run, work, done)
 
