@@ -9,6 +9,9 @@ from pyroaring import BitMap64
 from scenario import TOPIC, Plan, Scenario
 
 from engine.broker.consumers import LoneReader
+from engine.broker.segment_host import SegmentHosting
+from engine.control.policy import assignment
+from engine.control.reshaping import TopicReshaping
 from engine.errors import CorruptionError
 from engine.storage import commit, cursor, recovery
 from engine.storage.dedup import Dedup
@@ -82,6 +85,36 @@ def test_redeliver_acknowledged_after_reconnect_of_a_queue(monkeypatch):
 def test_forget_what_producers_have_sent(monkeypatch):
     monkeypatch.setattr(Dedup, "find", lambda dedup, claim: None)
     assert flagged("D3", Plan(kinds=("reset", "kill"), messages=80, faults=8, quiet_s=1.0, delays_s=(0.05,)))
+
+
+# Bugs of changes of shape.
+
+CHANGING = Plan(kinds=("nothing", "reset"), messages=160, faults=4, changes=8, delays_s=(0.05,))
+
+
+def test_read_a_child_before_its_parent_is_acknowledged(monkeypatch):
+    def everything(layout, drained):
+        return [s for s in layout.segments.values() if s.active or s.segment_id not in drained]
+
+    monkeypatch.setattr(assignment, "open_segments", everything)
+    assert flagged("O1", CHANGING)
+
+
+def test_open_a_child_before_the_parent_is_sealed(monkeypatch):
+    async def forget_to_seal(reshaping):
+        """Everything but the parents' end."""
+
+    monkeypatch.setattr(TopicReshaping, "_terminate", forget_to_seal)
+    assert flagged("D1", CHANGING)  # a reader waits for the parent's end for ever
+
+
+def test_forget_what_producers_have_sent_at_a_split(monkeypatch):
+    async def forget(host, spec, producers, *, term):
+        """The children begin with nothing."""
+
+    monkeypatch.setattr(SegmentHosting, "inherit", forget)
+    plan = Plan(kinds=("reset", "kill"), messages=160, faults=20, changes=20, quiet_s=0.5, delays_s=(0.05,))
+    assert flagged("D3", plan)
 
 
 # Damage of bytes that were durable. The good product says so; the bad one takes it for the end of the log.

@@ -131,6 +131,21 @@ def test_o1_key_order_is_checked():
     assert "O1" in rules_of(history)
 
 
+def test_o1_a_later_message_given_first_is_flagged():
+    history = good()
+    first, third = events(history, "deliver")[0], events(history, "deliver")[2]
+    first["n"], third["n"] = third["n"], first["n"]
+    first["segment"] = 1  # as if the child were read before its parent
+    history.events.sort(key=lambda event: event["n"])
+    assert "O1" in rules_of(history)
+
+
+def test_o1_a_second_delivery_is_no_disorder():
+    history = good()
+    attach(history, "c3", 0, 3, ack=3)
+    assert "O1" not in rules_of(history)
+
+
 def test_o2_a_gap_is_flagged():
     history = good()
     drop(history, events(history, "deliver")[2])
