@@ -372,3 +372,13 @@ async def test_reshapes_are_counted() -> None:
         (topic, "merge", "done"): 1,
     }
     await service.close()
+
+
+@virtual
+async def test_a_subscription_without_a_cursor_in_the_parent_has_one_in_its_children() -> None:
+    bench = Bench("split")
+    service = await bench.start()
+    del bench.host.cursors[0]["other"]  # a host makes them when they are needed
+    await bench.change(service)
+    await bench.check()
+    await service.close()

@@ -220,3 +220,120 @@ async def test_a_store_that_is_never_sure_loses_nothing(kind: str) -> None:
         store.unknown_rate = 0.0
         assert (await bench.settled()).epoch == 1, seed
         await service.close()
+
+
+@every_kind
+@virtual
+async def test_l1_a_zombie_cannot_go_forward_while_the_next_leader_undoes(kind: str) -> None:
+    bench = Bench(kind)
+    service = await bench.start()
+    deafen(service)
+    second = await bench.brokers.start("b")
+    awake, undoing, go_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def stop() -> None:
+        await awake.wait()
+
+    async def deleting() -> None:
+        undoing.set()
+        await go_on.wait()
+
+    bench.at("before terminate", once(stop))
+    zombie = asyncio.ensure_future(bench.change(service))  # type: ignore[arg-type]
+    await asyncio.sleep(1)
+    bench.host.after["delete_segment"] = deleting
+    await bench.brokers.store.delete(keys.controller(TOPIC))
+    await undoing.wait()
+    awake.set()
+    with pytest.raises(NotOwnerError):
+        await zombie
+    go_on.set()
+    assert (await bench.settled()).epoch == 0
+    await bench.change(second)
+    await bench.check()
+    await service.close()
+    await second.close()
+
+
+@virtual
+async def test_l1_a_zombie_whose_intent_comes_late_asks_nothing_of_hosts() -> None:
+    bench = Bench("split")
+    service = await bench.start()
+    deafen(service)
+    second = await bench.brokers.start("b")
+    awake = asyncio.Event()
+
+    async def stop() -> None:
+        await awake.wait()
+
+    bench.at("before begin", once(stop))
+    zombie = asyncio.ensure_future(bench.change(service))  # type: ignore[arg-type]
+    await asyncio.sleep(1)
+    await bench.brokers.store.delete(keys.controller(TOPIC))
+    await second.create_subscription("orders", "later")  # it leads, and found nothing pending
+    bench.host.calls.clear()
+    awake.set()
+    with pytest.raises(NotOwnerError):
+        await zombie
+    assert (await bench.settled()).epoch == 0  # who leads saw it, and undid it
+    assert {call[0] for call in bench.host.calls} == {"delete_segment"}
+    await service.close()
+    await second.close()
+
+
+@virtual
+async def test_a_child_that_is_created_late_is_waited_for_before_it_is_undone() -> None:
+    bench = Bench("split")
+    service = await bench.start()
+    calls = 0
+
+    async def one_fails_one_is_slow() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise StorageError("no")
+        await asyncio.sleep(5)
+
+    bench.host.before["create_segment"] = one_fails_one_is_slow
+    with pytest.raises(StorageError):
+        await bench.change(service)
+    assert (await bench.check()).epoch == 0
+    await asyncio.sleep(10)
+    await bench.check()
+    await service.close()
+
+
+@pytest.mark.parametrize("point", ["before create_segment", "before inherit"])
+@virtual
+async def test_a_leader_that_hears_nothing_of_the_store_finishes_what_it_began(point: str) -> None:
+    bench = Bench("split")
+    service = await bench.start()
+    deafen(service)
+    bench.host.failures["delete_segment"] = StorageError("no")
+
+    async def fail() -> None:
+        raise StorageError("no")
+
+    bench.at(point, once(fail))
+    with pytest.raises(StorageError):
+        await bench.change(service)
+    bench.host.failures.clear()
+    assert (await bench.settled()).epoch == (0 if point == "before create_segment" else 1)
+    await service.close()
+
+
+@virtual
+async def test_a_leader_that_took_over_by_chance_finishes_what_the_last_one_began() -> None:
+    bench = Bench("split")
+    service = await bench.start()
+    second = await bench.brokers.start("b")
+    deafen(second)
+    bench.host.failures["inherit"] = StorageError("no")
+    with pytest.raises(StorageError):
+        await bench.change(service)
+    await bench.brokers.kill("a")
+    bench.host.failures.clear()
+    assert (await bench.layout()).change is not None
+    await subscribe(second, "one", Channel())
+    assert (await bench.settled()).epoch == 1
+    await second.close()
