@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from engine.control.ports import TopicView, TopicWatch
@@ -12,19 +14,26 @@ if TYPE_CHECKING:
     from engine.broker.connection import Connection
 
 
+_OWNERS_S = 0.01  # what changes within this time is told together
+
+
 class DagWatchSession:
-    """Sends SCALABLE_TOPIC_UPDATE: the first under the request's id, then one for every newer layout.
+    """Sends SCALABLE_TOPIC_UPDATE: the first under the request's id, then one for every newer layout, and one of the
+    same epoch when a segment has another owner or the topic another controller.
 
     A TopicListener. Loop thread only.
     """
 
-    __slots__ = ("_connection", "_ident", "_topic", "_watch", "closed")
+    __slots__ = ("_connection", "_ident", "_looking", "_stop_listening", "_topic", "_urls", "_watch", "closed")
 
     def __init__(self, connection: Connection, ident: int, topic: str) -> None:
         self._connection = connection
         self._ident = ident
         self._topic = topic
         self._watch: TopicWatch | None = None
+        self._urls: dict[str, str] = {}  # of the segments' owners, as the client knows them
+        self._stop_listening: Callable[[], None] | None = None
+        self._looking: asyncio.TimerHandle | None = None
         self.closed = False
 
     async def open(self, request_id: int, create: bool) -> None:
@@ -35,6 +44,18 @@ class DagWatchSession:
             return
         self._send(watch.view, request_id)
         self._watch = watch
+        ownership = self._connection.broker.members.ownership
+        self._stop_listening = ownership.listen(watch.view.topic, self._owners_changed)
+
+    def _owners_changed(self) -> None:
+        """Look soon: when a broker comes or goes, many of them change."""
+        if self._looking is None and not self.closed:
+            self._looking = asyncio.get_running_loop().call_later(_OWNERS_S, self._look)
+
+    def _look(self) -> None:
+        self._looking = None
+        if self._watch is not None and not self.closed and self._owners(self._watch.view) != self._urls:
+            self._send(self._watch.view, None)
 
     def topic_changed(self, view: TopicView) -> None:
         """Push the newest layout."""
@@ -54,6 +75,12 @@ class DagWatchSession:
         watch, self._watch = self._watch, None
         if watch is not None:
             watch.close()
+        stop, self._stop_listening = self._stop_listening, None
+        if stop is not None:
+            stop()
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
         if self._connection.watches.get(self._ident) is self:
             del self._connection.watches[self._ident]
 
@@ -75,13 +102,18 @@ class DagWatchSession:
     def _dag(self, view: TopicView) -> dict[str, Any]:
         broker, stream = self._connection.broker, self._connection.stream
         layout = view.layout
-        names = [view.topic.segment(s.hash_range, s.segment_id) for s in layout.segments.values()]
-        urls = {str(name.segment_id): broker.dial(broker.hosting.segment_url(name), stream) for name in names}
+        self._urls = self._owners(view)
         return {
             "epoch": layout.epoch,
             "keyHash": layout.key_hash,
             "durability": layout.durability,
             "segments": [s.to_json() for s in layout.segments.values()],
-            "segmentBrokers": urls,
+            "segmentBrokers": self._urls,
             "controllerBrokerUrl": broker.dial(view.controller_url, stream),
         }
+
+    def _owners(self, view: TopicView) -> dict[str, str]:
+        """Whom the client should dial for each segment, by its id."""
+        broker, stream = self._connection.broker, self._connection.stream
+        names = [view.topic.segment(s.hash_range, s.segment_id) for s in view.layout.segments.values()]
+        return {str(name.segment_id): broker.dial(broker.hosting.segment_url(name), stream) for name in names}
