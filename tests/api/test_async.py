@@ -271,7 +271,57 @@ async def test_admin(client: engine.AsyncClient):
     with pytest.raises(engine.InvalidArgumentError):
         await admin.create_topic("three", segments=0)
     with pytest.raises(engine.UnsupportedError):
-        await admin.split_segment("two", 0)
+        await admin.set_auto_scale_policy("two", {})
+
+
+async def test_admin_of_segments(client: engine.AsyncClient):
+    admin = client.admin
+    await admin.create_topic("t")
+    await admin.create_subscription("t", "s", initial_position="earliest")
+    assert (await admin.split_segment("t", 0))["epoch"] == 1
+    assert (await admin.merge_segments("t", 2, 1))["epoch"] == 2
+    metadata = await admin.rebucket_segment("t", 3, 7)
+    assert len(metadata["segments"]["4"]["bucketBoundaries"]) == 7
+    assert await admin.get_metadata("t") == metadata
+    whole = "segment://public/default/t/0000-ffff-"
+    await admin.create_segment(f"{whole}4", ["s"])
+    await admin.terminate_segment(f"{whole}0")
+    await admin.delete_segment(f"{whole}0")
+    await admin.delete_segment(f"{whole}0", force=True)
+    assert "0" not in (await admin.get_metadata("t"))["segments"]
+    for refused in (
+        admin.split_segment("t", "4"),  # type: ignore[arg-type]
+        admin.split_segment("t", True),
+        admin.split_segment("t", -1),
+        admin.split_segment("t", 3),
+        admin.merge_segments("t", 4, 4),
+        admin.rebucket_segment("t", 4, 0),
+        admin.rebucket_segment("t", 4, 7),
+        admin.create_segment(f"{whole}4", "s"),
+        admin.create_segment(f"{whole}3"),
+        admin.create_segment("t"),
+        admin.terminate_segment(f"{whole}4"),
+        admin.delete_segment(f"{whole}4", force=True),
+    ):
+        with pytest.raises(engine.InvalidArgumentError):
+            await refused
+    for missing in (
+        admin.split_segment("nothing", 0),
+        admin.create_segment(f"{whole}4", ["nobody"]),
+        admin.terminate_segment(f"{whole}9"),
+    ):
+        with pytest.raises(engine.NotFoundError):
+            await missing
+    assert (await admin.get_metadata("t"))["epoch"] == 4  # of the last one that was not refused
+
+
+async def test_whether_a_topic_exists(client: engine.AsyncClient):
+    assert not await client.topic_exists("t")
+    assert await client.admin.list_topics() == []
+    await client.admin.create_topic("t")
+    assert await client.topic_exists("topic://public/default/t")
+    with pytest.raises(engine.InvalidArgumentError):
+        await client.topic_exists("a/b")
 
 
 async def test_names_with_unusual_characters(client: engine.AsyncClient):

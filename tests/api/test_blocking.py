@@ -138,6 +138,16 @@ def test_admin_and_errors(blocking: engine.Client):
         blocking.admin.get_stats("nothing")
     with pytest.raises(engine.UnsupportedError):
         blocking.transaction()
+    assert blocking.topic_exists("t")
+    assert not blocking.topic_exists("nothing")
+    blocking.admin.split_segment("t", 0)
+    blocking.admin.merge_segments("t", 2, 3)
+    assert blocking.admin.rebucket_segment("t", 4, 5)["epoch"] == 3
+    blocking.admin.create_segment("segment://public/default/t/0000-7fff-5")
+    blocking.admin.terminate_segment("segment://public/default/t/0000-7fff-0")
+    blocking.admin.delete_segment("segment://public/default/t/0000-7fff-0")
+    with pytest.raises(engine.UnsupportedError):
+        blocking.admin.set_auto_scale_policy("t", {})
     with pytest.raises(engine.InvalidArgumentError):
         blocking.producer("a/b")
     producer = blocking.producer("t")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -12,7 +13,9 @@ from typing import Any
 
 import pytest
 from cli_lines import write_lines
+from cli_server import Server
 
+from engine import Client
 from engine.cli.main import COMMANDS
 from engine.errors import TimeoutError as EngineTimeoutError
 
@@ -55,6 +58,67 @@ def test_topics(engine: Run, place: list[str]):
     assert engine("topics", "stats", "t", *place).code == 0
     assert engine("topics", "delete", "t", "--yes", *place).code == 0
     assert json.loads(engine("topics", "list", "--json", *place).out) == []
+
+
+def test_a_topic_changes_its_shape(engine: Run, place: list[str], tmp_path: Path):
+    lines = write_lines(tmp_path / "in", [f"k{n}:{n}" for n in range(100)])
+    engine("produce", "t", "--file", lines, "--key-separator", ":", *place)
+    engine("subscriptions", "create", "t", "s", "--from", "earliest", *place)
+    split = engine("topics", "split", "t", 0, *place)
+    done = "split segment 0 of t: 1 (0000-7fff, 2 buckets) and 2 (8000-ffff, 2 buckets); the layout is at epoch 1\n"
+    assert (split.code, split.out, split.err) == (0, "", done)
+    rebucketed = json.loads(engine("topics", "rebucket", "t", 1, 1, "--json", *place).out)
+    assert rebucketed["segments"]["3"]["parentIds"] == [1]
+    merged = engine("topics", "merge", "t", 3, 2, *place)
+    done = "merged segments 3 and 2 of t: 4 (0000-ffff, 3 buckets); the layout is at epoch 3\n"
+    assert (merged.code, merged.err) == (0, done)
+    tree = engine("topics", "describe", "t", *place).out
+    assert "└── 0  0000-ffff              SEALED  4 buckets  100 messages  backlog s 100\n" in tree
+    assert "    │   └── 3  0000-7fff      SEALED   1 bucket    0 messages\n" in tree
+    assert "    │       └── 4  0000-ffff  ACTIVE  3 buckets    0 messages  merged, also from 2\n" in tree
+    assert "        └── 4  (merged: see above)\n" in tree
+    assert json.loads(engine("topics", "describe", "t", "--json", *place).out)["epoch"] == 3
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("split t 5", "not in the layout"),
+        ("merge t 0 0", "itself"),
+        ("merge t 0 2", "not adjacent"),
+        ("rebucket t 0 2", "has these 2 buckets already"),
+        ("split nothing 0", "nothing"),
+    ],
+)
+def test_a_change_that_cannot_be_is_one_line(engine: Run, place: list[str], command: str, said: str):
+    engine("topics", "create", "t", "--segments", 3, "--entry-buckets", 6, *place)
+    result = engine("topics", *command.split(), *place)
+    assert (result.code, result.out, result.err.count("\n")) == (1, "", 1)
+    assert said in result.err
+    assert json.loads(engine("topics", "describe", "t", "--json", *place).out)["epoch"] == 0
+
+
+def test_numbers_of_a_topic_and_a_subscription(engine: Run, server: Server, tmp_path: Path):
+    place = ["--url", server.url]
+    lines = write_lines(tmp_path / "in", [str(n) for n in range(10)])
+    engine("produce", "t", "--file", lines, "--key", "k", *place)
+    engine("subscriptions", "create", "t", "work", "--from", "earliest", *place)
+    engine("topics", "split", "t", 0, *place)
+    with Client(server.url) as client, client.stream_consumer("t", "work", name="one") as consumer:
+        assert len(consumer.receive_batch(timeout=10.0)) > 0
+        shown = engine("topics", "stats", "t", *place).out
+        assert "2 active, 1 sealed" in shown
+        assert re.search(r"^ *0 +0000-ffff +SEALED +4 +10 ", shown, re.MULTILINE)
+        assert re.search(r"^work +- +ACTIVE +10 ", shown, re.MULTILINE)
+        assert re.search(r"^work +one +yes +0 +\d+ ", shown, re.MULTILINE)
+        alone = engine("subscriptions", "stats", "t", "work", *place).out
+        assert re.search(r"^backlog +10 *$", alone, re.MULTILINE)
+        assert re.search(r"^ +0 +10 *$", alone, re.MULTILINE)
+        facts = json.loads(engine("subscriptions", "stats", "t", "work", "--json", *place).out)
+        assert facts["consumers"]["one"]["segments"] == [0]
+    missing = engine("subscriptions", "stats", "t", "nobody", *place)
+    assert (missing.code, missing.err.count("\n")) == (1, 1)
+    assert "no subscription 'nobody'" in missing.err
 
 
 def test_what_goes_in_comes_out(engine: Run, place: list[str], tmp_path: Path):
@@ -177,6 +241,8 @@ def test_misuse_is_code_2_and_opens_nothing(engine: Run, tmp_path: Path):
     assert engine("subscriptions", "seek", "t", "s", "noon", "--data", data).code == 2
     assert not data.exists()
     assert engine("nonsense").code == 2
+    for wrong in ("split t", "split t one", "split t -1", "merge t 1", "rebucket t 1 0"):
+        assert engine("topics", *wrong.split(), "--data", data).code == 2
 
 
 def test_nobody_answers(engine: Run):
