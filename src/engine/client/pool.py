@@ -40,7 +40,7 @@ class Pool:
         self.ever_connected = False
         self.tasks = Supervisor(f"client of {url}")
         self._connections: dict[str, Connection] = {}
-        self._refused: list[Connection] = []  # aborted, and not gone yet
+        self._aside: list[Connection] = []
         self._attempts: dict[str, asyncio.Future[Connection]] = {}
         self._backoffs: dict[str, Backoff] = {}
 
@@ -82,7 +82,9 @@ class Pool:
             return
         self._backoffs.pop(url, None)
         self.ever_connected = True
-        # The broker may call itself by another name than the one it was reached by: one connection for both.
+        # The broker may call itself by another name than the one it was reached by: one connection for both. One that
+        # was there under its own name is used to its end by those who have it.
+        self._set_aside(self._connections.get(connection.broker_url))
         self._connections[url] = self._connections[connection.broker_url] = connection
         attempt = self._attempts.pop(url)
         if not attempt.done():
@@ -113,9 +115,14 @@ class Pool:
             await made[0].handshake(self.options.token)
         except BaseException:
             made[0].stream.abort()
-            self._refused = [c for c in (*self._refused, made[0]) if c.lost is None]
+            self._set_aside(made[0])
             raise
         return made[0]
+
+    def _set_aside(self, connection: Connection | None) -> None:
+        """It is not given out any more, and may not be gone yet."""
+        if connection is not None:
+            self._aside = [c for c in (*self._aside, connection) if c.lost is None]
 
     def retry_delays(self) -> Backoff:
         """Delays for something that lives on a connection and was refused in a way that may pass."""
@@ -125,8 +132,8 @@ class Pool:
         """Close every connection. Idempotent."""
         self.closed = True
         await self.tasks.close()
-        connections = list(dict.fromkeys((*self._connections.values(), *self._refused)))
-        self._connections, self._refused = {}, []
+        connections = list(dict.fromkeys((*self._connections.values(), *self._aside)))
+        self._connections, self._aside = {}, []
         for connection in connections:
             connection.close()
         ends = [c.ended for c in connections if c.lost is None]

@@ -349,10 +349,11 @@ class TopicSession:
         return segment_id <= max(self.layout.segments)
 
     async def look(self) -> None:
-        """Look the topic up anew and wait for that, a little while. Raises once the topic is gone."""
-        looks = self.looks
+        """Look the topic up anew, and wait for that. Raises TimeoutError; NotFoundError once the topic is gone."""
+        looks, timeout = self.looks, self.pool.options.operation_timeout
         self.look_again()
-        await self._wait(lambda: self.looks != looks, LOOK_S_MAX)
+        if not await self._wait(lambda: self.looks != looks, timeout):
+            raise TimeoutError(f"no broker has told the layout of {self.topic} within {timeout:g} s")
 
     def close(self) -> None:
         """Stop following. Idempotent."""
