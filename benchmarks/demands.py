@@ -132,6 +132,9 @@ BARS = [
     Bar("P12", "resident, an idle topic", "topic bytes", 20e3, at_most=1, unit="B"),
     Bar("P13", f"open {GIB} GiB after a crash", "open large", 2.0, at_most=1, unit="s"),
     Bar("P13", "the same", "open large", "open small", at_most=2, unit="s", name="the same tail alone"),
+    Bar("P14", "split under full load, pause, p99", "split pause p99", 50.0, at_most=1, unit="ms"),
+    Bar("P14", "the same", "split pause p99", "split usual pause p99", unit="ms", name="without a split"),
+    Bar("P14", "rate a second after the split", "split rate after", "split rate before", at_least=0.8, name="before"),
     Bar("–", "metadata, one put at a time", "metadata single", "metadata raw", unit="puts/s", name="SQLite commit"),
     Bar("–", "metadata, 100 at a time", "metadata concurrent", "metadata raw", unit="puts/s", name="SQLite commit"),
 ]

@@ -15,6 +15,7 @@ import bench_batcher
 import bench_dispatch
 import bench_log
 import bench_metadata
+import bench_reshape
 import ceilings
 import crowds
 import embedded_stores
@@ -191,6 +192,18 @@ def metadata(pinned: bool) -> Figures:
     }
 
 
+def reshape(pinned: bool) -> Figures:
+    """P14: milliseconds without an acknowledgement, and rates."""
+    with server(cpu=_pin(pinned)) as broker:
+        splits = bench_reshape.splits_of(broker.url)
+    return {
+        "split pause p99": percentile([s.pause for s in splits], 0.99) * 1e3,
+        "split usual pause p99": percentile([s.usual_pause for s in splits], 0.99) * 1e3,
+        "split rate before": statistics.median(s.rate_before for s in splits),
+        "split rate after": statistics.median(s.rate_after for s in splits),
+    }
+
+
 GROUPS: dict[str, Callable[[bool], Figures]] = {
     "native": native,
     "log": log,
@@ -199,4 +212,5 @@ GROUPS: dict[str, Callable[[bool], Figures]] = {
     "size": size,
     "open": opening,
     "metadata": metadata,
+    "reshape": reshape,
 }

@@ -1,0 +1,46 @@
+"""P14: a split under full load, on a real server. Asked for: a pause below 50 ms, and the rate back within a second."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from bench_serve import with_client
+from processes import server
+from reshapes import Split, split_under_load
+from support import percentile, rows, sized
+
+SPLITS = sized(20, 1)
+
+
+def splits_of(url: str, count: int = SPLITS) -> list[Split]:
+    """So many, each of a topic of its own."""
+    sample = rows(sized(100_000, 300), 100)
+
+    async def use(client: Any) -> list[Split]:
+        return [await split_under_load(client, sample) for _ in range(count)]
+
+    found: list[Split] = with_client(url, use)
+    return found
+
+
+class SplitUnderLoad:
+    """P14: one producer at full speed into one segment, which is split."""
+
+    timeout = 900
+
+    def setup(self) -> None:
+        """Measure once for all."""
+        with server() as broker:
+            self.splits = splits_of(broker.url)
+
+    def track_pause_p99_ms(self) -> float:
+        """The longest time without an acknowledgement, of the worst splits."""
+        return percentile([split.pause for split in self.splits], 0.99) * 1e3
+
+    def track_rate_after_ratio(self) -> float:
+        """The rate from one second after the split on, over the one before it."""
+        return statistics.median(split.rate_after / split.rate_before for split in self.splits)
+
+    track_pause_p99_ms.unit = "ms"  # type: ignore[attr-defined]
+    track_rate_after_ratio.unit = "ratio"  # type: ignore[attr-defined]

@@ -1,0 +1,103 @@
+"""A split of a segment that is under full load: how long publishing pauses, and how soon the rate is back (P14)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
+from itertools import cycle, pairwise
+from typing import Any
+
+from pace import Ticker
+from support import TINY, Rows
+from workloads import ROOM_EVERY, new_topic
+
+LOOKS = 1000  # a second, at how much is acknowledged
+BEFORE_S, AFTER_S = (0.05, 0.1) if TINY else (1.0, 2.0)  # the second half of what comes after counts as "within 1 s"
+
+Progress = list[tuple[float, int]]  # when; how many messages were acknowledged by then
+
+
+@dataclass(frozen=True)
+class Split:
+    """One split. Rates are messages per second, before it and from one second after it on; the pause is in seconds."""
+
+    pause: float  # the longest time without any acknowledgement
+    usual_pause: float  # the same before the split
+    rate_before: float
+    rate_after: float
+    seconds: float  # until the split was confirmed
+
+
+async def split_under_load(client: Any, sample: Rows) -> Split:
+    """Split the only segment of a new topic while one producer sends all it can; raises what a send raises."""
+    async with new_topic(client) as topic, await client.producer(topic) as producer:
+        progress: Progress = []
+        async with _background(_publish(producer, sample)), _background(_look(producer, progress)):
+            await asyncio.sleep(2 * BEFORE_S)
+            began = time.monotonic()
+            await client.admin.split_segment(topic, 0)
+            took = time.monotonic() - began
+            await asyncio.sleep(AFTER_S)
+        await producer.flush()
+    before = [look for look in progress if began - BEFORE_S <= look[0] <= began]
+    after = [look for look in progress if began <= look[0] <= began + AFTER_S]
+    late = [look for look in after if look[0] >= began + AFTER_S / 2]
+    return Split(longest_pause(after), longest_pause(before), rate(before), rate(late), took)
+
+
+@contextlib.asynccontextmanager
+async def _background(work: Any) -> AsyncIterator[None]:
+    """Beside the block, ended with it. What it raises is raised at the end of the block."""
+    task = asyncio.ensure_future(work)
+    try:
+        yield
+        if task.done():
+            task.result()
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def _publish(producer: Any, sample: Rows) -> None:
+    """All it can, until cancelled."""
+    send = producer.send_nowait
+    for i, (key, value) in enumerate(cycle(sample)):
+        send(value, key=key)
+        if not i % ROOM_EVERY:
+            await producer.writable()
+            await asyncio.sleep(0)
+
+
+async def _look(producer: Any, progress: Progress) -> None:
+    """Write down how far it is, until cancelled."""
+    ticker = Ticker(LOOKS)
+    try:
+        while True:
+            await ticker.wait()
+            progress.append((time.monotonic(), producer.statistics().messages_acknowledged))
+    finally:
+        ticker.close()
+
+
+def longest_pause(progress: Progress) -> float:
+    """Seconds between two looks that saw something new."""
+    moved = [looked for looked, _ in _steps(progress)]
+    return max((later - earlier for earlier, later in pairwise(moved)), default=0.0)
+
+
+def _steps(progress: Progress) -> Iterable[tuple[float, int]]:
+    last = None
+    for look in progress:
+        if look[1] != last:
+            yield look
+        last = look[1]
+
+
+def rate(progress: Progress) -> float:
+    """Messages per second, from the first look to the last."""
+    (start, first), (end, last) = progress[0], progress[-1]
+    return (last - first) / max(end - start, 1e-9)
