@@ -105,7 +105,9 @@ class ReshapedTopic:
         if inside.width < 2:
             return []
         middle = (inside.start + inside.end) // 2
-        self._succeed([parent], [HashRange(inside.start, middle), HashRange(middle + 1, inside.end)], parent.bucket_ends)
+        self._succeed(
+            [parent], [HashRange(inside.start, middle), HashRange(middle + 1, inside.end)], parent.bucket_ends
+        )
         return [parent]
 
     def merge(self, at: int) -> list[Piece]:

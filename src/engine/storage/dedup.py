@@ -16,7 +16,7 @@ from typing import NamedTuple
 from engine._native.log import Claim
 from engine.errors import CorruptionError, InvalidArgumentError
 from engine.model.hashrange import HashRange
-from engine.storage.dedup_grid import Grid, Rectangle
+from engine.storage.dedup_grid import Area, Grid, Rectangle
 from engine.storage.dedup_lanes import RECENT, UNKNOWN_OFFSET, GridLane, Lane, Seen
 
 LANES_MAX = 16_384  # of one segment; the lanes that were silent longest are forgotten first
@@ -45,13 +45,16 @@ class Known(NamedTuple):
 class Dedup:
     """The lanes of one segment. Loop thread only."""
 
-    __slots__ = ("_grid", "_inherited", "_lanes", "_segment")
+    __slots__ = ("_found", "_grid", "_inherited", "_lanes", "_place", "_segment")
 
     def __init__(self, segment: HashRange, bucket_ends: Sequence[int]) -> None:
         self._segment = segment
         self._grid = Grid(segment, bucket_ends)
         self._lanes: dict[Key, Lane] = {}
         self._inherited: dict[int, list[Known]] = {}
+        # The entry that find() found to be new, and its place: it is recorded next.
+        self._found: Claim | None = None
+        self._place: tuple[int, Area | None] = (0, None)
 
     def fresh(self) -> Dedup:
         """One for the same segment that knows no producer of its own yet, only what parents knew."""
@@ -84,11 +87,13 @@ class Dedup:
             if claim.producer_id not in self._inherited:
                 return None
             lane = self._lane((claim.producer_id, claim.kind, bucket))
-        level = lane.last if self._grid.plain else lane.level(self._grid.area_of(claim, bucket))
+        area = None if self._grid.plain else self._grid.area_of(claim, bucket)
+        level = lane.level(area)
         if first <= level:
             self._check_whole(claim, level)
             return lane.offset_of(first, last)
         lane.admit(first, last)
+        self._found, self._place = claim, (bucket, area)
         return None
 
     def _check_range(self, claim: Claim) -> None:
@@ -110,7 +115,11 @@ class Dedup:
 
     def record(self, claim: Claim, offset: int, durable: int) -> None:
         """The entry was appended at `offset`."""
-        bucket = self.bucket_of(claim)
+        if claim is self._found:
+            bucket, area = self._place
+        else:
+            bucket = self.bucket_of(claim)
+            area = None if self._grid.plain else self._grid.area_of(claim, bucket)
         key = (claim.producer_id, claim.kind, bucket)
         lanes = self._lanes
         lane = lanes.get(key)
@@ -118,7 +127,6 @@ class Dedup:
             lane = self._lane(key)
         elif len(lanes) > LANES_MAX // 2:
             lanes[key] = lanes.pop(key)
-        area = None if self._grid.plain else self._grid.area_of(claim, bucket)
         lane.push((claim.first_sequence, claim.last_sequence, offset), durable, area)
 
     def replay(self, claims: Iterable[Claim], offset: int) -> None:
@@ -243,7 +251,7 @@ class Dedup:
         if grid is self._grid:
             return
         kept = [(key[0], known) for key, lane in self._lanes.items() for known in self._known(key, lane, None)]
-        self._grid, self._lanes = grid, {}
+        self._grid, self._lanes, self._found = grid, {}, None
         for producer_id, known in kept:
             for bucket, area in grid.areas(known.where):
                 self._lane((producer_id, known.kind, bucket)).lift(area, known.seen)

@@ -92,9 +92,8 @@ class GridLane(Lane):
     def level(self, area: Area | None) -> int:
         """See the base."""
         assert area is not None
-        top, bottom, left, right = area
-        levels, width = self.levels, self.width
-        return min(min(levels[row * width + left : row * width + right]) for row in range(top, bottom))
+        levels = self.levels
+        return min([min(levels[start:stop]) for start, stop in self._stretches(area)])
 
     def push(self, seen: Seen, durable: int, area: Area | None) -> None:
         """See the base."""
@@ -133,7 +132,16 @@ class GridLane(Lane):
         return levels
 
     def _raise(self, levels: list[int], area: Area, level: int) -> None:
+        for start, stop in self._stretches(area):
+            if max(levels[start:stop]) <= level:
+                levels[start:stop] = [level] * (stop - start)
+            else:
+                levels[start:stop] = [max(before, level) for before in levels[start:stop]]
+
+    def _stretches(self, area: Area) -> list[tuple[int, int]]:
+        """The area in indexes of the levels."""
         top, bottom, left, right = area
-        for row in range(top, bottom):
-            for i in range(row * self.width + left, row * self.width + right):
-                levels[i] = max(levels[i], level)
+        width = self.width
+        if right - left == width:
+            return [(top * width, bottom * width)]
+        return [(row * width + left, row * width + right) for row in range(top, bottom)]
