@@ -284,14 +284,20 @@ async def check_resend(segment: Segment, history: History, found: dict[int, byte
     assert found.items() <= everything.items(), "D4: appends changed what was there"
 
 
-def run_child(scenario: str, root: str, pipe: int, seed: int) -> None:
-    """Run a scenario in this process, reporting through a pipe."""
-    random.seed(seed)
+def reporter(pipe: int) -> Report:
+    """Reports through a pipe."""
 
     def report(*line: Any) -> None:
         text = json.dumps(line).encode()
         os.write(pipe, struct.pack("<I", len(text)) + text)
 
+    return report
+
+
+def run_child(scenario: str, root: str, pipe: int, seed: int) -> None:
+    """Run a scenario in this process, reporting through a pipe."""
+    random.seed(seed)
+    report = reporter(pipe)
     try:
         asyncio.run(SCENARIOS[scenario](root, report, ThreadWorkers(2)))
     except (StorageError, UnknownOutcomeError) as e:

@@ -1,7 +1,7 @@
 """Runs under the shim: forks a child per case, lets the shim strike, and checks what the child left behind.
 
 usage: driver.py shim.so directory < cases, one JSON object per line: {"scenario", "n", "action", "error", "kinds"}.
-One JSON object per case comes out: {"case", "struck", "problem"}.
+One JSON object per case comes out: {"case", "struck", "problem", "outcome"}.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import sys
 import traceback
 from typing import Any
 
-from crash_scenarios import History, check, check_cursors, run_child
+import reshape_scenarios
+from crash_scenarios import History, check, check_cursors, reporter, run_child
 
 
 def run_case(shim: ctypes.CDLL, root: str, case: dict[str, Any]) -> tuple[bool, History]:
@@ -29,8 +30,7 @@ def run_case(shim: ctypes.CDLL, root: str, case: dict[str, Any]) -> tuple[bool, 
         status = 3
         try:
             os.close(reader)
-            shim.shim_arm(case["n"], case["action"], case.get("error", 0), case.get("kinds", 7))
-            run_child(case["scenario"], root, writer, 0)
+            act(shim, root, case, writer)
             status = 2 if shim.shim_count() >= case["n"] else 0
         except BaseException:
             traceback.print_exc()
@@ -43,6 +43,28 @@ def run_case(shim: ctypes.CDLL, root: str, case: dict[str, Any]) -> tuple[bool, 
     if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 3:
         raise AssertionError("the scenario raised; see stderr")
     return not (os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0), History(_lines(data))
+
+
+def act(shim: ctypes.CDLL, root: str, case: dict[str, Any], writer: int) -> None:
+    """Run the scenario in this process; the shim counts from its start, or from where it says so itself."""
+
+    def arm() -> None:
+        shim.shim_arm(case["n"], case["action"], case.get("error", 0), case.get("kinds", 7))
+
+    reshape = reshape_scenarios.SCENARIOS.get(case["scenario"])
+    if reshape is not None:
+        asyncio.run(reshape(root, reporter(writer), arm))
+    else:
+        arm()
+        run_child(case["scenario"], root, writer, 0)
+
+
+async def check_case(root: str, scenario: str, history: History) -> str | None:
+    """Raise AssertionError when what the child left behind is not right; which of the right outcomes it is."""
+    if scenario in reshape_scenarios.SCENARIOS:
+        return await reshape_scenarios.check(root, scenario, history)
+    await (check_cursors if scenario == "cursor" else check)(root, history)
+    return None
 
 
 def _lines(data: bytes) -> list[list[Any]]:
@@ -59,13 +81,13 @@ def main() -> None:
     shim = ctypes.CDLL(sys.argv[1])
     for line in sys.stdin:
         case = json.loads(line)
-        struck, problem = False, None
+        struck, problem, outcome = False, None, None
         try:
             struck, history = run_case(shim, sys.argv[2], case)
-            asyncio.run((check_cursors if case["scenario"] == "cursor" else check)(sys.argv[2], history))
+            outcome = asyncio.run(check_case(sys.argv[2], case["scenario"], history))
         except Exception as e:
             problem = "".join(traceback.format_exception(e))
-        print(json.dumps({"case": case, "struck": struck, "problem": problem}), flush=True)
+        print(json.dumps({"case": case, "struck": struck, "problem": problem, "outcome": outcome}), flush=True)
 
 
 main()
