@@ -382,3 +382,80 @@ async def test_a_subscription_without_a_cursor_in_the_parent_has_one_in_its_chil
     await bench.change(service)
     await bench.check()
     await service.close()
+
+
+@virtual
+async def test_stats_tell_the_whole_dag_with_its_backlogs_and_consumers() -> None:
+    bench = Bench("split")
+    service = await bench.start()
+    bench.host.backlogs |= {(0, "sub"): 7, (0, "other"): 2, (1, "sub"): 1}
+    layout = (await bench.change(service)).layout
+    stats = await service.get_stats("orders")
+    assert (stats["epoch"], stats["segmentCount"], stats["activeSegmentCount"], stats["sealedSegmentCount"]) == (
+        1,
+        4,
+        3,
+        1,
+    )
+    assert stats["pendingChange"] is None
+    parent, child = stats["segments"]["0"], stats["segments"]["2"]
+    assert (parent["state"], parent["parentIds"], parent["childIds"]) == ("SEALED", [], [2, 3])
+    assert (child["state"], child["parentIds"], child["childIds"]) == ("ACTIVE", [0], [])
+    assert parent["sealedAtMs"] == child["createdAtMs"] == layout.segment(2).created_at_ms
+    assert child["sealedAtMs"] is None
+    assert child["hashRange"] == {"start": 0, "end": 16383}
+    assert [stats["segments"][i]["bucketCount"] for i in "0123"] == [2, 2, 1, 1]
+    assert parent["backlog"] == {"other": 2, "sub": 7}
+    assert child["backlog"] == {"other": 0, "sub": 0}
+    sub = stats["subscriptions"]["sub"]
+    assert (sub["backlog"], sub["segmentBacklog"]["0"]) == (8, 7)
+    assert sub["consumers"]["one"]["segments"] == [0, 1]  # the children wait for their parent
+    bench.host.failures["inherit"] = StorageError("no")
+    with pytest.raises(StorageError):
+        await service.split_segment("orders", 1)
+    assert (await service.get_stats("orders"))["pendingChange"] == "split"
+    bench.host.failures.clear()
+    await service.close()
+
+
+@virtual
+async def test_semantics_38_seeking_over_the_dag_gates_anew_and_skipping_needs_no_detour() -> None:
+    bench = Bench("split")
+    service = await bench.start()
+    host = bench.host
+    await bench.change(service)
+    await settle()
+    assert ids(bench.channel.pushed[-1]) == [2, 3, 1]
+    count = len(bench.channel.pushed)
+    await service.clear_backlog("orders", "sub")
+    await settle()
+    assert len(bench.channel.pushed) == count
+    assert {i: cursors["sub"] for i, cursors in host.cursors.items()} == dict.fromkeys(range(4), InitialPosition.LATEST)
+    host.backlogs[0, "sub"] = 9
+    await service.seek_subscription("orders", "sub", "earliest")
+    await settle()
+    assert ids(bench.channel.pushed[-1]) == [0, 1]
+    host.acknowledge_all(0, "sub")
+    await settle()
+    assert ids(bench.channel.pushed[-1]) == [2, 3, 1]
+    await service.close()
+
+
+@virtual
+async def test_semantics_10_checkpoint_groups_get_parents_and_children_of_a_new_layout() -> None:
+    brokers = Brokers()
+    service = await brokers.start("a")
+    await service.create_topic("orders", segments=2)
+    channels = [Channel(), Channel()]
+    for name, channel in zip(("x", "y"), channels, strict=True):
+        await subscribe(service, name, channel, kind="checkpoint")
+    await service.split_segment("orders", 0)
+    await service.merge_segments("orders", 3, 1)
+    await settle()
+    shares = [ids(channel.pushed[-1]) for channel in channels]
+    assert sorted(shares[0] + shares[1]) == [0, 1, 2, 3, 4]  # no segment is shared (SEMANTICS 29)
+    assert shares[1] == [3, 1, 4] or shares[1] == [3, 4, 1]
+    await service.prune_segment("orders", 0)
+    await settle()
+    assert sorted(ids(channels[0].pushed[-1])) == [2]
+    await service.close()

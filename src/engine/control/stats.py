@@ -44,6 +44,7 @@ async def topic_stats(
     return {
         "topic": str(topic),
         "epoch": layout.epoch,
+        "pendingChange": None if layout.change is None else layout.change.kind,
         "segmentCount": len(segments),
         "activeSegmentCount": len(layout.active),
         "sealedSegmentCount": len(segments) - len(layout.active),
@@ -65,11 +66,16 @@ def _segment(info: SegmentInfo, now: SegmentStatistics) -> dict[str, Any]:
     return {
         "state": str(info.state),
         "hashRange": {"start": info.hash_range.start, "end": info.hash_range.end},
+        "parentIds": list(info.parent_ids),
+        "childIds": list(info.child_ids),
+        "createdAtMs": info.created_at_ms,
+        "sealedAtMs": info.sealed_at_ms,  # null while it is active
         "firstOffset": now.first_offset,
         "nextOffset": now.next_offset,
         "storageSize": now.size_bytes,
         "producerCount": now.producers,
         "bucketCount": info.bucket_count,
+        "backlog": {name: part.backlog for name, part in sorted(now.subscriptions.items())},
         "msgRateIn": now.msg_rate_in,
         "bytesRateIn": now.bytes_rate_in,
         "msgRateOut": _total(u.msg_rate_out for u in now.subscriptions.values()),
