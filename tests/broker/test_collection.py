@@ -10,7 +10,7 @@ from peer import Peer, leader_term, make_entries
 from engine.broker.collection import Rule
 from engine.broker.orphans import Orphans
 from engine.control.ports import SegmentSpec
-from engine.errors import NotFoundError
+from engine.errors import NotFoundError, NotOwnerError
 from engine.metadata import keys
 from engine.model.hashrange import HashRange
 from engine.model.names import SegmentName, TopicName
@@ -194,6 +194,48 @@ async def test_a_seek_between_the_look_and_the_pruning_saves_the_segment(start_b
         sealed = broker._retention._sealed
         assert await sealed.collect(ORDERS, Rule(0, None, ("s",))) == 0
         assert await ids(broker) == [0, 1, 2]
+
+
+async def test_what_another_broker_owns_is_left_to_it(start_broker, monkeypatch):
+    async with start_broker(retention_time=0.0) as broker:
+        peer = await Peer.connect(broker)
+        first = await split_topic(broker, peer)
+        await drain(peer, first)
+        await broker.service.split_segment("orders", 1)
+        for hosted in broker.hosting:
+            await broker.hosting.unload(hosted)
+        opened = broker.hosting.open
+
+        async def refuse_the_first(spec, *, create):
+            if spec.name.segment_id == 0:
+                raise NotOwnerError("it is elsewhere")
+            return await opened(spec, create=create)
+
+        monkeypatch.setattr(broker.hosting, "open", refuse_the_first)
+        await broker._retention.look()
+        assert await ids(broker) == [0, 1, 2, 3, 4], "1 waits for its parent"
+        monkeypatch.undo()
+        await broker._retention._collect(ORDERS)
+        assert await ids(broker) == [2, 3, 4]
+
+
+async def test_the_leader_is_asked_wherever_it_is(start_broker, monkeypatch):
+    async with start_broker(retention_time=0.0) as broker:
+        peer = await Peer.connect(broker)
+        await drain(peer, await split_topic(broker, peer))
+        asked = []
+
+        async def not_here(topic, segment_id):
+            raise NotOwnerError("another broker leads")
+
+        async def forward(topic, method, arguments):
+            asked.append((topic, method, arguments))
+            return False
+
+        monkeypatch.setattr(broker.service, "prune_segment", not_here)
+        monkeypatch.setattr(broker.admin, "_forward", forward)
+        await broker._retention.look()
+        assert asked == [(ORDERS, "prune_segment", {"segment_id": 0})]
 
 
 # -- orphans -------------------------------------------------------------------------------------------------------

@@ -96,6 +96,10 @@ class AdminService:
         """An active segment with another number of entry buckets; the new metadata. Raises NotFoundError (topic)."""
         return dict(await self._led("rebucket_segment", topic, segment_id=segment_id, buckets=buckets))
 
+    async def prune_segment(self, topic: str | TopicName, segment_id: int) -> bool:
+        """A sealed segment that retention lets go leaves the topic; False: not now. Raises NotFoundError (topic)."""
+        return bool(await self._led("prune_segment", topic, segment_id=segment_id))
+
     # -- single segments: for repairs, and guarded by the layout ---------------------------------------------------
 
     async def create_segment(self, segment: str, subscriptions: Sequence[str] = ()) -> None:

@@ -6,7 +6,14 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from engine.control.ports import SegmentEnd, SegmentHost, SegmentSpec, SegmentStatistics, SubscriptionStatistics
+from engine.control.ports import (
+    ConsumerStatistics,
+    SegmentEnd,
+    SegmentHost,
+    SegmentSpec,
+    SegmentStatistics,
+    SubscriptionStatistics,
+)
 from engine.errors import InvalidArgumentError
 from engine.model.names import SegmentName
 from engine.model.subscriptions import InitialPosition
@@ -59,8 +66,13 @@ async def _statistics(host: SegmentHost, spec: SegmentSpec, args: Args) -> dict[
 
 def unpack_statistics(value: Args) -> SegmentStatistics:
     """What statistics() answered."""
-    subscriptions = {name: SubscriptionStatistics(**fields) for name, fields in value["subscriptions"].items()}
+    subscriptions = {name: _subscription(fields) for name, fields in value["subscriptions"].items()}
     return SegmentStatistics(**{**value, "subscriptions": subscriptions})
+
+
+def _subscription(fields: Args) -> SubscriptionStatistics:
+    members = tuple(ConsumerStatistics(**member) for member in fields["members"])
+    return SubscriptionStatistics(**{**fields, "members": members})
 
 
 # By name: the method on the owner's host, with the call's arguments, and its result as plain values.

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from engine.broker.segment_host import SegmentHosting
 from engine.clock import Clock
 from engine.control.ports import segment_spec
 from engine.control.service import ScalableTopicService
+from engine.errors import NotOwnerError
 from engine.model.layout import SegmentLayout
 from engine.model.names import TopicName
 from engine.model.segment import SegmentInfo
 
 log = logging.getLogger(__name__)
+
+Prune = Callable[[TopicName, int], Awaitable[bool]]  # service.prune_segment, wherever the topic's leader is
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +33,15 @@ class SealedSegments:
     """A sealed segment goes, after its parents, when every subscription has drained it and its retention has passed.
 
     Its retention has passed when it was sealed, and its last message published, longer ago than `retention_ms`; or
-    when `retention_bytes` keeps nothing. Loop thread only.
+    when `retention_bytes` keeps nothing. Its owner sees that; the topic's leader, who is asked to `prune` it, looks at
+    the backlogs once more. Loop thread only.
     """
 
-    def __init__(self, service: ScalableTopicService, hosting: SegmentHosting, clock: Clock) -> None:
+    def __init__(self, service: ScalableTopicService, hosting: SegmentHosting, clock: Clock, prune: Prune) -> None:
         self._service = service
         self._hosting = hosting
         self._clock = clock
+        self._prune = prune
 
     async def collect(self, topic: TopicName, rule: Rule) -> int:
         """How many went. Raises NotFoundError, NotOwnerError, and what storage raises."""
@@ -44,7 +50,7 @@ class SealedSegments:
         for segment_id in sorted(layout.segments):  # parents have smaller ids than their children
             info = layout.segments[segment_id]
             if not info.active and gone.issuperset(info.parent_ids) and await self._may_go(topic, layout, info, rule):
-                if not await self._service.prune_segment(topic, segment_id):
+                if not await self._prune(topic, segment_id):
                     break  # the layout is another one by now
                 log.info("%s: sealed segment %d is drained and past its retention: gone", topic, segment_id)
                 gone.add(segment_id)
@@ -56,7 +62,10 @@ class SealedSegments:
             return False
         spec = segment_spec(topic, layout, info)
         mine = self._hosting.get(spec.name)
-        hosted = mine or await self._hosting.open_existing(spec)
+        try:
+            hosted = mine or await self._hosting.open_existing(spec)
+        except NotOwnerError:
+            return False  # its owner looks
         if hosted is None:
             return True  # its store is gone already
         newest_ms = hosted.segment.statistics().last_publish_ms

@@ -47,7 +47,8 @@ class BrokerConfig:
     """Sizes are bytes, times seconds. Raises InvalidConfigurationError naming the key.
 
     `retention_time` and `retention_size` keep acknowledged messages: a file goes when it is fully acknowledged and
-    older than the one, or beyond the other (per segment). None: no limit of that kind.
+    older than the one, or beyond the other (per segment). None: no limit of that kind. A sealed segment goes as a whole
+    when it is fully acknowledged and was sealed longer ago than `retention_time`, at once if `retention_size` is 0.
     """
 
     service_url: str | None = None  # what clients are told to dial; None: the address they came in on

@@ -22,6 +22,7 @@ class LeaderAdmin:
             "split_segment",
             "merge_segments",
             "rebucket_segment",
+            "prune_segment",
             "create_segment",
             "terminate_segment",
             "delete_segment",
@@ -61,6 +62,10 @@ class LeaderAdmin:
     async def rebucket_segment(self, topic: TopicName, segment_id: int, buckets: int) -> dict[str, Any]:
         """The new metadata."""
         return (await self._service.rebucket_segment(topic, segment_id, buckets)).layout.to_metadata()
+
+    async def prune_segment(self, topic: TopicName, segment_id: int) -> bool:
+        """Whether it went."""
+        return await self._service.prune_segment(topic, segment_id)
 
     async def create_segment(self, topic: TopicName, segment: str, subscriptions: list[str]) -> None:
         """The store and the cursors of an active segment."""

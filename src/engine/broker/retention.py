@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from engine.broker.collection import Rule, SealedSegments
+from engine.broker.collection import Prune, Rule, SealedSegments
 from engine.broker.config import BrokerConfig
 from engine.broker.orphans import Orphans
 from engine.broker.segment_host import SegmentHosting
@@ -29,13 +29,13 @@ class RetentionLoop:
     """
 
     def __init__(
-        self, service: ScalableTopicService, hosting: SegmentHosting, config: BrokerConfig, clock: Clock
+        self, service: ScalableTopicService, hosting: SegmentHosting, config: BrokerConfig, clock: Clock, prune: Prune
     ) -> None:
         self._service = service
         self._hosting = hosting
         self._config = config
         self._clock = clock
-        self._sealed = SealedSegments(service, hosting, clock)
+        self._sealed = SealedSegments(service, hosting, clock, prune)
         self._orphans = Orphans(service, hosting)
         self._looks = 0
         self._rules: dict[TopicName, Rule] = {}  # during one look; reading a topic's layout is work for large ones
@@ -74,7 +74,7 @@ class RetentionLoop:
         try:
             return await self._sealed.collect(topic, await self._rule(topic))
         except (NotFoundError, NotOwnerError):
-            return 0  # deleted meanwhile; or another broker leads or owns it, and looks itself
+            return 0  # deleted meanwhile; or there is no leader for now
         except EngineError as e:
             log.warning("retention of the sealed segments of %s: %s", topic, e)
             return 0

@@ -157,7 +157,7 @@ class Broker:
         )
         await members.start()
         await self.service.start()
-        self._retention = RetentionLoop(self.service, self.hosting, self.config, self.clock)
+        self._retention = RetentionLoop(self.service, self.hosting, self.config, self.clock, self.admin.prune_segment)
         self.tasks.spawn(self._retention.run(), "retention")
         if self.config.segment_idle_time is not None:
             self.tasks.spawn(IdleLoop(self.hosting, self.config.segment_idle_time).run(), "idle segments")
