@@ -1,4 +1,4 @@
-"""Producers over a real engine while their topic is split, merged and rebucketed: nothing is lost, doubled or reordered."""
+"""Producers over a real engine while their topic is reshaped: nothing is lost, doubled or reordered."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ async def test_24_connections_are_lost_while_a_topic_is_reshaped(tmp_path: Path,
 
 async def test_24_a_restart_between_the_loss_and_the_retry(tmp_path: Path):
     """What a merged segment knew of a producer, of both its parents, is there after a crash of the broker."""
-    async with cutting(tmp_path) as (served, client, connector):
+    async with cutting(tmp_path) as (served, client, _):
         await served.admin.create_topic("t", segments=2)
         producer = await client.producer("t", name="p")
         await asyncio.gather(*(producer.send(b"v", key=key) for key in KEYS))
@@ -197,6 +197,24 @@ async def test_25_exclusive_access_survives_a_split(client: engine.AsyncClient):
     await producer.close()
     again = await client.producer("t", access_mode="exclusive")
     await again.send(b"v")
+
+
+async def test_25_who_waits_for_exclusive_access_waits_through_a_split(client: engine.AsyncClient):
+    await client.admin.create_topic("t", segments=1)
+    holder = await client.producer("t", access_mode="exclusive")
+    await holder.send(b"v")
+    waiting = asyncio.ensure_future(client.producer("t", access_mode="wait_for_exclusive"))
+    await asyncio.sleep(0.05)
+    await client.admin.split_segment("t", 0)
+    for key in KEYS:
+        await holder.send(b"v", key=key)
+    await asyncio.sleep(0.5)
+    assert not waiting.done()
+    await holder.send(b"v", key="a")
+    await holder.send(b"v", key="b")
+    await holder.close()
+    heir = await asyncio.wait_for(waiting, 10)
+    assert {(await heir.send(b"v", key=key)).segment_id for key in KEYS} == {1, 2}
 
 
 async def test_24_a_named_producer_continues_behind_what_parents_knew(client: engine.AsyncClient):

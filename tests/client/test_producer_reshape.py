@@ -382,7 +382,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("patience")
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 1 << 32))
 def test_23_24_whatever_happens_everything_is_written_once_and_in_order(seed: int):
     run_virtual(drive(seed, 60))

@@ -112,6 +112,62 @@ async def test_24_children_inherit_through_split_and_merge(tmp_path: Path) -> No
     merged.release()
 
 
+@pytest.mark.parametrize("how", ["stays", "crash", "close", "roll"])
+async def test_24_what_two_parents_left_meets_in_one_bucket(tmp_path: Path, how: str) -> None:
+    """Neither parent knew the producer; sequences rise only in each of 2 x 2 cells."""
+    store = make_store(tmp_path, file_size_max=4096)
+    parents = [
+        await store.create(name(0, 0x0000, 0x7FFF), bucket_ends=(0x7FFF, 0xFFFF)),
+        await store.create(name(1, 0x8000, 0xFFFF), bucket_ends=(0x7FFF, 0xFFFF)),
+    ]
+    merged = await store.create(name(2), bucket_ends=(0xFFFF,))
+    await merged.inherit([parent.dedup_snapshot() for parent in parents])
+    cells = [(hash_, bucket) for hash_ in (0x1000, 0x9000) for bucket in (0x1000, 0x9000)]
+    images = [keyed(10 * n + i, bucket, hash_, last=90 + i + 10 * n) for n in range(0, 90, 10) for i, (hash_, bucket)
+              in enumerate(cells)]  # fmt: skip
+    images = sorted(images, key=lambda image: images.index(image) % 4)  # one cell after the other
+    for i, image in enumerate(images):
+        assert await offset_of(merged, image) == (2 * i, False)
+    if how == "roll":
+        for sequence in range(5000, 5040):
+            await merged.append(keyed(sequence, 0x1000, 0x1000))
+    end = merged.next_offset
+    if how != "stays":
+        merged = await reopened(tmp_path, store, merged, crash=how != "close")
+    for image in images:
+        assert (await offset_of(merged, image))[1]
+    assert merged.next_offset == end
+    assert await offset_of(merged, keyed(2000, 0x9000, 0x9000)) == (end, False)
+    merged.release()
+    for parent in parents:
+        parent.release()
+
+
+async def reopened(tmp_path: Path, store, segment, *, crash: bool):  # type: ignore[no-untyped-def]
+    if crash:
+        segment.release()
+    else:
+        await store.close()
+    return await make_store(tmp_path).open(segment.name, bucket_ends=(0xFFFF,))
+
+
+def test_24_what_is_bequeathed_does_not_grow_with_the_generations() -> None:
+    """A topic that splits and merges and rebuckets for ever bequeaths no more than its shapes have cells."""
+    whole, halves = HashRange.whole(), HashRange.divide(2)
+    known, sizes = b"", []
+    for sequence in range(0, 400, 10):
+        merged = Dedup(whole, QUARTERS)
+        merged.load(known, from_parent=True)
+        merged.record(claim(sequence, sequence + 4, 0), sequence, sequence)
+        children = [Dedup(half, (0x7FFF, 0xFFFF)) for half in halves]
+        for child in children:
+            child.load(merged.bequest(), from_parent=True)
+        children[0].record(claim(sequence + 5, sequence + 9, 0), sequence, sequence)
+        known = b"".join(child.bequest() for child in children)
+        sizes.append(len(known))
+    assert max(sizes[5:]) == min(sizes[5:])
+
+
 def claim(first: int, last: int, bucket: int) -> Claim:
     """An entry's claim."""
     return Claim(0, 136, last - first + 1, 1, bucket, bucket, 0, 0, 77, first, last)
