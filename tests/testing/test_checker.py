@@ -188,6 +188,36 @@ def test_c2_a_message_that_a_drained_subscription_never_got_is_flagged():
     assert rules_of(history) == {"C2"}
 
 
+def reader(history, first, second):
+    """Two lives of a checkpoint consumer that is read to the end; the second goes on from the end of the first."""
+    one = history.invoke("r", "attach", subscription="r", kind="reader", resumes=-1)
+    for i in first:
+        deliver(history, "r", one.number, i)
+    resumes = history.record("r", "checkpoint", attachment=one.number)
+    other = history.invoke("r", "attach", subscription="r", kind="reader", resumes=resumes)
+    deliver(history, "r", one.number, 6)  # behind the checkpoint: not the second life's
+    for i in second:
+        deliver(history, "r", other.number, i)
+    history.record("r", "drained", subscription="r")
+    return {(violation.rule, violation.text.split()[-1]) for violation in check(history.events)}
+
+
+def test_c3_what_follows_a_checkpoint_passes():
+    assert reader(good(), range(3), range(3, 7)) == set()
+
+
+def test_c3_a_message_that_comes_again_after_a_checkpoint_is_flagged():
+    assert ("C3", "twice") in reader(good(), range(3), range(2, 7))
+
+
+def test_c3_a_message_that_is_left_out_after_a_checkpoint_is_flagged():
+    assert reader(good(), range(3), range(4, 7)) >= {("C3", "v3")}
+
+
+def test_c3_an_order_across_a_checkpoint_is_flagged():
+    assert ("C3", "v2") in reader(good(), [1, 2, 3], [0, 4, 5, 6])
+
+
 def test_g1_a_hole_in_the_ring_is_flagged():
     history = good()
     events(history, "layout")[1]["segments"][2]["start"] = 0x8001

@@ -5,14 +5,11 @@ Each rule is a function of the evidence; the names are those of the invariants i
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
-Fact = dict[str, Any]
-Place = tuple[str, int, int]  # topic, segment, offset
+from engine.testing.evidence import Evidence, Fact, Place, Send, gather, place_of
 
 RING_END = 0xFFFF
 _VIOLATIONS_SHOWN = 20
@@ -30,150 +27,7 @@ class Violation:
         return f"{self.rule} at event {self.event}: {self.text}"
 
 
-@dataclass(slots=True)
-class Send:
-    """One produce: how it ended, and where it said it is."""
-
-    value: str
-    key: str | None
-    client: str
-    invoked: int
-    topic: str
-    outcome: str = "info"  # what was never answered is unknown
-    segment: int = -1
-    offset: int = -1
-    ended: int = -1
-
-
-@dataclass(slots=True)
-class Attachment:
-    """One consumer's life on a subscription."""
-
-    subscription: str
-    kind: str
-    topic: str
-    client: str
-    invoked: int
-
-
-@dataclass(slots=True)
-class Evidence:
-    """A history, sorted by what it says."""
-
-    sends: dict[str, Send] = field(default_factory=dict)
-    attachments: dict[int, Attachment] = field(default_factory=dict)
-    deliveries: list[Fact] = field(default_factory=list)
-    finals: dict[Any, list[Fact]] = field(default_factory=lambda: defaultdict(list))
-    # Per subscription, in order: (event, segment -> position) of cumulative acks.
-    acks_issued: dict[str, list[tuple[int, dict[int, int]]]] = field(default_factory=lambda: defaultdict(list))
-    acks_confirmed: dict[str, list[tuple[int, dict[int, int]]]] = field(default_factory=lambda: defaultdict(list))
-    # (subscription, segment, offset) -> event of the confirmation of an individual ack.
-    ones_confirmed: dict[tuple[str, int, int], int] = field(default_factory=dict)
-    drained: dict[str, int] = field(default_factory=dict)
-    layouts: list[Fact] = field(default_factory=list)
-    healed: int | None = None
-    # Calls since everything was healed that did not end well (or not at all): call -> its last event.
-    stalled: dict[int, Fact] = field(default_factory=dict)
-
-
 Rule = Callable[[Evidence], Iterator[Violation]]
-
-
-def gather(events: list[Fact]) -> Evidence:
-    """Sort a history."""
-    evidence = Evidence()
-    calls: dict[Any, Fact] = {}
-    for event in events:
-        if event["phase"] == "invoke":
-            calls[event["call"]] = event
-        _gather_progress(evidence, event)
-        _GATHERERS.get(event["what"], _gather_nothing)(evidence, event, calls.get(event.get("call"), event))
-    return evidence
-
-
-def _gather_nothing(evidence: Evidence, event: Fact, call: Fact) -> None:
-    """Events for people."""
-
-
-def _gather_progress(evidence: Evidence, event: Fact) -> None:
-    if event["what"] == "healed":
-        evidence.healed = event["n"]
-    if evidence.healed is None or "call" not in event:
-        return
-    if event["phase"] == "invoke" or (event["phase"] != "ok" and event["call"] in evidence.stalled):
-        evidence.stalled[event["call"]] = event
-    else:
-        evidence.stalled.pop(event["call"], None)
-
-
-def _gather_send(evidence: Evidence, event: Fact, call: Fact) -> None:
-    if event["phase"] == "invoke":
-        topic = event.get("topic", "")
-        evidence.sends[event["value"]] = Send(event["value"], event["key"], event["client"], event["n"], topic)
-        return
-    send = evidence.sends[call["value"]]
-    send.outcome, send.ended = event["phase"], event["n"]
-    send.segment, send.offset = event.get("segment", -1), event.get("offset", -1)
-
-
-def _gather_attach(evidence: Evidence, event: Fact, call: Fact) -> None:
-    if event["phase"] == "invoke":
-        topic = event.get("topic", "")
-        found = Attachment(event["subscription"], event["kind"], topic, event["client"], event["n"])
-        evidence.attachments[event["call"]] = found
-
-
-def _gather_deliver(evidence: Evidence, event: Fact, call: Fact) -> None:
-    evidence.deliveries.append(event)
-
-
-def _gather_reading(evidence: Evidence, event: Fact, call: Fact) -> None:
-    evidence.finals.setdefault(event["reading"], [])  # also one that shows nothing is a reading
-
-
-def _gather_final(evidence: Evidence, event: Fact, call: Fact) -> None:
-    evidence.finals[event["reading"]].append(event)
-
-
-def _gather_ack(evidence: Evidence, event: Fact, call: Fact) -> None:
-    said: dict[str, int] = event["positions"] if "positions" in event else call["positions"]
-    positions = {int(segment): position for segment, position in said.items()}
-    if event["phase"] == "invoke":
-        evidence.acks_issued[call["subscription"]].append((event["n"], positions))
-    elif event["phase"] == "ok":
-        evidence.acks_confirmed[call["subscription"]].append((event["n"], positions))
-
-
-def _gather_ack_one(evidence: Evidence, event: Fact, call: Fact) -> None:
-    if event["phase"] == "ok":
-        place = (call["subscription"], call["segment"], call["offset"])
-        evidence.ones_confirmed.setdefault(place, event["n"])
-
-
-def _gather_drained(evidence: Evidence, event: Fact, call: Fact) -> None:
-    evidence.drained[event["subscription"]] = event["n"]
-
-
-def _gather_layout(evidence: Evidence, event: Fact, call: Fact) -> None:
-    evidence.layouts.append(event)
-
-
-_GATHERERS: dict[str, Callable[[Evidence, Fact, Fact], None]] = {
-    "send": _gather_send,
-    "attach": _gather_attach,
-    "deliver": _gather_deliver,
-    "reading": _gather_reading,
-    "final": _gather_final,
-    "ack": _gather_ack,
-    "ack_one": _gather_ack_one,
-    "drained": _gather_drained,
-    "layout": _gather_layout,
-}
-
-
-def place_of(event: Fact) -> Place:
-    """Where a delivered or read message is."""
-    return event.get("topic", ""), event["segment"], event["offset"]
 
 
 def lost(evidence: Evidence) -> Iterator[Violation]:
@@ -279,7 +133,7 @@ def delivery_order(evidence: Evidence) -> Iterator[Violation]:
 
     Whoever starts on a segment, or starts again, starts at or before the furthest acknowledgement issued.
     """
-    last: dict[tuple[Any, int], int] = {}
+    last: dict[tuple[int, int], int] = {}
     for event in evidence.deliveries:
         attachment = evidence.attachments[event["attachment"]]
         if attachment.kind != "stream":
@@ -298,7 +152,7 @@ def delivery_order(evidence: Evidence) -> Iterator[Violation]:
 
 def ack_regression(evidence: Evidence) -> Iterator[Violation]:
     """C1: who attaches after a cumulative ack was confirmed is not given what it covers."""
-    covered: dict[tuple[Any, int], int] = {}
+    covered: dict[tuple[int, int], int] = {}
     for event in evidence.deliveries:
         attachment = evidence.attachments[event["attachment"]]
         segment, offset, name = event["segment"], event["offset"], attachment.subscription
@@ -330,6 +184,48 @@ def never_delivered(evidence: Evidence) -> Iterator[Violation]:
             for event in events:
                 if event["value"] not in given and event.get("topic", "") in topics:
                     yield Violation("C2", f"{subscription} was never given {event['value']}", drained)
+
+
+def _chains(evidence: Evidence) -> Iterator[tuple[int, list[Fact]]]:
+    """Each life of a checkpoint consumer, with all that it and those before it were given up to its checkpoint."""
+    chains: dict[int, list[Fact]] = {}
+    for number, attachment in evidence.attachments.items():
+        if attachment.kind == "reader":
+            before = evidence.checkpoints.get(attachment.resumes)
+            kept = [] if before is None else [e for e in chains[before["attachment"]] if e["n"] < before["n"]]
+            chains[number] = kept + [e for e in evidence.deliveries if e["attachment"] == number]
+    yield from chains.items()
+
+
+def checkpoints(evidence: Evidence) -> Iterator[Violation]:
+    """C3: from a checkpoint on comes what follows it, in each key's order, and nothing of what was before it."""
+    for number, events in _chains(evidence):
+        name = evidence.attachments[number].client
+        places: set[Place] = set()
+        last: dict[tuple[str, str], Send] = {}
+        for event in events:
+            if place_of(event) in places:
+                yield Violation("C3", f"{name} was given {event['value']} twice", event["n"])
+            places.add(place_of(event))
+            send = evidence.sends.get(event["value"])
+            if send is None or send.key is None:
+                continue
+            before = last.get((send.client, send.key))
+            if before is not None and before.invoked > send.invoked:
+                yield Violation("C3", f"{name} was given {send.value} behind {before.value}", event["n"])
+            last[send.client, send.key] = send
+
+
+def complete_checkpoints(evidence: Evidence) -> Iterator[Violation]:
+    """C3: who has read to the end was given everything, by its last life and those that it goes on from."""
+    final = next(iter(evidence.finals.values()), [])
+    ends = {evidence.attachments[number].subscription: (number, events) for number, events in _chains(evidence)}
+    for subscription, (number, events) in ends.items():
+        given = {place_of(event) for event in events}
+        topic = evidence.attachments[number].topic
+        for event in final if subscription in evidence.drained else []:
+            if event.get("topic", "") == topic and place_of(event) not in given:
+                yield Violation("C3", f"{subscription} was never given {event['value']}", event["n"])
 
 
 def tiling(evidence: Evidence) -> Iterator[Violation]:
@@ -378,6 +274,8 @@ RULES: tuple[Rule, ...] = (
     ack_regression,
     redelivered_after_ack,
     never_delivered,
+    checkpoints,
+    complete_checkpoints,
     tiling,
     segment_life,
     progress,

@@ -7,9 +7,11 @@ unique in a history, and name their client, counter and key.
     what        phase and fields
     send        invoke: value, key, topic      ok: segment, offset (-1: unknown)
     attach      invoke: subscription, kind ("stream", "queue", "reader"), topic     ok
+                of a reader also: resumes (n of the checkpoint it starts from; -1: earliest)
     deliver     ok: attachment (call of the attach), value, key, segment, offset, shared
     ack         invoke: subscription, positions {segment: first offset not acknowledged}     ok: those that count
     ack_one     invoke: subscription, segment, offset     ok
+    checkpoint  ok: attachment (of a reader: what it was given before this event is behind it)
     drained     ok: subscription; it was read to the end, nothing is left
     reading     ok: reading; a final reading begins
     final       ok: reading, value, key, segment, offset; of one whole reading from earliest, in order
@@ -48,13 +50,14 @@ class History:
         self._out = out
         self._calls = 0
 
-    def record(self, client: str, what: str, phase: str = "ok", **fields: Any) -> None:
-        """Write one event."""
+    def record(self, client: str, what: str, phase: str = "ok", **fields: Any) -> int:
+        """Write one event; its place."""
         event = {"n": len(self.events), "time": round(self._now(), 6), "client": client, "what": what, "phase": phase}
         event.update(fields)
         self.events.append(event)
         if self._out is not None:
             self._out(json.dumps(event) + "\n")
+        return len(self.events) - 1
 
     def invoke(self, client: str, what: str, **fields: Any) -> Call:
         """Write the start of a call."""

@@ -27,7 +27,10 @@ def key_text(key: bytes | None) -> str | None:
 class Sender:
     """One producer's life: sends under a few keys, many at a time."""
 
-    def __init__(self, history: History, client: AsyncClient, name: str, topic: str, rng: random.Random) -> None:
+    def __init__(
+        self, history: History, client: AsyncClient, name: str, topic: str, rng: random.Random, keys: int = 4
+    ) -> None:
+        """`keys`: how many of its own it sends under, beside none."""
         self.name = name
         self.pause_s_max = 0.2
         self.size_max = 300
@@ -35,7 +38,7 @@ class Sender:
         self._client = client
         self._topic = topic
         self._rng = rng
-        self._keys = [None, *(f"{name}-key{i}" for i in range(4))]
+        self._keys = [None, *(f"{name}-key{i}" for i in range(keys))]
         self._sent = 0
         self._stopped = False
 
@@ -124,7 +127,7 @@ class Reader:
     async def _live(self, seconds: float, drain: bool) -> None:
         client = self._connect()
         attach = self._history.invoke(
-            self.name, "attach", subscription=self.subscription, kind=self.kind, topic=self._topic
+            self.name, "attach", subscription=self.subscription, kind=self.kind, topic=self._topic, **self._origin()
         )
         try:
             consumer = await self._attach(client)
@@ -151,7 +154,7 @@ class Reader:
             for message in batch:
                 self._write_delivery(attach, message)
             if len(batch) and (drain or self._rng.random() < self.ack_rate):
-                await self._acknowledge(consumer, batch)
+                await self._acknowledge(consumer, attach, batch)
 
     def _write_delivery(self, attach: Call, message: Any) -> None:
         self._history.record(
@@ -165,10 +168,14 @@ class Reader:
             offset=message.offset,
         )
 
+    def _origin(self) -> dict[str, Any]:
+        """What else is said of an attach."""
+        return {}
+
     async def _attach(self, client: AsyncClient) -> Any:
         raise NotImplementedError
 
-    async def _acknowledge(self, consumer: Any, batch: Any) -> None:
+    async def _acknowledge(self, consumer: Any, attach: Call, batch: Any) -> None:
         raise NotImplementedError
 
 
@@ -180,7 +187,7 @@ class StreamReader(Reader):
     async def _attach(self, client: AsyncClient) -> Any:
         return await client.stream_consumer(self._topic, self.subscription, name=self.name, initial_position="earliest")
 
-    async def _acknowledge(self, consumer: Any, batch: Any) -> None:
+    async def _acknowledge(self, consumer: Any, attach: Call, batch: Any) -> None:
         positions = {str(segment): position for segment, position in batch.positions.items()}
         call = self._history.invoke(self.name, "ack", subscription=self.subscription, positions=positions)
         try:
@@ -199,7 +206,7 @@ class QueueReader(Reader):
     async def _attach(self, client: AsyncClient) -> Any:
         return await client.queue_consumer(self._topic, self.subscription, name=self.name, initial_position="earliest")
 
-    async def _acknowledge(self, consumer: Any, batch: Any) -> None:
+    async def _acknowledge(self, consumer: Any, attach: Call, batch: Any) -> None:
         kept: list[Any] = []
         returned: list[Any] = []
         for message in batch:
@@ -218,6 +225,24 @@ class QueueReader(Reader):
             call.info(repr(e))
         else:
             call.ok()
+
+
+class CheckpointReader(Reader):
+    """Keeps its own positions: each life goes on from a checkpoint of the one before."""
+
+    kind = "reader"
+    _start = Checkpoint.earliest()
+    _resumes = -1
+
+    def _origin(self) -> dict[str, Any]:
+        return {"resumes": self._resumes}
+
+    async def _attach(self, client: AsyncClient) -> Any:
+        return await client.checkpoint_consumer(self._topic, start=self._start)
+
+    async def _acknowledge(self, consumer: Any, attach: Call, batch: Any) -> None:
+        self._start = Checkpoint.from_bytes((await consumer.checkpoint()).to_bytes())
+        self._resumes = self._history.record(self.name, "checkpoint", attachment=attach.number)
 
 
 class Shaper:
