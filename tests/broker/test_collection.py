@@ -281,6 +281,17 @@ async def test_42_stores_that_nobody_names_are_swept_at_the_start(start_broker):
         assert len(await peer.messages(reader, 5)) == 5
 
 
+async def test_a_topic_whose_record_cannot_be_read_keeps_what_it_has(broker, connect):
+    peer = await connect()
+    await split_topic(broker, peer)
+    await make_store(broker, orphan("gone", 4))
+    record = await broker._own_metadata.get(keys.topic(ORDERS))
+    await broker._own_metadata.put(keys.topic(ORDERS), b"{}", indexes={"topics": "public/default/orders"})
+    assert await sweep(broker) == 1, "the others are looked at all the same"
+    assert len((await broker.hosting.on_disk())[ORDERS]) == 3
+    await broker._own_metadata.put(keys.topic(ORDERS), record.value, indexes={"topics": "public/default/orders"})
+
+
 async def test_42_while_a_change_is_pending_nothing_of_the_topic_is_swept(broker, connect, monkeypatch):
     peer = await connect()
     segment = await peer.segment("orders")

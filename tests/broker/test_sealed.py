@@ -260,6 +260,29 @@ async def test_16_exclusive_consumers_attach_to_sealed_segments_before_and_after
         await peer.ack(consumer, position=5)
 
 
+async def test_everybody_hears_of_the_end_also_when_whoever_asked_for_it_has_gone(broker, connect):
+    peer = await connect()
+    segment = await published(peer, 3)
+    producer = await peer.producer(segment)
+    queue, alone = await peer.consumer(segment, "queue", "q"), await peer.consumer(segment, "exclusive", "s")
+    await peer.messages(queue, 3)
+    await peer.messages(alone, 3)
+    await peer.ack(queue, ranges=[[0, 2]])
+    (hosted,) = broker.hosting
+    drained = asyncio.Event()
+    broker.hosting.watch_drained(hosted.spec, "q", drained.set)
+    await round_trip(peer, segment)
+    asking = asyncio.ensure_future(seal(broker))
+    while not hosted.segment.sealing:  # noqa: ASYNC110 - nothing tells
+        await asyncio.sleep(0)
+    asking.cancel()
+    await peer.take(Command.CLOSE_PRODUCER, producer_id=producer, code=SEALED)
+    await peer.take(Command.REACHED_END, consumer_id=queue, end=3)
+    await peer.take(Command.REACHED_END, consumer_id=alone, end=3)
+    async with asyncio.timeout(20):
+        await drained.wait()
+
+
 # -- at the same time ----------------------------------------------------------------------------------------------
 
 

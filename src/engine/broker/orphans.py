@@ -31,11 +31,16 @@ class Orphans:
         topics = set(await self._service.every_topic())
         deleted = 0
         for topic, names in stores.items():
-            if topic in topics and _is_untouched(names):
-                continue
-            for name in await self._suspects(topic, names):
-                deleted += await self._remove_safely(name)
+            if not (topic in topics and _is_untouched(names)):
+                deleted += await self._look_at(topic, names)
         return deleted
+
+    async def _look_at(self, topic: TopicName, names: Sequence[SegmentName]) -> int:
+        try:
+            return sum([await self._remove_safely(name) for name in await self._suspects(topic, names)])
+        except EngineError as e:
+            log.warning("which stores of %s are in use is not known: %s", topic, e)
+            return 0
 
     async def _suspects(self, topic: TopicName, names: Sequence[SegmentName]) -> list[SegmentName]:
         try:

@@ -62,8 +62,7 @@ class SegmentHosting(OpenSegments):
         await self._leaders.confirm(spec.name.topic, term)
         hosted = await self.open(spec, create=not spec.sealed)
         self._leaders.check(spec.name.topic, term)
-        end = await hosted.segment.seal(hosted.term)
-        hosted.ended()
+        end = await hosted.seal()
         return SegmentEnd(end, hosted.segment.dedup_snapshot())
 
     async def inherit(self, spec: SegmentSpec, producers: Sequence[bytes], *, term: int) -> None:

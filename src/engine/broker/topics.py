@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from engine.aio.bag import Bag
+from engine.aio.turns import Turns
 from engine.broker.consumers import Consumer, LoneReader, Range, SegmentReader
 from engine.broker.dispatcher import QueueConsumer, QueueDispatcher
 from engine.broker.producers import Producer
@@ -214,8 +215,8 @@ class HostedSubscription:
 class HostedSegment:
     """One open segment. Loop thread only."""
 
-    __slots__ = ("_vacancy", "closed", "idle_since", "incoming", "name", "producers", "readers", "segment", "spec",
-                 "subscriptions", "term")  # fmt: skip
+    __slots__ = ("_turns", "_vacancy", "closed", "idle_since", "incoming", "name", "producers", "readers", "segment",
+                 "spec", "subscriptions", "term")  # fmt: skip
 
     def __init__(self, spec: SegmentSpec, segment: Segment, term: int) -> None:
         self.spec = spec
@@ -228,6 +229,7 @@ class HostedSegment:
         self.readers: Bag[SegmentReader] = Bag()
         self.closed = False  # unloaded; nobody may attach any more
         self.idle_since: float | None = None  # the loop's time since when nobody was seen here
+        self._turns = Turns()
         self._vacancy: list[asyncio.Future[None]] = []  # those who wait for a producer to leave, first come first
 
     # -- producers -------------------------------------------------------------------------------------------------
@@ -263,8 +265,20 @@ class HostedSegment:
         if self.segment.sealed:
             raise SegmentSealedError(f"{self.name} is sealed at {self.segment.next_offset}")
 
-    def ended(self) -> None:
-        """It was sealed: producers are told, and consumers that have everything."""
+    async def seal(self) -> int:
+        """Take no more appends, for ever; the end. Everybody concerned is told, also when the caller has gone.
+
+        Raises what Segment.seal raises.
+        """
+        return await self._turns.take(self._seal)
+
+    async def _seal(self) -> int:
+        end = await self.segment.seal(self.term)
+        self._tell_end()
+        return end
+
+    def _tell_end(self) -> None:
+        """Producers are told, and consumers that have everything."""
         self.close_producers(SegmentSealedError(f"{self.name} is sealed at {self.segment.next_offset}"))
         for subscription in self.subscriptions.values():
             subscription.look()
