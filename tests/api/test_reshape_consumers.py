@@ -111,6 +111,24 @@ async def test_what_another_consumer_has_now_is_fenced(client: engine.AsyncClien
             await a.acknowledge_cumulative(kept)
 
 
+async def test_after_a_seek_everything_comes_again_parents_first(one: engine.AsyncClient):
+    """SEMANTICS 7, 11, 38: acknowledging one of it acknowledges no more than what came before."""
+    async with await one.stream_consumer("t", "s") as consumer, await one.producer("t") as producer:
+        for counter in range(2):
+            await asyncio.gather(*(producer.send(b"%d:%d" % (k, counter), key=b"%d" % k) for k in range(KEYS)))
+            if not counter:
+                await one.admin.split_segment("t", 0)
+        for _ in range(2):
+            values: list[bytes] = []
+            while len(values) < 2 * KEYS:
+                batch = await consumer.receive_batch(10, timeout=10)
+                values += batch.values
+                await consumer.acknowledge_cumulative(batch)
+            assert_in_order(values)
+            assert await consumer.receive(timeout=0.05) is None
+            await one.admin.seek_subscription("t", "s", "earliest")
+
+
 async def test_an_idle_consumer_gets_its_share_at_the_split(one: engine.AsyncClient):
     """SEMANTICS 15."""
     async with (

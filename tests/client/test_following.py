@@ -253,6 +253,26 @@ async def test_only_what_was_delivered_since_it_came_holds_a_segment_that_leaves
             await broker.until(lambda share=share: sorted(consumer.attachments) == share)
 
 
+async def test_what_comes_again_after_a_seek_is_not_covered_by_the_first_of_it():
+    """SEMANTICS 11: a position vector is of what was delivered, and nothing of the other segment was, since."""
+    broker = FakeBroker(segments=2)
+    for segment in range(2):
+        broker.publish(segment, [b"a", b"b"])
+    async with broker.client() as client, await client.stream_consumer("t", "s") as consumer:
+        await take(consumer, 3)
+        await consumer.acknowledge_cumulative(await consumer.receive())  # type: ignore[arg-type]
+        assert broker.cursors == {0: 2, 1: 2}
+        broker.cursors = {0: 0, 1: 0}
+        for segment in range(2):
+            broker.last.end_consumers(segment, NotOwnerError("it was moved"))
+        await broker.until(lambda: consumer._queue.messages == 4)
+        first = await consumer.receive()
+        assert first is not None
+        await consumer.acknowledge_cumulative(first)
+        assert sorted(broker.cursors.values()) == [0, 1]
+        await take(consumer, 3)
+
+
 async def test_a_sealed_segment_that_retention_took_is_skipped(consumer, broker: FakeBroker):
     """SEMANTICS 28: also when the news of its end have not come yet."""
     await broker.until(lambda: consumer.attachments[0].connected)

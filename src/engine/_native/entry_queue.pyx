@@ -256,6 +256,17 @@ cdef class EntryQueue:
         self.credit.pop(segment_id, None)
         return before - self.messages
 
+    def rewind(self, uint64_t segment_id, uint64_t offset):
+        """From now on, positions say that one segment was delivered up to `offset` and no further."""
+        with self.lock:
+            self.busy = True
+            try:
+                self.settle()
+                self.current = None
+                self.delivered[segment_id] = offset
+            finally:
+                self.busy = False
+
     def forget(self, uint64_t segment_id, ranges):
         """Pop, unread, what waits of one segment in these inclusive offset ranges: it was acknowledged before it was
         read. Returns how many messages.

@@ -78,7 +78,8 @@ class Attachment:
     `confirmed`: the broker's durable cursor, as far as it has told (SEMANTICS 12: never more than that). `end`: where
     a sealed segment ends, None before. `arrived`: behind everything that ever came; `again_upto`: what arrives below it
     may have been delivered before the attachment was lost. `pushed`: how many messages were queued and not dropped
-    again. `looks`: those of the session when the segment was first said to be missing.
+    again. `rewound`: the cursor was moved back since it was attached before. `looks`: those of the session when the
+    segment was first said to be missing.
     """
 
     def __init__(self, owner: AttachmentOwner, segment_id: int, name: str, mode: str, start: int | None = None) -> None:
@@ -92,6 +93,7 @@ class Attachment:
         self.arrived = 0
         self.again_upto = 0
         self.pushed = 0
+        self.rewound = False
         self.looks: int | None = None
         self.draining = False  # delivers no more; acknowledgements still go through
         self.closed = False
@@ -238,6 +240,7 @@ class Attachment:
             connection.detach(consumer_id)
             raise NotOwnerError(f"{self.name}: the attachment ended as it began")
         self._connection, self._consumer_id, self._url, self.looks = connection, consumer_id, url, None
+        self.rewound = answer["position"] < self.confirmed
         self.position = self.expected = self.confirmed = answer["position"]
         self._attached_again.set()
         if not self._owed:

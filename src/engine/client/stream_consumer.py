@@ -95,6 +95,13 @@ class AsyncStreamConsumer(Receiver):
         await attachment.close()
         self._begin_wanted()  # it may have come back, or changed its mode
 
+    def attached(self, attachment: Attachment) -> None:
+        """Where a cursor was moved back, what comes again was not delivered yet: no position vector covers it."""
+        before = self._confirmed_there.pop(attachment.segment_id, 0)
+        if attachment.rewound or attachment.position < before:
+            self._queue.rewind(attachment.segment_id, attachment.position)
+        super().attached(attachment)
+
     def detached(self, attachment: Attachment) -> None:
         """A segment on its way out is not attached again."""
         super().detached(attachment)
