@@ -72,7 +72,7 @@ class Draining:
     async def _ask(self, segment_id: int, spec: SegmentSpec, seeks: int) -> None:
         try:
             backlog = await self._host.backlog(spec, self._subscription)
-        except EngineError as e:
+        except Exception as e:  # the watch finds out
             log.info("%s: its backlog is not known for now: %s", spec.name, e)
             return
         if not backlog and seeks == self._seeks and segment_id in self._open:

@@ -37,7 +37,10 @@ class Reshape:
     def of(cls, change: PendingChange) -> Reshape:
         """Undo pending(). Raises CorruptionError naming the field."""
         fields = Fields(f"pending {change.kind}", dict(change.details))
-        return cls(change.kind, fields.numbers("parents"), children_of(change))
+        children = children_of(change)
+        if not children:
+            fields.wrong("children", "is missing or empty")
+        return cls(change.kind, fields.numbers("parents"), children)
 
     def same_as(self, other: Reshape) -> bool:
         """Whether both do the same to the same segments, whatever ids the children get."""
