@@ -15,6 +15,7 @@ With `simulate(seed, scenario, shared=True)` all brokers mount one disk and hold
     client = cluster.client("c1")               # connects to any broker that can be reached
     cluster.brokers["b1"].isolate()             # from the metadata store and the other brokers: a zombie in the making
     cluster.brokers["b1"].rejoin()
+    cluster.brokers["b1"].suspend()             # SIGSTOP, resume() is SIGCONT: a zombie that does not know of it
 """
 
 from __future__ import annotations
@@ -118,6 +119,16 @@ class SimBroker:
         """What it had not synced is gone as well, but for a random part."""
         self.disk.crash(self.name)
         await self._end()
+
+    def suspend(self) -> None:
+        """SIGSTOP: nothing of the process runs, until resume(). What it had begun to write or send arrives."""
+        if self.process is not None:
+            self.process.suspend()
+
+    def resume(self) -> None:
+        """SIGCONT: it goes on as if no time had passed."""
+        if self.process is not None:
+            self.process.resume()
 
     def isolate(self) -> None:
         """Cut it off from the metadata store and the other brokers, not from clients, until rejoin()."""

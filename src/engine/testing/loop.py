@@ -10,9 +10,10 @@ import asyncio
 import selectors
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Executor, Future
+from contextvars import Context, copy_context
 from typing import Any, TypeVar
 
-from engine.testing.process import adopting
+from engine.testing.process import adopting, owner_of
 
 T = TypeVar("T")
 
@@ -80,6 +81,20 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.set_task_factory(adopting)
         self.set_exception_handler(lambda _, context: self.problems.append(context))
 
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        """As asyncio's; what belongs to a suspended process is held."""
+        context = copy_context() if context is None else context
+        return super().call_soon(_gated(callback, context), *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """As asyncio's; what belongs to a suspended process is held."""
+        context = copy_context() if context is None else context
+        return super().call_at(when, _gated(callback, context), *args, context=context)
+
     def time(self) -> float:
         """Virtual seconds since the loop was made."""
         return self._now
@@ -115,6 +130,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self._deadline = float("inf")
             _cancel_all(self)
             self.close()
+
+
+def _gated(callback: Callable[..., object], context: Context) -> Callable[..., object]:
+    owner = owner_of(context)
+    return callback if owner is None else owner.gate(callback, context)
 
 
 def run_virtual(main: Coroutine[Any, Any, T], time_limit: float = 3600.0) -> T:

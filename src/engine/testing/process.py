@@ -22,6 +22,8 @@ class Process:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.suspended = False
+        self._held: list[tuple[Callable[..., object], tuple[Any, ...], Context]] = []  # what is due meanwhile
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._context = copy_context()
         self._context.run(_OWNER.set, self)
@@ -35,6 +37,28 @@ class Process:
         task = asyncio.get_running_loop().create_task(work(), context=self._context.copy())
         return await task
 
+    def suspend(self) -> None:
+        """SIGSTOP: nothing of it runs until resume(), while time goes on for everybody else."""
+        self.suspended = True
+
+    def resume(self) -> None:
+        """SIGCONT: what was due meanwhile runs now, in the order in which it was due. Idempotent."""
+        self.suspended = False
+        held, self._held = self._held, []
+        for callback, arguments, context in held:
+            asyncio.get_running_loop().call_soon(callback, *arguments, context=context)
+
+    def gate(self, callback: Callable[..., object], context: Context) -> Callable[..., object]:
+        """The callback, held while the process is suspended."""
+
+        def gated(*arguments: Any) -> None:
+            if self.suspended:
+                self._held.append((callback, arguments, context))
+            else:
+                callback(*arguments)
+
+        return gated
+
     def adopt(self, task: asyncio.Task[Any]) -> None:
         """Remember a task until it ends."""
         self._tasks[task] = None
@@ -43,6 +67,7 @@ class Process:
     async def kill(self) -> list[str]:
         """End all tasks and timers; the names of tasks that would not end."""
         loop = asyncio.get_running_loop()
+        self.resume()
         for _ in range(_UNWINDING_TURNS):
             for task in list(self._tasks):
                 task.cancel()
