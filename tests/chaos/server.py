@@ -26,6 +26,7 @@ class Server:
         self.log = data.with_name("server.log")
         self.port = free_port()
         self.url = f"engine://127.0.0.1:{self.port}"
+        self._admin_port = free_port()
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
@@ -33,7 +34,7 @@ class Server:
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "engine", "serve", "--data", str(self.data), "--log-level", "warning"),
-                *("--listen", f"127.0.0.1:{self.port}", "--admin", "127.0.0.1:0"),
+                *("--listen", f"127.0.0.1:{self.port}", "--admin", f"127.0.0.1:{self._admin_port}"),
                 stderr=log,
             )
         async with asyncio.timeout(START_S_MAX):
