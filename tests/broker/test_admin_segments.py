@@ -194,6 +194,7 @@ CALLS = {
     "rebucket_segment": ("orders", 0, 2),
     "create_segment": (f"segment://public/default/orders/{WHOLE}", ["s"]),
     "terminate_segment": (f"segment://public/default/orders/{WHOLE}",),
+    "prune_segment": ("orders", 0),
     "delete_segment": (f"segment://public/default/orders/{WHOLE}",),
     "create_subscription": ("orders", "s"),
     "delete_subscription": ("orders", "s"),

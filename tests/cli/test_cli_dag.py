@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.cli.dag import backlog_text, print_layout, segment_backlogs, walk
+from engine.cli.topics import change_text
 
 WHOLE = (0, 0xFFFF)
 
@@ -59,6 +60,14 @@ def test_a_merged_segment_stands_under_one_parent_and_is_named_under_the_other(c
         "    └── 2  8000-ffff          SEALED  1 bucket",
         "        └── 3  (merged: see above)",
     ]
+
+
+def test_a_deep_tree_has_one_line_for_each(capfd: pytest.CaptureFixture[str]):
+    chain = layout((0, WHOLE, []), *((i, WHOLE, [i - 1]) for i in range(1, 300)))
+    lines = drawn(capfd, chain).splitlines()
+    assert [line.split()[1] for line in lines[1:]] == [str(i) for i in range(300)]
+    assert len({line.index("1 bucket") for line in lines[1:]}) == 1
+    assert len(lines[-1]) < 300 * 4 + 60
 
 
 def test_what_is_in_the_segments(capfd: pytest.CaptureFixture[str]):
@@ -110,3 +119,15 @@ def test_every_segment_is_drawn_in_full_once_under_a_parent_of_it(steps: list[in
         assert not path or path[-1] in segments[i]["parentIds"]
         path.append(i)
     assert sum(1 for _ in lines) == sum(max(1, len(s["parentIds"])) for s in segments.values())
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"kind": "delete", "phase": "records"}, "delete, phase 'records'"),
+        ({"kind": "split", "phase": "children", "details": {"parents": [2]}}, "split of 2, phase 'children'"),
+        ({"kind": "merge", "phase": "undo", "details": {"parents": [1, 2]}}, "merge of 1 and 2, phase 'undo'"),
+    ],
+)
+def test_a_change_that_is_under_way(change: dict[str, Any], text: str):
+    assert change_text(change) == text

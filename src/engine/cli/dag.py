@@ -12,13 +12,14 @@ from engine.cli import output
 
 GUIDE_WIDTH = 4  # of what rich draws before a label, for each level
 BACKLOGS_SHOWN = 3
+LINE_WIDTH_MAX = 65_536  # a topic that has often changed is deep
 
 Segments = Mapping[int, dict[str, Any]]
 
 
 def print_layout(title: str, metadata: Mapping[str, Any], stats: Mapping[str, Any] | None = None) -> None:
-    """The tree on the standard output; with `stats`, how much is in each segment."""
-    output.console().print(layout_tree(title, metadata, stats or {}))
+    """The tree on the standard output; with `stats`, how much is in each segment. Lines are as long as they are."""
+    output.console(width=LINE_WIDTH_MAX).print(layout_tree(title, metadata, stats or {}))
 
 
 def layout_tree(title: str, metadata: Mapping[str, Any], stats: Mapping[str, Any]) -> Tree:

@@ -14,9 +14,11 @@ from rich.table import Table
 PLAIN_WIDTH = 200  # where nobody's terminal says otherwise: nothing is cut
 
 
-def console(*, stderr: bool = False) -> Console:
-    """A console as wide as the terminal, or as a wide page where the output is piped or kept."""
-    found = Console(stderr=stderr, highlight=False)
+def console(*, stderr: bool = False, width: int | None = None) -> Console:
+    """A console as wide as the terminal, or as a wide page where the output is piped or kept; or `width` wide."""
+    found = Console(stderr=stderr, highlight=False, width=width)
+    if width is not None:
+        return found
     return found if found.is_terminal else Console(stderr=stderr, highlight=False, width=PLAIN_WIDTH)
 
 

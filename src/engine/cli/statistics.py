@@ -22,6 +22,7 @@ def print_stats(stats: Mapping[str, Any]) -> None:
             ("topic", stats["topic"]),
             ("epoch", stats["epoch"]),
             ("segments", f"{stats['activeSegmentCount']:,} active, {sealed:,} sealed"),
+            *([("under way", stats["pendingChange"])] if stats.get("pendingChange") else []),
             ("in", rate(stats, "In")),
             ("out", rate(stats, "Out")),
             ("stored", output.size(stats["storageSize"])),

@@ -97,8 +97,9 @@ def topic_facts(metadata: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def change_text(change: dict[str, Any]) -> str:
-    """A pending change: what it is, and how far it has come."""
-    return f"{change['kind']}, phase {change['phase']}"
+    """A pending change: what it is, of which segments, and how far it has come."""
+    parents = " and ".join(map(str, change.get("details", {}).get("parents", ())))
+    return f"{change['kind']}{' of ' if parents else ''}{parents}, phase {change['phase']!r}"
 
 
 @command.command()
