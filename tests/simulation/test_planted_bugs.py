@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 
 import pytest
@@ -10,15 +11,17 @@ from scenario import TOPIC, Plan, Scenario
 
 from engine.broker.consumers import LoneReader
 from engine.broker.segment_host import SegmentHosting
+from engine.client.topic import TopicSession
 from engine.control.policy import assignment
 from engine.control.reshaping import TopicReshaping
 from engine.errors import CorruptionError
 from engine.storage import commit, cursor, recovery
 from engine.storage.dedup import Dedup
 from engine.storage.logfile import SyncFailed
+from engine.testing.checker import check
 from engine.testing.cluster import simulate
 from engine.testing.disk import MountedDisk
-from engine.testing.workload import Sender, read_all
+from engine.testing.workload import QueueReader, Sender, read_all
 
 SEEDS = range(100, 130)
 
@@ -115,6 +118,52 @@ def test_forget_what_producers_have_sent_at_a_split(monkeypatch):
     monkeypatch.setattr(SegmentHosting, "inherit", forget)
     plan = Plan(kinds=("reset", "kill"), messages=160, faults=20, changes=20, quiet_s=0.5, delays_s=(0.05,))
     assert flagged("D3", plan)
+
+
+# A consumer that stays, and whose connection breaks while the topic splits. The good product gives it the children too.
+
+
+async def missed_split(cluster):
+    """The broken rules. What is sent after the split goes to segments that the consumer has to hear of."""
+    broker, rng = await cluster.start(), cluster.rng("scenario")
+    await broker.process.do(lambda: broker.broker.admin.create_topic(TOPIC, segments=1))
+    connect = lambda: cluster.client("c-queue", broker)  # noqa: E731
+    reader = QueueReader(cluster.history, connect, "queue", TOPIC, "sub", cluster.rng("queue"))
+    reader.life_s_max = reader.ack_rate = float("inf")
+    reading = asyncio.create_task(reader.run())
+    sender = Sender(cluster.history, cluster.client("c-p", broker), "p", TOPIC, cluster.rng("sender"))
+    await sender.run(20)
+    await asyncio.sleep(5)
+    cluster.network.partition("c-queue", broker.name)
+    await asyncio.sleep(rng.uniform(0, 1))
+    await broker.process.do(lambda: broker.broker.admin.split_segment(TOPIC, 0))
+    cluster.network.reset("c-queue", broker.name)
+    await asyncio.sleep(rng.uniform(0, 1))
+    cluster.network.heal()
+    again = Sender(cluster.history, cluster.client("c-p2", broker), "p2", TOPIC, cluster.rng("sender 2"))
+    await again.run(20)
+    await asyncio.sleep(60)
+    reader.stop()
+    await reading
+    cluster.history.record("queue", "drained", subscription="sub")
+    await read_all(cluster.history, cluster.client("c-r", broker), TOPIC, 1)
+    return {violation.rule for violation in check(cluster.history.events)}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_consumer_hears_of_a_split_that_it_missed(seed):
+    assert simulate(seed, missed_split) == set()
+
+
+def test_drop_a_watch_event_on_reconnect(monkeypatch):
+    receive = TopicSession.frame_received
+
+    def drop(session, command, header, payload):
+        if not session._reopening:
+            receive(session, command, header, payload)
+
+    monkeypatch.setattr(TopicSession, "frame_received", drop)
+    assert simulate(0, missed_split) == {"C2"}
 
 
 # Damage of bytes that were durable. The good product says so; the bad one takes it for the end of the log.

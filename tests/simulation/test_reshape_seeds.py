@@ -1,4 +1,4 @@
-"""Random lives of a topic that changes its shape under faults. Replay: `pytest tests/simulation -k 'reshape and 17'`."""
+"""Random lives of a topic that changes its shape under faults. Replay: `pytest tests/simulation -k reshape_seed`."""
 
 from __future__ import annotations
 
