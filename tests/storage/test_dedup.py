@@ -14,7 +14,7 @@ from stores import QUARTERS, make_store, name
 from engine._native.log import Claim
 from engine.errors import InvalidArgumentError
 from engine.model.hashrange import HashRange
-from engine.storage.dedup import Dedup
+from engine.storage.dedup import BEQUEST_RECORDS_MAX, Dedup
 
 
 def keyed(sequence: int, bucket: int, segment_hash: int = 0, *, last: int | None = None, producer: str = "p") -> bytes:
@@ -166,6 +166,20 @@ def test_24_what_is_bequeathed_does_not_grow_with_the_generations() -> None:
         known = b"".join(child.bequest() for child in children)
         sizes.append(len(known))
     assert max(sizes[5:]) == min(sizes[5:])
+
+
+def test_24_too_many_producers_for_a_child_and_the_silent_ones_are_forgotten() -> None:
+    parent, child = Dedup(HashRange.whole(), QUARTERS), Dedup(HashRange.whole(), QUARTERS)
+    first = Dedup(HashRange.whole(), QUARTERS)
+    for producer in range(3000):
+        first.record(Claim(0, 136, 1, 1, 0, 0, 0, 0, producer, 0, 0), producer, producer)
+    parent.load(first.bequest(), from_parent=True)
+    for producer in (5, *range(3000, 3000 + BEQUEST_RECORDS_MAX - 1)):
+        parent.record(Claim(0, 136, 1, 1, 0, 0, 0, 0, producer, 7, 7), producer, producer)
+    bequest = parent.bequest()
+    assert len(bequest) <= 48 * (BEQUEST_RECORDS_MAX + 5)
+    child.load(bequest, from_parent=True)
+    assert [child.last_sequence(p) for p in (4, 5, 2999, 3000, 3000 + BEQUEST_RECORDS_MAX - 2)] == [-1, 7, -1, 7, 7]
 
 
 def claim(first: int, last: int, bucket: int) -> Claim:

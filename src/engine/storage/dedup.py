@@ -20,6 +20,7 @@ from engine.storage.dedup_grid import Area, Grid, Rectangle
 from engine.storage.dedup_lanes import RECENT, UNKNOWN_OFFSET, GridLane, Lane, Seen
 
 LANES_MAX = 16_384  # of one segment; the lanes that were silent longest are forgotten first
+BEQUEST_RECORDS_MAX = 8_192  # of producers; two parents' and their shapes fit the header of a frame
 KEYED = 1  # of an entry's kind
 
 # On disk: do not change. producer id, last sequence, last entry's first sequence and offset,
@@ -200,15 +201,19 @@ class Dedup:
         return b"".join(own) + self._packed_inherited()
 
     def bequest(self, below: int | None = None) -> bytes:
-        """The same, for a child segment: with how this one is divided, without what is said twice."""
-        known: dict[int, list[Known]] = {}
+        """The same, for a child segment: with how this one is divided, without what is said twice.
+
+        Where that is too much, those who were silent longest are forgotten.
+        """
+        own: dict[int, list[Known]] = {}
         for key, lane in self._lanes.items():
-            known.setdefault(key[0], []).extend(self._known(key, lane, below))
-        for producer_id, records in self._inherited.items():
-            own = known.setdefault(producer_id, [])
-            own += [r for r in records if not any(o.covers(r) for o in own)]
-        parts = [_pack(producer_id, record, 0) for producer_id, records in known.items() for record in records]
-        return b"".join(parts) + _packed_boundaries(self._grid)
+            own.setdefault(key[0], []).extend(self._known(key, lane, below))
+        parts = []
+        for producer_id in [*(p for p in self._inherited if p not in own), *own]:
+            known = own.get(producer_id, [])
+            known = known + [r for r in self._inherited.get(producer_id, ()) if not any(o.covers(r) for o in known)]
+            parts += [_pack(producer_id, record, 0) for record in known]
+        return b"".join(parts[-BEQUEST_RECORDS_MAX:]) + _packed_boundaries(self._grid)
 
     def _known(self, key: Key, lane: Lane, below: int | None) -> Iterator[Known]:
         _, kind, bucket = key
