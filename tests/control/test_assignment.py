@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from engine.control.policy.assignment import assign, open_segments
 from engine.model.layout import SegmentLayout
-from engine.model.reshape import merge_segments, split_segment
+from engine.model.reshape import merge_segments, prune_segment, rebucket_segment, split_segment
 from engine.model.subscriptions import SubscriptionKind
 
 STREAM, CHECKPOINT = SubscriptionKind.STREAM, SubscriptionKind.CHECKPOINT
@@ -93,3 +93,43 @@ def test_semantics_15_every_open_segment_has_one_owner_and_order_does_not_matter
     sizes = [len(share) for share in shares.values()]
     if kind is STREAM and sizes:
         assert max(sizes) - min(sizes) <= 1
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> SegmentLayout:
+    """After some splits, merges, rebuckets and prunes."""
+    layout = SegmentLayout.create(draw(st.integers(1, 4)), now_ms=0)
+    for step in range(draw(st.integers(0, 10))):
+        active = layout.active
+        chosen = draw(st.integers(0, len(active) - 1))
+        roots = [s.segment_id for s in layout.segments.values() if not s.active and not s.parent_ids]
+        what = draw(st.sampled_from(["split", "merge", "rebucket", "prune"]))
+        if what == "prune" and roots:
+            layout = prune_segment(layout, draw(st.sampled_from(roots)))
+        elif what == "merge" and chosen + 1 < len(active):
+            layout = merge_segments(layout, active[chosen].segment_id, active[chosen + 1].segment_id, step)
+        elif what == "rebucket":
+            layout = rebucket_segment(layout, active[chosen].segment_id, active[chosen].bucket_count % 9 + 1, step)
+        else:
+            layout = split_segment(layout, active[chosen].segment_id, step)
+    return layout
+
+
+@given(layouts(), st.data())
+def test_semantics_8_a_segment_is_open_when_all_its_ancestors_are_drained(
+    layout: SegmentLayout, data: st.DataObject
+) -> None:
+    sealed = [i for i, s in layout.segments.items() if not s.active]
+    drained = data.draw(st.sets(st.sampled_from(sealed))) if sealed else set()
+    found = {s.segment_id for s in open_segments(layout, drained)}
+    assert found == {i for i in layout.segments if i not in drained and layout.ancestors(i) <= drained}
+
+
+@given(layouts())
+def test_semantics_10_a_sealed_segment_goes_where_its_first_heir_goes(layout: SegmentLayout) -> None:
+    shares = assign(layout, CHECKPOINT, set(), ["a", "b", "c"])
+    owner = {i: name for name, ids in shares.items() for i in ids}
+    for segment_id, segment in layout.segments.items():
+        heirs = [i for i in layout.descendants(segment_id) if layout.segments[i].active]
+        first = segment_id if segment.active else min(heirs, key=lambda i: layout.segments[i].hash_range.start)
+        assert owner[segment_id] == owner[first]

@@ -56,7 +56,6 @@ class SubscriptionCoordinator:
         self._draining: Draining | None = None  # stream subscriptions gate by it (SEMANTICS 10)
         if kind is SubscriptionKind.STREAM:
             self._draining = Draining(topic, subscription, layout, host, self._rebalance)
-            self._draining.follow(layout)
 
     # Members.
 

@@ -54,20 +54,21 @@ class Draining:
             self._watch_open()
 
     async def ask(self) -> None:
-        """Learn, soon, of segments that nobody asked for yet: so that the first shares are right at once.
+        """Learn, soon, of segments that nobody asked for yet, so that the first shares are right; watch the others.
 
         An owner that does not answer in time leaves its segment not drained.
         """
-        open_ids = self._open.keys() - self._asked
-        if not open_ids or self._closed:
+        new = {i: spec for i, spec in self._open().items() if i not in self._asked}
+        if self._closed or not new:
             return
-        self._asked |= open_ids
-        tasks = [asyncio.ensure_future(self._ask(i, self._open[i], self._seeks)) for i in open_ids]
+        self._asked |= new.keys()
+        tasks = [asyncio.ensure_future(self._ask(i, spec, self._seeks)) for i, spec in new.items()]
         try:
             await asyncio.wait(tasks, timeout=DRAIN_ASK_S)
         finally:
             for task in tasks:
                 task.cancel()
+        self.follow(self._layout)
 
     async def _ask(self, segment_id: int, spec: SegmentSpec, seeks: int) -> None:
         try:
@@ -75,7 +76,7 @@ class Draining:
         except Exception as e:  # the watch finds out
             log.info("%s: its backlog is not known for now: %s", spec.name, e)
             return
-        if not backlog and seeks == self._seeks and segment_id in self._open:
+        if not backlog and seeks == self._seeks and segment_id in self._layout.segments:
             self.drained.add(segment_id)
             if (cancel := self._watches.pop(segment_id, None)) is not None:
                 cancel()
@@ -92,7 +93,6 @@ class Draining:
         self._closed = True
         self._stop_watching()
 
-    @property
     def _open(self) -> dict[int, SegmentSpec]:
         """The sealed segments that are not known to be drained."""
         sealed = (s for s in self._layout.segments.values() if not s.active)
@@ -100,7 +100,7 @@ class Draining:
         return {i: spec for i, spec in specs if i not in self.drained}
 
     def _watch_open(self) -> None:
-        waiting = self._open
+        waiting = self._open()
         for segment_id, spec in waiting.items():
             if segment_id in self._watches:
                 continue

@@ -36,9 +36,11 @@ def open_segments(layout: SegmentLayout, drained: AbstractSet[int]) -> list[Segm
 
     Out are sealed segments that are drained, and all those that descend from a sealed one that is not.
     """
-    blocking = [s.segment_id for s in layout.segments.values() if not s.active and s.segment_id not in drained]
-    blocked = frozenset[int]().union(*(layout.descendants(i) for i in blocking))
-    chosen = (s for s in layout.segments.values() if s.segment_id not in blocked and s.segment_id not in drained)
+    blocked: set[int] = set()
+    for segment_id, segment in layout.segments.items():  # by id: parents come before their children
+        if any(parent in blocked or parent not in drained for parent in segment.parent_ids):
+            blocked.add(segment_id)
+    chosen = (s for i, s in layout.segments.items() if i not in blocked and i not in drained)
     return sorted(chosen, key=_by_range)
 
 
@@ -50,13 +52,17 @@ def _with_history(layout: SegmentLayout, shares: Shares) -> Shares:
     """Checkpoint groups have no cursor to gate by (SEMANTICS 10): a sealed segment goes where its first heir goes."""
     owner = {segment_id: name for name, ids in shares.items() for segment_id in ids}
     whole: dict[str, list[SegmentInfo]] = {name: [] for name in shares}
+    heirs = _first_heirs(layout)
     for segment in sorted(layout.segments.values(), key=_by_range):
-        heir = segment if segment.active else _first_heir(layout, segment)
-        if heir.segment_id in owner:
-            whole[owner[heir.segment_id]].append(segment)
+        if (name := owner.get(heirs[segment.segment_id].segment_id)) is not None:
+            whole[name].append(segment)
     return {name: tuple(s.segment_id for s in segments) for name, segments in whole.items()}
 
 
-def _first_heir(layout: SegmentLayout, segment: SegmentInfo) -> SegmentInfo:
-    heirs = (layout.segments[i] for i in layout.descendants(segment.segment_id))
-    return min((s for s in heirs if s.active), key=_by_range)
+def _first_heirs(layout: SegmentLayout) -> dict[int, SegmentInfo]:
+    """Of every segment the first active one, by range, that descends from it; of an active one itself."""
+    heirs: dict[int, SegmentInfo] = {}
+    for segment_id in sorted(layout.segments, reverse=True):  # children before their parents
+        segment = layout.segments[segment_id]
+        heirs[segment_id] = segment if segment.active else min((heirs[i] for i in segment.child_ids), key=_by_range)
+    return heirs
