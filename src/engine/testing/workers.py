@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from contextvars import Context, copy_context
 from typing import Any
+
+Work = Callable[[], Any]
+Done = Callable[[Any, BaseException | None], None]
 
 
 class SimWorkers:
@@ -14,34 +18,34 @@ class SimWorkers:
     def __init__(self, rng: random.Random, *, delay_s_max: float = 0.002) -> None:
         self._rng = rng
         self._delay_s_max = delay_s_max
-        self._stalled: list[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] | None = None
+        self._stalled: list[tuple[Work, Done, Context]] | None = None
 
     def stall(self) -> None:
         """From now on jobs are begun, as far as anybody knows, and done only after resume()."""
         self._stalled = []
 
     def resume(self) -> None:
-        """Do what was held up."""
+        """Do what was held up, now: it was with the system already. Who posted it hears of it as soon as it runs."""
         stalled, self._stalled = self._stalled or [], None
-        for work, done in stalled:
-            self.post(work, done)
+        for work, done, context in stalled:
+            self._run(work, done, context)
 
-    def post(self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+    def post(self, work: Work, done: Done) -> None:
         """Do the work after a while, answer after another."""
         if self._stalled is not None:
-            self._stalled.append((work, done))
+            self._stalled.append((work, done, copy_context()))
             return
         loop = asyncio.get_running_loop()
         loop.call_later(self._rng.uniform(0, self._delay_s_max), self._run, work, done)
 
-    def _run(self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+    def _run(self, work: Work, done: Done, context: Context | None = None) -> None:
         result, error = None, None
         try:
             result = work()
         except Exception as e:
             error = e
         loop = asyncio.get_running_loop()
-        loop.call_later(self._rng.uniform(0, self._delay_s_max), done, result, error)
+        loop.call_later(self._rng.uniform(0, self._delay_s_max), done, result, error, context=context)
 
     def close(self) -> None:
         """Nothing to stop."""
