@@ -14,13 +14,13 @@ from typing import Any, ClassVar
 from engine import clock as clocks  # asv takes a class with a method time_ms for a benchmark
 from engine._native.crc32c import crc32c
 from engine._native.hashing import xxh64
-from engine.aio.workers import ThreadWorkers
 from engine.metadata.memory import MemoryMetadataStore
 from engine.model.hashrange import HashRange
 from engine.model.names import SegmentName, TopicName
 from engine.storage.disk import OsDisk
 from engine.storage.segment import Segment
 from engine.storage.store import SegmentStore
+from engine.storage.writer import FileWorkers
 
 TINY = bool(os.environ.get("ENGINE_BENCH_TINY"))
 MIB = 1024 * 1024
@@ -49,7 +49,7 @@ class Directory:
 
     def __init__(self) -> None:
         self.path = tempfile.mkdtemp(prefix="bench-log-", dir=os.environ.get("ENGINE_BENCH_DIR"))
-        self.workers = ThreadWorkers()
+        self.workers = FileWorkers()
 
     def store(self) -> SegmentStore:
         """A store of it."""

@@ -15,7 +15,7 @@ from engine.client.topic import TopicSession
 from engine.control.policy import assignment
 from engine.control.reshaping import TopicReshaping
 from engine.errors import CorruptionError
-from engine.storage import commit, cursor, recovery
+from engine.storage import cursor, recovery, writer
 from engine.storage.dedup import Dedup
 from engine.storage.logfile import SyncFailed
 from engine.testing.checker import check
@@ -38,7 +38,7 @@ def flagged(rule, plan):
 
 
 def test_ack_before_sync(monkeypatch):
-    monkeypatch.setattr(commit, "sync", lambda file: None)
+    monkeypatch.setattr(writer, "sync", lambda file: None)
     assert flagged("D1", Plan(kinds=("power cut",), messages=40, faults=2))
 
 
@@ -58,7 +58,7 @@ def test_retry_a_failed_sync(monkeypatch):
             except OSError as e:
                 raise SyncFailed(e) from e
 
-    monkeypatch.setattr(commit, "sync", sync)
+    monkeypatch.setattr(writer, "sync", sync)
     assert flagged("D1", Plan(kinds=("sync fails", "sync fails", "power cut"), messages=80, faults=6))
 
 

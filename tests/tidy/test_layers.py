@@ -49,7 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # behind the door: a Clock, a Disk, a random.Random, an Executor. (Imports for type hints alone are free.)
 DOORS: dict[str, set[str]] = {
     "time": {"clock.py"},
-    "os": {"storage/disk.py", "aio/portal.py"},  # the portal must know of forks, as of threads
+    "os": {"storage/disk.py", "storage/writer.py", "aio/portal.py"},  # the portal must know of forks, as of threads
     "random": {"client/client.py", "storage/store.py"},
     "uuid": set(),
     "secrets": set(),
@@ -64,9 +64,11 @@ DOORS: dict[str, set[str]] = {
 TYPES = {("os", "PathLike")}  # names that are only words for a type
 FREE_OF_DOORS = {"cli", "testing"}  # the outermost rooms: they hand the world in
 
+SYNCS = r"\b(?:fsync|fdatasync|sync_file_range|msync|syncfs)\s*\("
+NATIVE_DOORS = {SYNCS: {"filejob.pyx"}}  # what the Disk has opened, on threads without the interpreter lock
 NATIVE_NEVER = {
     r"\b(?:open|openat|creat|fopen)\s*\(": "opens a file; the Disk does that and hands the descriptor in",
-    r"\b(?:fsync|fdatasync|sync_file_range|msync|syncfs)\s*\(": "syncs; the storage room does that through the Disk",
+    SYNCS: "syncs; the storage room does that through the Disk",
     r"\bawait\b|\basync\s+def\b": "awaits; the native room knows no event loop",
     r"^\s*include\s+[\"']": "includes text; cimport a real module",
     r"^\s*(?:DEF|IF)\s": "uses DEF or IF; use an enum or a plain if",
@@ -163,7 +165,7 @@ def test_native_opens_syncs_and_awaits_nothing():
         for path in files(".pyx", ".pxd", under=NATIVE)
         for number, line in enumerate(without_text(path.read_text()).split("\n"), 1)
         for pattern, sentence in NATIVE_NEVER.items()
-        if re.search(pattern, line)
+        if re.search(pattern, line) and path.name not in NATIVE_DOORS.get(pattern, ())
     ]
     assert not faults, "\n" + "\n".join(faults)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from engine.aio.bag import Bag
 from engine.aio.tasks import Supervisor
-from engine.aio.workers import Submits, ThreadWorkers, Workers
+from engine.aio.workers import Submits, Workers
 from engine.broker.admin import AdminService
 from engine.broker.config import BrokerConfig
 from engine.broker.connection import Connection
@@ -30,6 +30,7 @@ from engine.metadata.store import MetadataStore
 from engine.storage.config import StorageConfig
 from engine.storage.disk import Disk, OsDisk
 from engine.storage.store import SegmentStore
+from engine.storage.writer import FileWorkers
 from engine.wire.chunks import ChunkPool
 from engine.wire.stream import Connector, FrameStream
 from engine.wire.tcp import listen
@@ -87,7 +88,7 @@ class Broker:
         self._connector = connector
         self._executor = executor
         self._own_metadata: SqliteMetadataStore | None = None
-        self._own_workers: ThreadWorkers | None = None
+        self._own_workers: FileWorkers | None = None
         self._retention: RetentionLoop | None = None
         # Doors.
         self._pool = ChunkPool()
@@ -132,7 +133,7 @@ class Broker:
             metadata = self._own_metadata = await SqliteMetadataStore.open(self._data / METADATA_FILE, clock=self.clock)
         executor = self._executor
         if executor is None:
-            executor = self._own_workers = ThreadWorkers()
+            executor = self._own_workers = FileWorkers()
         store = SegmentStore(
             self._disk,
             str(self._data),

@@ -9,17 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any
+from functools import partial
 
-from engine.aio.workers import run
+from engine.aio.workers import Work, run
 from engine.errors import CorruptionError, EngineError, StorageError, UnknownOutcomeError
 from engine.storage.config import storage_error
 from engine.storage.disk import File
 from engine.storage.format import State
 from engine.storage.group import Group
-from engine.storage.logfile import LogFile, SyncFailed
+from engine.storage.logfile import LogFile, SyncFailed, zeros_ahead
 from engine.storage.pipeline import Failure, Pipeline, fail_all
 from engine.storage.recovery import verify_tail
+from engine.storage.writer import WriteJob, write_job
 
 _log = logging.getLogger("engine.storage")
 
@@ -37,7 +38,8 @@ class ActiveFile(Pipeline):
         """Wait until nothing is on its way."""
         raise NotImplementedError
 
-    def _post(self, file: LogFile, work: Callable[[File], Any], done: Callable[[BaseException | None], None]) -> None:
+    def _post(self, file: LogFile, make: Callable[[File], Work], done: Callable[[BaseException | None], None]) -> None:
+        """Post the work that `make` makes for the open file."""
         try:
             handle = self._handles.pin(file)
         except OSError as e:
@@ -48,7 +50,28 @@ class ActiveFile(Pipeline):
             self._handles.unpin(file)
             done(error)
 
-        self._workers.post(lambda: work(handle), finished)
+        self._workers.post(make(handle), finished)
+
+    def _post_write(
+        self, file: LogFile, group: Group | None, pads: bool, syncs: bool, done: Callable[[BaseException | None], None]
+    ) -> None:
+        """Write a group, if there is one, and sync, if asked to. An OSError: the write failed; SyncFailed: the sync."""
+        end = group.end_position if group is not None else 0
+        zeros = zeros_ahead(end) if pads else 0
+        buffers, position = (group.buffers, group.position) if group is not None else ((), 0)
+        job: WriteJob
+
+        def make(handle: File) -> Work:
+            nonlocal job
+            job = write_job(handle, buffers, position, zeros, syncs)
+            return job if group is None or file.closing is None else lambda: _reopen_first(file, handle, job)
+
+        def ended(error: BaseException | None) -> None:
+            if error is None:
+                file.allocated = max(file.allocated, end + zeros * job.padded)
+            done(error)
+
+        self._post(file, make, ended)
 
     def _clean_up(self, failure: Failure) -> None:
         """No job runs. Take everything from the failed offset on out of the log, then out of the file."""
@@ -77,7 +100,7 @@ class ActiveFile(Pipeline):
         if file.closing is not None:  # the file could not be opened for appending again; it holds nothing of the group
             asyncio.get_running_loop().call_soon(done, None)
         else:
-            self._post(file, lambda handle: file.rollback(handle, group.position), done)
+            self._post(file, lambda handle: partial(file.rollback, handle, group.position), done)
 
     def _leave_spoilt(self, file: LogFile, group: Group, failure: Failure) -> None:
         """Under a lease nothing is cut off: what the write left stays where it is, and a new file continues.
@@ -164,7 +187,7 @@ class ActiveFile(Pipeline):
             if error is not None:
                 _log.warning("%s: no footer could be written (%s)", file.path, error)
 
-        self._post(file, work, done)
+        self._post(file, lambda handle: partial(work, handle), done)
 
     async def finish(self, state: State) -> None:
         """Wait for all appends, then close the active file so that it ends as `state`. No appends meanwhile.
@@ -218,3 +241,8 @@ class ActiveFile(Pipeline):
 
 def _as_storage_error(error: BaseException, path: str) -> EngineError:
     return storage_error(error, path) if isinstance(error, OSError) else StorageError(f"{path}: {error}")
+
+
+def _reopen_first(file: LogFile, handle: File, job: WriteJob) -> None:
+    file.reopen(handle)
+    job()

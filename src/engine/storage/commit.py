@@ -13,9 +13,8 @@ from engine.errors import NotOwnerError, UnknownOutcomeError
 from engine.limits import KIB
 from engine.storage.active_file import ActiveFile
 from engine.storage.config import FSYNC, INTERVAL
-from engine.storage.disk import File
 from engine.storage.group import Group
-from engine.storage.logfile import LogFile, SyncFailed, sync
+from engine.storage.logfile import LogFile, SyncFailed
 from engine.storage.pipeline import Failure, Primary, fail_all
 
 AHEAD_MIN = 256 * KIB  # a smaller group waits for the sync that runs and is written together with its own
@@ -89,14 +88,11 @@ class Committer(ActiveFile):
         pads = group is not None and group.size <= PAD_GROUP_MAX and group.end_position > file.allocated
         self._primary = Primary(covered, group, syncs, pads, offset, position)
         self._sync_wanted = self._sync_wanted and not syncs
-        self._post(file, lambda handle: _write_and_sync(file, handle, group, syncs, pads), self._primary_done)
+        self._post_write(file, group, pads, syncs, self._primary_done)
 
     def _start_ahead(self, group: Group) -> None:
         self._ahead = group
-        file = group.file
-        self._post(
-            file, lambda handle: file.write(handle, group.buffers, group.position, group.size, False), self._ahead_done
-        )
+        self._post_write(group.file, group, False, False, self._ahead_done)
 
     def _primary_done(self, error: BaseException | None) -> None:
         job, self._primary = self._primary, None
@@ -217,11 +213,3 @@ class Committer(ActiveFile):
             self._timer = None
         waiting = [*self._queue, *([self._open] if self._open is not None else [])]
         fail_all(waiting, UnknownOutcomeError("the segment was closed before the append was written"))
-
-
-def _write_and_sync(file: LogFile, handle: File, group: Group | None, syncs: bool, pads: bool) -> None:
-    """The primary job. An OSError means that the write failed; SyncFailed, the sync."""
-    if group is not None:
-        file.write(handle, group.buffers, group.position, group.size, pads)
-    if syncs:
-        sync(handle)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
 from dataclasses import dataclass
-
-from typing_extensions import Buffer
 
 from engine._native import log
 from engine._native.crc32c import crc32c
@@ -21,7 +18,6 @@ UNFINISHED = ".new"  # a file that was not yet given its name; left by a crash, 
 
 PAD_MIN = 4 * KIB
 PAD_MAX = 256 * KIB
-_ZEROS = bytes(PAD_MAX)
 
 
 class SyncFailed(Exception):
@@ -82,7 +78,7 @@ class LogFile:
         self.last_time_ms = 0
         self.closing: Closing | None = None
         self.index: Index | None = Index()  # None: in the footer, not loaded
-        # The open file; see handles.py. `allocated` and `created` belong to the job that writes.
+        # The open file; see handles.py. `allocated`: up to here it has its length.
         self.handle: File | None = None
         self.pins = 0
         self.created = created
@@ -130,24 +126,6 @@ class LogFile:
             raise
         self.allocated = len(image)
         return file
-
-    def write(self, file: File, buffers: Sequence[Buffer], position: int, size: int, pad: bool) -> None:
-        """Append. `pad`: write zeros ahead, when there are none, so that the next syncs need not lengthen the file."""
-        if self.closing is not None:
-            self.reopen(file)
-        file.write(buffers, position)
-        end = position + size
-        if pad and end > self.allocated:
-            self._pad(file, end)
-        self.allocated = max(self.allocated, end)
-
-    def _pad(self, file: File, end: int) -> None:
-        n = min(max(end, PAD_MIN), PAD_MAX)
-        try:
-            file.write([memoryview(_ZEROS)[:n]], end)
-        except OSError:
-            return  # it was only to be faster
-        self.allocated = end + n
 
     def reopen(self, file: File) -> None:
         """Take back an orderly close before the first new entry. Raises OSError, SyncFailed."""
@@ -252,6 +230,11 @@ def parse_file_name(name: str) -> tuple[int, int] | None:
     if not name.endswith(SUFFIX) or not (digits.isascii() and digits.isdigit()) or not first or (dash and not term):
         return None
     return int(first), int(term or 0)
+
+
+def zeros_ahead(end: int) -> int:
+    """How many zeros to write behind a file's end, so that the next syncs need not lengthen it."""
+    return min(max(end, PAD_MIN), PAD_MAX)
 
 
 def read_header(disk: Disk, directory: str, name: str) -> tuple[Opening, bytes, int]:
