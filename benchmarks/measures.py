@@ -166,15 +166,23 @@ def size(pinned: bool) -> Figures:
     figures: Figures = {}
     with server(cpu=cores) as broker:
         figures["connection bytes"] = crowds.resident_per_connection(broker, CONNECTIONS)
-        for segments in (1, SEGMENTS):
-            figures[f"segments {segments}"] = run(crowds.rate_of_client(broker.url, sample, segments=segments))
-        for connections in (1, CONNECTIONS):
-            figures[f"connections {connections}"] = crowds.rate_among_connections(broker.url, connections, sample)
+        figures |= in_turn(
+            "segments {}", (1, SEGMENTS), lambda n: run(crowds.rate_of_client(broker.url, sample, segments=n))
+        )
+        figures |= in_turn(
+            "connections {}", (1, CONNECTIONS), lambda n: crowds.rate_among_connections(broker.url, n, sample)
+        )
     with server(cpu=cores) as many, server(cpu=cores) as one:
         figures["topic bytes"] = crowds.resident_per_new_topic(many, TOPICS)
         figures["topics 1"] = run(crowds.rate_of_client(one.url, sample))
         figures[f"topics {TOPICS}"] = run(crowds.rate_of_client(many.url, sample))
     return figures
+
+
+def in_turn(name: str, sizes: tuple[int, ...], rate: Callable[[int], float]) -> Figures:
+    """The median rate at each size, measured in turn: one run is a quarter of a second, mostly the disk's."""
+    rounds = [[rate(size) for size in sizes] for _ in range(ROUNDS)]
+    return {name.format(n): statistics.median(side) for n, side in zip(sizes, zip(*rounds, strict=True), strict=True)}
 
 
 def opening(pinned: bool) -> Figures:
