@@ -141,6 +141,23 @@ async def test_an_idle_consumer_gets_its_share_at_the_split(one: engine.AsyncCli
         assert not a.attachments.keys() & b.attachments.keys()
 
 
+async def test_a_consumer_whose_connection_is_lost_leaves_at_once_all_the_same(client: engine.AsyncClient):
+    """SEMANTICS 13: nobody waits for the end of a grace period; and it does not evict a newer one of its name."""
+    await client.admin.create_topic("t", segments=2)
+    a, b = [await client.stream_consumer("t", "s", name=name) for name in ("a", "b")]
+    await until(lambda: (len(a.attachments), len(b.attachments)) == (1, 1))
+    for connection in set(client._pool._connections.values()):
+        connection.stream.abort()
+    await a.close()
+    await until(lambda: len(b.attachments) == 2)
+    again = await client.stream_consumer("t", "s", name="b")
+    for connection in set(client._pool._connections.values()):
+        connection.stream.abort()
+    await b.close()
+    await until(lambda: sum(x.connected for x in again.attachments.values()) == 2)
+    await again.close()
+
+
 async def test_connections_lost_in_the_middle_keep_the_share(one: engine.AsyncClient):
     """SEMANTICS 14, O2: what comes again after a loss begins at or before the last confirmed acknowledgement + 1."""
     values: list[bytes] = []

@@ -307,7 +307,10 @@ class FakeConnection:
                                                              "segments": segments})  # fmt: skip
 
     def scalable_topic_unsubscribe(self, header: dict[str, Any], payload: memoryview) -> None:
-        self.answer(header)
+        if self.broker.controller != self.url:
+            self.error(header, NotOwnerError("another broker leads"))
+        else:
+            self.answer(header)
 
     def subscribe(self, header: dict[str, Any], payload: memoryview) -> None:
         segment = self.segment_of(header)

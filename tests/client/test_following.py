@@ -138,6 +138,25 @@ async def test_a_consumer_registers_where_the_controller_is_now(broker: FakeBrok
     assert len(broker.of(Command.SCALABLE_TOPIC_UNSUBSCRIBE)) == 1
 
 
+async def test_a_consumer_leaves_where_the_controller_is_by_then(broker: FakeBroker):
+    """SEMANTICS 13: by its instance, without registering again, which would take the name from a newer consumer."""
+    broker.owners = {0: A}
+    async with broker.client() as client:
+        consumer = await client.stream_consumer("t", "s", name="me")
+        connections, broker.connections = broker.connections, []
+        broker.controller = B
+        broker.connections = connections  # and nobody is told
+        leaving = asyncio.ensure_future(consumer.close())
+        await broker.until(lambda: len(broker.of(Command.SCALABLE_TOPIC_UNSUBSCRIBE)) == 1)
+        broker.push()
+        await asyncio.wait_for(leaving, 5)
+        (registered,), left = (
+            broker.of(c) for c in (Command.SCALABLE_TOPIC_SUBSCRIBE, Command.SCALABLE_TOPIC_UNSUBSCRIBE)
+        )
+        assert left[-1]["consumer_id"] != registered["consumer_id"]
+        assert all(left[-1][f] == registered[f] for f in ("topic", "subscription", "consumer_name", "instance"))
+
+
 # -- stream ------------------------------------------------------------------------------------------------------
 
 

@@ -95,14 +95,24 @@ async def _register(connection: Connection, registration: Registration, header: 
 def unregister(connection: Connection, header: Header, payload: memoryview) -> None:
     """SCALABLE_TOPIC_UNSUBSCRIBE."""
     registration = connection.registrations.get(header["consumer_id"])
-    if registration is None:
-        connection.succeed(header["request_id"])  # it has left, or was closed, already
-    else:
+    if registration is not None:
         connection.start(header["request_id"], _unregister(registration, header["instance"]))
+    elif all(header.get(field) is not None for field in ("topic", "subscription", "consumer_name")):
+        connection.start(header["request_id"], _leave(connection, header))
+    else:
+        connection.succeed(header["request_id"])  # it has left, or was closed, already
 
 
 async def _unregister(registration: Registration, instance: str) -> dict[str, Any]:
     await registration.leave(instance)
+    return {}
+
+
+async def _leave(connection: Connection, header: Header) -> dict[str, Any]:
+    """Of a consumer that was registered over another connection, or at another broker."""
+    service = connection.broker.service
+    who = (header["topic"], header["subscription"], header["consumer_name"])
+    await service.unregister_consumer(*who, instance=header["instance"])
     return {}
 
 

@@ -19,9 +19,9 @@ from engine.client.compression import compressor
 from engine.client.lane import Lane
 from engine.client.ledger import Ledger
 from engine.client.options import ProducerOptions
-from engine.client.pool import Pool, call_threadsafe
+from engine.client.pool import Pool, call_threadsafe, persist
 from engine.client.succession import Succession
-from engine.client.topic import TopicLayout, TopicSession, persist
+from engine.client.topic import TopicLayout, TopicSession
 from engine.errors import EngineError, ProtocolError, TimeoutError
 from engine.model.names import TopicName
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from engine.aio.backoff import Backoff
 from engine.aio.tasks import Supervisor
 from engine.client.connection import Connection
 from engine.client.options import ClientOptions
-from engine.errors import AlreadyClosedError, ConnectError, EngineError
+from engine.errors import AlreadyClosedError, ConnectError, EngineError, TimeoutError
 from engine.wire.stream import FrameStream
 
 BACKOFF_S_FIRST = 0.02
 BACKOFF_S_MAX = 5.0
 GOODBYE_S_MAX = 1.0  # a peer has this long to take what is queued for it when the client closes
+
+T = TypeVar("T")
 
 
 def call_threadsafe(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
@@ -143,3 +146,29 @@ class Pool:
             if connection.lost is None:
                 connection.stream.abort()
         await asyncio.sleep(0)
+
+
+async def persist(pool: Pool, attempt: Callable[[], Awaitable[T]], timeout: float, what: str) -> T:
+    """Await `attempt()` again after errors that pass (lost connection, stale layout), for `timeout` seconds in total.
+
+    A broker that was never reached is not waited for: its first ConnectError is raised at once.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout
+    backoff = pool.retry_delays()
+    while True:
+        try:
+            return await attempt()
+        except EngineError as e:
+            passing = e.layout_stale or (isinstance(e, ConnectError) and pool.ever_connected)
+            if not passing or pool.closed:
+                raise
+            delay = backoff.next()
+            if loop.time() + delay >= deadline:
+                raise _given_up(e, what, timeout) from e
+        await asyncio.sleep(delay)
+
+
+def _given_up(error: EngineError, what: str, timeout: float) -> EngineError:
+    kind = ConnectError if isinstance(error, ConnectError) else TimeoutError
+    return kind(f"{what} was given up after {timeout:g} s: {error}")

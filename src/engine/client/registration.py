@@ -5,6 +5,9 @@ The controller is where the newest layout says; when it moves, the consumer regi
 
 from __future__ import annotations
 
+import asyncio
+import builtins
+import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +15,8 @@ from typing import Any
 
 from engine.client.connection import Connection
 from engine.client.options import ConsumerOptions
-from engine.client.topic import TopicLayout, TopicSession, persist
+from engine.client.pool import persist
+from engine.client.topic import TopicLayout, TopicSession
 from engine.errors import (
     AlreadyClosedError,
     ConnectError,
@@ -26,6 +30,8 @@ from engine.errors import (
 from engine.wire.commands import Command
 
 log = logging.getLogger(__name__)
+
+LEAVE_S_MAX = 2.0
 
 _PASSING = (ConnectError, TimeoutError, AlreadyClosedError)
 
@@ -174,17 +180,45 @@ class Registration:
             self._registering = False
 
     async def close(self) -> None:
-        """Leave explicitly (SEMANTICS 13). Idempotent."""
+        """Leave explicitly (SEMANTICS 13). Idempotent.
+
+        When the controller is not where it was, it is looked for a little, as long as there are brokers: else the
+        others would wait for the end of the grace period.
+        """
         self._closed = True
-        connection, self._connection = self._connection, None
-        if connection is None or connection.lost is not None:
-            return
-        header = {"consumer_id": self._consumer_id, "instance": self._options.instance}
-        try:
-            await connection.request(Command.SCALABLE_TOPIC_UNSUBSCRIBE, header, self._pool.options.operation_timeout)
-        except EngineError as e:
-            log.debug("leaving %s: %s", self._session.topic, e)
-        connection.detach(self._consumer_id)
+        backoff = self._pool.retry_delays()
+        timeout = self._pool.options.operation_timeout if self._connection is not None else LEAVE_S_MAX
+        deadline = asyncio.get_running_loop().time() + LEAVE_S_MAX
+        while self._registered:
+            seen = self._session.layout
+            try:
+                async with asyncio.timeout(timeout):
+                    await self._session.at(_controller_url, self._leave_at)
+                self._registered = False
+            except (EngineError, builtins.TimeoutError) as e:
+                log.debug("leaving %s: %s", self._session.topic, e)
+                timeout = deadline - asyncio.get_running_loop().time()
+                if timeout <= 0 or not self._session.connected:
+                    break
+                with contextlib.suppress(EngineError):
+                    await self._session.wait_changed(seen, min(backoff.next(), timeout))
+        if self._connection is not None:
+            self._connection.detach(self._consumer_id)
+
+    async def _leave_at(self, url: str | None) -> None:
+        """Anybody may say that this instance leaves; over its own connection the registration is named by its id."""
+        known = self._connection
+        connection = known if known is not None and known.lost is None and url == self._url else None
+        if connection is None:
+            connection = await self._pool.get(url)
+        header = {
+            "consumer_id": self._consumer_id if connection is known else connection.next_id(),
+            "instance": self._options.instance,
+            "topic": str(self._session.topic),
+            "subscription": self._options.subscription or self._options.group,
+            "consumer_name": self._options.name,
+        }
+        await connection.request(Command.SCALABLE_TOPIC_UNSUBSCRIBE, header, self._pool.options.operation_timeout)
 
 
 def _controller_url(layout: TopicLayout) -> str | None:

@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from engine.client.connection import Connection
-from engine.client.pool import Pool
+from engine.client.pool import Pool, persist
 from engine.errors import (
     AlreadyClosedError,
-    ConnectError,
     EngineError,
     NotFoundError,
     NotOwnerError,
@@ -134,6 +133,11 @@ class TopicSession:
         if self._layout is None:
             raise AlreadyClosedError(f"the layout of {self.topic} was never received")
         return self._layout
+
+    @property
+    def connected(self) -> bool:
+        """Whether a broker tells how the topic changes."""
+        return self._connection is not None
 
     def follow(
         self,
@@ -371,29 +375,3 @@ class TopicSession:
         if connection.lost is None:
             connection.detach(session_id)
             connection.stream.send(Command.SCALABLE_TOPIC_CLOSE, {"session_id": session_id})
-
-
-async def persist(pool: Pool, attempt: Callable[[], Awaitable[T]], timeout: float, what: str) -> T:
-    """Await `attempt()` again after errors that pass (lost connection, stale layout), for `timeout` seconds in total.
-
-    A broker that was never reached is not waited for: its first ConnectError is raised at once.
-    """
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout
-    backoff = pool.retry_delays()
-    while True:
-        try:
-            return await attempt()
-        except EngineError as e:
-            passing = e.layout_stale or (isinstance(e, ConnectError) and pool.ever_connected)
-            if not passing or pool.closed:
-                raise
-            delay = backoff.next()
-            if loop.time() + delay >= deadline:
-                raise _given_up(e, what, timeout) from e
-        await asyncio.sleep(delay)
-
-
-def _given_up(error: EngineError, what: str, timeout: float) -> EngineError:
-    kind = ConnectError if isinstance(error, ConnectError) else TimeoutError
-    return kind(f"{what} was given up after {timeout:g} s: {error}")

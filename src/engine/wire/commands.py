@@ -110,7 +110,15 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
         "layout_epoch": int,
         "segments": list,
     },
-    _C.SCALABLE_TOPIC_UNSUBSCRIBE: {"request_id": int, "consumer_id": int, "instance": str},
+    # -> SUCCESS. The rest names the consumer when it is not registered over this connection (any more).
+    _C.SCALABLE_TOPIC_UNSUBSCRIBE: {
+        "request_id": int,
+        "consumer_id": int,
+        "instance": str,
+        "topic": _OPT_STR,
+        "subscription": _OPT_STR,
+        "consumer_name": _OPT_STR,
+    },
     # Producers attach to one segment on its owner -> PRODUCER_SUCCESS. `topic` is the segment's name.
     # `access_mode`: "shared" | "exclusive" | "exclusive_with_fencing" | "wait_for_exclusive".
     _C.PRODUCER: {
