@@ -72,14 +72,14 @@ class FakeHost:
             raise self.failures[method]
 
     @asynccontextmanager
-    async def _asked(self, method: str, spec: SegmentSpec, term: int | None = None) -> AsyncIterator[int]:
+    async def _asked(self, method: str, spec: SegmentSpec, term: int | None = None, *args: Any) -> AsyncIterator[int]:
         """The segment's id. A host refuses whoever is not the leader by the store, and whom it has seen replaced."""
         if (hook := self.before.get(method)) is not None:
             await hook()
         leader = None if self._metadata is None else await self._metadata.get(keys.controller(spec.name.topic))
         if term is not None and leader is not None and leader.stat.version != term:
             raise FencedError(f"term {term} is not that of the leader, {leader.stat.version}")
-        self._call(method, spec.name.segment_id, term=term, topic=spec.name.topic)
+        self._call(method, spec.name.segment_id, *args, term=term, topic=spec.name.topic)
         yield spec.name.segment_id
         if (hook := self.after.get(method)) is not None:
             await hook()
@@ -112,13 +112,13 @@ class FakeHost:
         self, spec: SegmentSpec, subscription: str, position: InitialPosition, *, term: int
     ) -> None:
         await asyncio.sleep(0)
-        self._call("create_subscription", spec.name.segment_id, subscription, term=term)
-        self.stores.setdefault(spec.name.segment_id, False)
-        self.cursors.setdefault(spec.name.segment_id, {}).setdefault(subscription, position)
+        async with self._asked("create_subscription", spec, term, subscription) as segment_id:
+            self.stores.setdefault(segment_id, False)
+            self.cursors.setdefault(segment_id, {}).setdefault(subscription, position)
 
     async def delete_subscription(self, spec: SegmentSpec, subscription: str, *, term: int) -> None:
-        self._call("delete_subscription", spec.name.segment_id, subscription, term=term)
-        self.cursors.get(spec.name.segment_id, {}).pop(subscription, None)
+        async with self._asked("delete_subscription", spec, term, subscription) as segment_id:
+            self.cursors.get(segment_id, {}).pop(subscription, None)
 
     async def seek_subscription(self, spec: SegmentSpec, subscription: str, offset: int | InitialPosition) -> None:
         self._call("seek_subscription", spec.name.segment_id, subscription, offset)

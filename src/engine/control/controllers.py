@@ -17,6 +17,7 @@ from engine.control.resources import LeaderRecord, ScalableTopicResources, Topic
 from engine.control.resumption import Resumption
 from engine.control.stats import ControlStatistics
 from engine.errors import AlreadyClosedError, EngineError, NotFoundError, NotOwnerError, TimeoutError
+from engine.limits import RESUME_S_MAX
 from engine.metadata import keys
 from engine.metadata.store import Session
 from engine.model.names import TopicName
@@ -217,10 +218,18 @@ class Controllers:
             self._tasks.spawn(self._stand(controller), f"election for {controller.topic}")
 
     async def _verify(self, controller: ScalableTopicController) -> None:
-        """The event may be older than the present leadership: ask."""
-        if controller.leadership.leading and not await controller.leadership.confirm():
-            controller.lost()
-            await self._stand(controller)
+        """The event may be older than the present leadership: ask, until the store answers."""
+        while controller.leadership.leading:
+            try:
+                if not await controller.leadership.confirm():
+                    controller.lost()
+                    await self._stand(controller)
+                return
+            except AlreadyClosedError:
+                return
+            except EngineError as e:
+                log.warning("whether this broker leads %s is not known for now: %s", controller.topic, e)
+                await asyncio.sleep(RESUME_S_MAX)
 
     async def _stand(self, controller: ScalableTopicController) -> None:
         key = keys.topic(controller.topic)
