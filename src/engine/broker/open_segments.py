@@ -43,6 +43,7 @@ class OpenSegments:
         self._hosted: dict[SegmentName, HostedSegment] = {}
         self._opening: dict[SegmentName, asyncio.Task[HostedSegment]] = {}
         self._leaving: dict[SegmentName, asyncio.Task[Any]] = {}  # being unloaded, deleted or swept
+        self.undeleted: dict[SegmentName, None] = {}  # whose deletion has begun; it may have failed
         self._closed = False
 
     def __iter__(self) -> Iterator[HostedSegment]:
@@ -179,12 +180,14 @@ class OpenSegments:
         await self._leave(name, lambda: self._remove(name, hosted))
 
     async def _remove(self, name: SegmentName, hosted: HostedSegment | None) -> None:
+        self.undeleted[name] = None
         for subscription in hosted.subscriptions.values() if hosted is not None else ():
             await subscription.cursor.close()
         for found, _ in await self._cursors.list(name):
             await self._cursors.delete(name, found)
         await self._store.delete(name)  # after what a crash would leave where nobody looks
         await unsure.delete(self._metadata, keys.segment(name))
+        self.undeleted.pop(name, None)
 
     async def on_disk(self) -> Mapping[TopicName, Sequence[SegmentName]]:
         """The segments that have a directory, of whatever topic."""

@@ -37,7 +37,7 @@ class Orphans:
 
     async def _look_at(self, topic: TopicName, names: Sequence[SegmentName]) -> int:
         try:
-            return sum([await self._remove_safely(name) for name in await self._suspects(topic, names)])
+            return sum([await self.remove(name) for name in await self._suspects(topic, names)])
         except EngineError as e:
             log.warning("which stores of %s are in use is not known: %s", topic, e)
             return 0
@@ -50,7 +50,8 @@ class Orphans:
         ranges = {i: s.hash_range for i, s in layout.segments.items()}
         return [] if layout.change else [name for name in names if ranges.get(name.segment_id) != name.hash_range]
 
-    async def _remove_safely(self, name: SegmentName) -> bool:
+    async def remove(self, name: SegmentName) -> bool:
+        """Delete one if it is an orphan; whether it was. Raises nothing that a later look could mend."""
         try:
             removed = await self._hosting.remove_orphan(name)
         except EngineError as e:

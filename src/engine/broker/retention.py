@@ -54,6 +54,8 @@ class RetentionLoop:
         """Delete what may go now; how many files that were, and segments."""
         self._rules.clear()
         deleted = sum([await self._look_safely(hosted) for hosted in self._hosting])
+        for name in list(self._hosting.undeleted):
+            await self._orphans.remove(name)
         topics = {hosted.name.topic for hosted in self._hosting}
         if self._looks % _CLOSED_EVERY == 0:
             try:
