@@ -35,38 +35,6 @@ async def test_send_returns_the_id_at_which_the_message_is_durable(broker: FakeB
     assert isinstance(first, MessageId)
 
 
-async def test_messages_of_one_turn_travel_together(broker: FakeBroker):
-    async with broker.client() as client, await client.producer("t") as producer:
-        ids = await asyncio.gather(*(producer.send(b"x", key=b"k") for _ in range(50)))
-        assert [i.offset for i in ids] == list(range(50))
-        assert broker.log[0] == [(0, 50)]
-
-
-async def test_with_something_in_flight_a_batch_waits_for_its_receipt(broker: FakeBroker):
-    batching = Batching(max_delay=30)
-    async with broker.client() as client, await client.producer("t", batching=batching) as producer:
-        broker.holding = True
-        sends = [asyncio.ensure_future(producer.send(b"1"))]
-        await broker.settle()
-        sends += [asyncio.ensure_future(producer.send(b"x")) for _ in range(3)]
-        await broker.settle()
-        assert broker.log[0] == [(0, 1)]
-        broker.release()
-        await asyncio.gather(*sends)
-        assert broker.log[0] == [(0, 1), (1, 3)]
-
-
-async def test_with_something_in_flight_a_batch_waits_at_most_its_delay(broker: FakeBroker):
-    async with broker.client() as client, await client.producer("t", batching=Batching(max_delay=0.005)) as producer:
-        broker.holding = True
-        producer.send_nowait(b"1")
-        await broker.settle()
-        producer.send_nowait(b"2")
-        await asyncio.sleep(0.05)
-        assert broker.log[0] == [(0, 1), (1, 1)]
-        broker.release()
-
-
 async def test_reconnect_resends_everything_unacknowledged_in_order(broker: FakeBroker):
     """No loss, no reordering, no duplicate, whichever side of the append the connection broke on."""
     async with broker.client() as client:

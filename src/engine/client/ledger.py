@@ -40,6 +40,17 @@ class ProducerStatistics:
     pending_bytes: int
 
 
+class _Flight:
+    """Entries that were sent together; `left` of them are outstanding."""
+
+    __slots__ = ("deadline", "left", "ordinal")
+
+    def __init__(self, ordinal: int, deadline: float, left: int) -> None:
+        self.ordinal = ordinal
+        self.deadline = deadline
+        self.left = left
+
+
 class Ledger:
     """Loop thread only. Waiters are futures of either kind (asyncio's or concurrent.futures')."""
 
@@ -60,12 +71,13 @@ class Ledger:
         self._on_error = on_error
         self._on_expired = on_expired
         self._loop = asyncio.get_running_loop()
-        # Entry -> (ordinal, deadline). In order of both, since neither ever falls.
-        self._outstanding: dict[SealedEntry, tuple[int, float]] = {}
+        # In the order of the flights, whose ordinals and deadlines never fall.
+        self._outstanding: dict[SealedEntry, _Flight] = {}
         # Of entries that were re-split: piece -> entry, entry -> the pieces that are still on their way.
         self._origins: dict[SealedEntry, SealedEntry] = {}
         self._pieces: dict[SealedEntry, dict[SealedEntry, None]] = {}
         self._ordinal = 0
+        self.flights = 0  # of which something is outstanding
         self._flushes: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._room: deque[asyncio.Future[None]] = deque()
         self._sweep: asyncio.TimerHandle | None = None
@@ -84,12 +96,14 @@ class Ledger:
     def __contains__(self, entry: SealedEntry) -> bool:
         return entry in self._outstanding or entry in self._origins
 
-    def enter(self, entries: Iterable[SealedEntry]) -> None:
+    def enter(self, entries: Sequence[SealedEntry]) -> None:
         """From now on these are on their way."""
         deadline = self._loop.time() + self._send_timeout
+        self._ordinal += 1
+        self.flights += 1
+        flight = _Flight(self._ordinal, deadline, len(entries))
         for entry in entries:
-            self._ordinal += 1
-            self._outstanding[entry] = (self._ordinal, deadline)
+            self._outstanding[entry] = flight
             self.entries_sent += 1
             self.messages_sent += entry.count
             self.bytes_sent += entry.pending
@@ -108,12 +122,21 @@ class Ledger:
 
     # -- leaving ---------------------------------------------------------------------------------------------
 
+    def _take_out(self, entry: SealedEntry) -> bool:
+        """False: it was out of time before, and its waiters know."""
+        flight = self._outstanding.pop(entry, None)
+        if flight is None:
+            return self._piece_left(entry)
+        flight.left -= 1
+        self.flights -= not flight.left
+        return True
+
     def acknowledge(self, entries: Sequence[SealedEntry], offsets: Sequence[int]) -> None:
         """The broker has these durable at these first offsets (-1: a duplicate whose offset it no longer knows)."""
         freed = messages = 0
         for entry, first_offset in zip(entries, offsets, strict=True):
-            if self._outstanding.pop(entry, None) is None and not self._piece_left(entry):
-                continue  # out of time before; its waiters know
+            if not self._take_out(entry):
+                continue
             freed += entry.pending
             messages += entry.count
             if entry.waiters:
@@ -132,7 +155,7 @@ class Ledger:
         freed = messages = 0
         unheard = False
         for entry in entries:
-            if self._outstanding.pop(entry, None) is None and not self._piece_left(entry):
+            if not self._take_out(entry):
                 continue
             freed += entry.pending
             messages += entry.count
@@ -152,7 +175,8 @@ class Ledger:
         group = self._pieces[origin]
         del group[piece]
         if not group:
-            del self._pieces[origin], self._outstanding[origin]
+            del self._pieces[origin]
+            self._take_out(origin)
         return True
 
     def _left(self, freed: int, messages: int, unheard: Exception | None = None) -> None:
@@ -175,9 +199,9 @@ class Ledger:
         now = self._loop.time()
         self._sweep = None
         late: list[SealedEntry] = []
-        for entry, (_, deadline) in self._outstanding.items():
-            if deadline > now:
-                self._sweep = self._loop.call_at(deadline, self._expire)
+        for entry, flight in self._outstanding.items():
+            if flight.deadline > now:
+                self._sweep = self._loop.call_at(flight.deadline, self._expire)
                 break
             late += self._pieces.get(entry, (entry,))
         if late:
@@ -206,7 +230,7 @@ class Ledger:
             raise error
 
     def _wake_flushes(self) -> None:
-        oldest = next(iter(self._outstanding.values()))[0] if self._outstanding else self._ordinal + 1
+        oldest = next(iter(self._outstanding.values())).ordinal if self._outstanding else self._ordinal + 1
         while self._flushes and self._flushes[0][0] < oldest:
             _, future = self._flushes.popleft()
             if not future.done():

@@ -1,8 +1,8 @@
 """A producer's outbox: the native batcher that takes messages, the ledger of what is on its way, a lane per segment.
 
-It decides what goes out when. A batch that is full goes out in the same turn of the loop; with nothing on its way an
-open batch goes out at the end of the turn, so that one message does not wait and a burst goes together; otherwise it
-goes when the last receipt comes in, or after `Batching.max_delay`.
+It decides what goes out when. A batch that is full goes out in the same turn of the loop. With fewer than two flights
+on their way, an open batch goes out at the end of the turn, so that one message does not wait and a burst goes
+together; otherwise it goes when one of them has come in, or after `Batching.max_delay`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ from engine.client.topic import TopicLayout, TopicSession
 from engine.errors import EngineError, ProtocolError, TimeoutError
 from engine.model.names import TopicName
 
+# Sent together and not answered; above it, batches are left open. With one, what is sent while it is on its way waits
+# for a whole commit before its own begins; with two, the next commit takes it.
+FLIGHTS_MAX = 2
 KEY_HASHES = {"xxh64": XXH64, "murmur3": MURMUR3}
 WAIT = "wait_for_exclusive"
 NEWCOMER_S = 0.2  # who holds a topic claims the segments of a new layout before who wants to
@@ -153,7 +156,7 @@ class Outbox:
 
     def _opened(self) -> None:
         """The batcher holds an open batch again."""
-        if len(self.ledger) or self.pumping:
+        if self.ledger.flights >= FLIGHTS_MAX or self.pumping:
             if self._delay is None:
                 self._delay = self._loop.call_later(self._options.batching.max_delay, self._delay_over)
         elif not self._turning:
@@ -213,10 +216,10 @@ class Outbox:
                 entry.data = native_entry.compress(entry.data, self._codec, self._compressor)
 
     def receipts_came(self) -> None:
-        """A lane has handed in receipts: with nothing left on its way, what is open goes out after those who just
-        woke have sent.
+        """A lane has handed in receipts: where a flight may leave, what is open does, after those who just woke have
+        sent.
         """
-        if not len(self.ledger) and not self._turning:
+        if self.ledger.flights < FLIGHTS_MAX and not self._turning:
             self._turning = True
             self._loop.call_soon(self._turn_over)
 
