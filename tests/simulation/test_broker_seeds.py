@@ -1,0 +1,52 @@
+"""Random lives of three brokers under faults. A failing seed replays: `pytest tests/simulation -k 'broker and 171'`."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from broker_scenario import BrokerPlan, BrokerScenario
+from test_seeds import config_for
+
+from engine.broker.config import BrokerConfig
+from engine.testing.cluster import SimCluster, simulate
+
+SEEDS = range(10_000, 10_012)
+FUZZ_SEEDS = range(11_000, 14_000)
+CALM = BrokerPlan(kinds=("nothing",), changes=20)
+
+
+def run(seed: int, plan: BrokerPlan | None = None) -> SimCluster:
+    """One life."""
+    return simulate(seed, BrokerScenario(plan), config=brokers_config(seed), shared=True)
+
+
+def brokers_config(seed: int) -> BrokerConfig:
+    """As for one broker; sessions with the metadata store last 5 s."""
+    return dataclasses.replace(config_for(seed), session_timeout=5.0)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_broker_seed(seed, log_file_size):
+    log_file_size(8192 if seed % 2 else 1 << 20)
+    run(seed)
+
+
+@pytest.mark.fuzz
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("seed", FUZZ_SEEDS)
+def test_fuzz_broker_seed(seed, log_file_size):
+    log_file_size(8192 if seed % 2 else 1 << 20)
+    run(seed, BrokerPlan(messages=160, length_s=90, changes=25, together=0.3))
+
+
+def test_the_same_seed_gives_the_same_run_of_brokers():
+    one, other = (run(10_003) for _ in range(2))
+    assert one.history.events == other.history.events
+
+
+def test_without_faults_every_change_is_made_by_any_broker():
+    cluster = run(3, CALM)
+    assert [e for e in cluster.history.events if e["client"] == "shaper" and e.get("text", "").startswith("no ")] == []
+    assert max(e["epoch"] for e in cluster.history.events if e["what"] == "layout") == 20
+    assert {e["phase"] for e in cluster.history.events if e["what"] == "send"} == {"invoke", "ok"}
