@@ -226,8 +226,12 @@ class Connection:
     def start(self, request_id: int, work: Coroutine[Any, Any, Any]) -> None:
         """Do it in the background and answer: nothing (it answers itself), or SUCCESS with the dict it returns."""
         self._begun()
-        if self.broker.tasks.spawn(self._work(request_id, work)) is None:
+        task = self.broker.tasks.spawn(self._work(request_id, work))
+        if task is None:
+            work.close()
             self._ended()
+        else:
+            task.add_done_callback(lambda _: work.close())  # for one that was cancelled before it began
 
     async def _work(self, request_id: int, work: Coroutine[Any, Any, Any]) -> None:
         try:

@@ -1,0 +1,132 @@
+"""Three brokers on real files and real sockets that share a metadata store in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from engine.broker.config import BrokerConfig
+from engine.broker.peers import Peers
+from engine.broker.server import Broker
+from engine.client.client import AsyncClient
+from engine.clock import SystemClock
+from engine.errors import AuthenticationError, InvalidArgumentError, UnsupportedError
+from engine.metadata.memory import MemoryMetadataStore
+from engine.model.positions import Checkpoint
+from engine.wire.tcp import TcpConnector
+from engine.wire.url import parse_url
+
+TOKEN = "a-shared-token"
+
+
+def free_url() -> str:
+    """A broker says its address before it listens there."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"engine://127.0.0.1:{probe.getsockname()[1]}"
+
+
+@asynccontextmanager
+async def brokers(path: Path, count: int = 3) -> AsyncIterator[list[Broker]]:
+    clock = SystemClock()
+    root = MemoryMetadataStore(clock, leases=True)
+    async with AsyncExitStack() as stack:
+        found = []
+        for _ in range(count):
+            url = free_url()
+            handle = root.client()
+            config = BrokerConfig(service_url=url, auth_token=TOKEN, session_timeout=5.0, segments=6)
+            broker = Broker(path, config=config, metadata=handle, clock=clock)
+            await broker.start()
+            await broker.serve(*parse_url(url))
+            stack.push_async_callback(handle.close)
+            stack.push_async_callback(broker.close)
+            found.append(broker)
+        yield found
+
+
+async def test_produce_and_consume_over_three_brokers(tmp_path: Path) -> None:
+    async with brokers(tmp_path) as found, AsyncClient(found[0].service_url, token=TOKEN) as client:
+        producer = await client.producer("orders")
+        stream = await client.stream_consumer("orders", "s", initial_position="earliest")
+        for i in range(100):
+            await producer.send(b"%d" % i, key=f"key-{i}")
+        assert sum(1 for b in found if len(b.hosting)) >= 2
+        await found[2].admin.split_segment("orders", 0)
+        await found[2].close()  # the others have its segments at once
+        for i in range(100, 200):
+            await producer.send(b"%d" % i, key=f"key-{i}")
+        got: set[int] = set()
+        while len(got) < 200:
+            batch = await stream.receive_batch(timeout=20)
+            assert len(batch)
+            got.update(int(m.value) for m in batch)
+            await stream.acknowledge_cumulative(batch)
+        reader = await client.checkpoint_consumer("orders", start=Checkpoint.earliest())
+        again: list[int] = []
+        while len(again) < 200:
+            batch = await reader.receive_batch(timeout=20)
+            assert len(batch)
+            again += [int(m.value) for m in batch]
+        assert sorted(again) == list(range(200))
+
+
+async def test_only_who_knows_the_token_calls_a_broker(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 1) as (broker,):
+        stranger = Peers(TcpConnector(), "another token")
+        with pytest.raises(AuthenticationError):
+            await stranger.call(broker.service_url, "admin", "delete_topic", {}, 5)
+        await stranger.close()
+
+
+@pytest.mark.parametrize(
+    ("target", "method", "args"),
+    [
+        ("moon", "land", {}),
+        ("segment", "statistics", {}),
+        ("segment", "statistics", {"spec": {"name": "?"}}),
+        ("segment", "explode", {"spec": None}),
+        ("admin", "delete_topic", {}),
+        ("admin", "close", {"topic": "t", "arguments": {}}),
+        ("service", "ensure_subscription", {"topic": "t"}),
+    ],
+)
+async def test_a_call_that_makes_no_sense_is_refused_by_name(
+    tmp_path: Path, target: str, method: str, args: dict[str, object]
+) -> None:
+    async with brokers(tmp_path, 1) as (broker,):
+        peers = Peers(TcpConnector(), TOKEN)
+        with pytest.raises((InvalidArgumentError, UnsupportedError)):
+            await peers.call(broker.service_url, target, method, args, 5)
+        await peers.close()
+
+
+async def test_a_call_is_given_up_and_the_connection_made_anew(tmp_path: Path) -> None:
+    from engine.errors import ConnectError, TimeoutError
+
+    async with brokers(tmp_path, 1) as (broker,):
+        silent = asyncio.Event()
+
+        async def never(*_: object) -> dict[str, object]:
+            await silent.wait()
+            return {}
+
+        answer, broker.members.answer = broker.members.answer, never  # type: ignore[method-assign,assignment]
+        peers = Peers(TcpConnector(), TOKEN)
+        with pytest.raises(TimeoutError, match="may be asked again"):
+            await peers.call(broker.service_url, "segment", "statistics", {}, 0.05)
+        broker.members.answer = answer  # type: ignore[method-assign]
+        with pytest.raises(InvalidArgumentError):
+            await peers.call(broker.service_url, "segment", "statistics", {}, 5)
+        for connection in list(broker.connections):
+            connection.stream.abort()
+        await asyncio.sleep(0.05)
+        with pytest.raises((InvalidArgumentError, ConnectError)):
+            await peers.call(broker.service_url, "segment", "statistics", {}, 5)
+        silent.set()
+        await peers.close()
