@@ -29,7 +29,7 @@ def outcomes(driver: Driver, scenario: str, action: int, **how: Any) -> set[str]
         seen.add(result["outcome"])
         return result
 
-    assert sweep(noting, scenario, action, **how) > 3
+    assert sweep(noting, scenario, action, **how) > 1
     return seen
 
 
@@ -42,7 +42,7 @@ def test_42_a_crash_leaves_the_old_layout_or_the_new_one(driver: Driver, scenari
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("scenario", OUTCOMES)
 def test_42_so_does_a_torn_write(driver: Driver, scenario: str) -> None:
-    assert outcomes(driver, scenario, TEAR, kinds=WRITES, step=11) <= OUTCOMES[scenario]
+    assert outcomes(driver, scenario, TEAR, kinds=WRITES, step=7) <= OUTCOMES[scenario]
 
 
 @pytest.mark.fuzz

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from engine.broker.ownership import Ownership
@@ -115,7 +116,7 @@ class OpenSegments:
             del self._hosted[hosted.name]
             hosted.closed = True
             hosted.close(NotOwnerError(f"this broker lost {hosted.name}; look the topic up again"))
-            task = asyncio.create_task(self._leave(hosted.name, lambda h=hosted: self._abandon(h)))  # type: ignore[misc]
+            task = asyncio.create_task(self._leave(hosted.name, partial(self._abandon, hosted)))
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def _abandon(self, hosted: HostedSegment) -> None:
