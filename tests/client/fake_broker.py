@@ -45,6 +45,8 @@ class FakeBroker:
         self.owners: dict[int, str] = {}
         self.controller = URL
         self.down: set[str] = set()
+        self.open_door = asyncio.Event()  # nobody gets in while it is clear
+        self.open_door.set()
         self.assigned: list[int] = list(range(segments))
         self.confirming = True
         self.hang_up_after: Command | None = None  # once: what this command is answered with is the connection's last
@@ -60,6 +62,7 @@ class FakeBroker:
     async def connect(self, url: str, handler: Callable[[FrameStream], FrameHandler]) -> FrameStream:
         if not self.reachable or url in self.down:
             raise ConnectError("nobody is there")
+        await self.open_door.wait()
         return connect_pair(handler, lambda stream: self._accept(stream, url))
 
     def _accept(self, stream: FrameStream, url: str) -> FakeConnection:

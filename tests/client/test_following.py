@@ -257,6 +257,26 @@ async def test_an_id_of_a_segment_that_is_not_known_here_yet_is_looked_up(broker
             await consumer.acknowledge_cumulative(MessageId(left, 3))
 
 
+async def test_a_share_that_leaves_and_returns_while_it_attaches_is_attached_once():
+    """C4: the attachment that was given up does nothing to the one that came after it."""
+    broker = FakeBroker(segments=2)
+    broker.owners = {0: A}
+    broker.publish(0, [b"a"])
+    broker.assigned = [1]
+    async with broker.client() as client, await client.stream_consumer("t", "s") as consumer:
+        broker.open_door.clear()
+        for share in ([0, 1], [1], [0, 1]):
+            broker.assigned = share
+            broker.at(URL).assign()
+            await broker.until(lambda share=share: sorted(consumer.attachments) == share)
+            await broker.settle()
+        broker.open_door.set()
+        assert await take(consumer, 1) == [b"a"]
+        await broker.settle()
+        assert len([h for h in broker.of(Command.SUBSCRIBE) if h["topic"].endswith("-0")]) == 1
+        assert len(broker.at(A).consumers) == 1
+
+
 async def test_only_what_was_delivered_since_it_came_holds_a_segment_that_leaves():
     """SEMANTICS 18: what was delivered before a loss is not waited for, its consumer may never acknowledge it."""
     broker = FakeBroker(segments=2)

@@ -118,6 +118,8 @@ class Attachment:
 
     def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
         """Messages, and how the attachment ends."""
+        if self.closed:
+            return  # another one may have the segment by now
         if command is Command.MESSAGE:
             if not self.draining:
                 self._owner.blocks_came(self, header, payload)
@@ -139,10 +141,12 @@ class Attachment:
         self._lost(error)
 
     def _lost(self, error: EngineError) -> None:
+        if self.closed:
+            return
         self._attached_again.clear()
         self.again_upto = self.arrived
         self._owner.detached(self)
-        if not self.closed and not self.draining and self._survives(error):
+        if not self.draining and self._survives(error):
             self.begin()
 
     def moved(self, layout: TopicLayout) -> None:
@@ -210,6 +214,8 @@ class Attachment:
     async def _attach(self, url: str | None) -> None:
         owner = self._owner
         connection = await owner.pool.get(url)
+        if self.closed or self.draining:
+            return
         consumer_id = connection.next_id()
         header: dict[str, Any] = {
             "consumer_id": consumer_id,

@@ -282,6 +282,7 @@ class Receiver(ABC):
     def segment_gone(self, attachment: Attachment) -> None:
         """The segment is no more."""
         self.attachments.pop(attachment.segment_id, None)
+        attachment.give_up()
 
     def _follow(self) -> None:
         """Follow the layout. Raises when the topic is gone."""

@@ -87,7 +87,10 @@ class AsyncStreamConsumer(Receiver):
         delivered = self._queue.positions.get(attachment.segment_id, 0) if attachment.pushed > 0 else 0
         if attachment.connected and attachment.confirmed < delivered:
             return
-        self.attachments.pop(attachment.segment_id, None)
+        if self.attachments.get(attachment.segment_id) is not attachment:
+            return
+        del self.attachments[attachment.segment_id]
+        attachment.closed = True  # from now on it says nothing: there may soon be another one
         self._confirmed_there[attachment.segment_id] = attachment.confirmed
         self.pool.tasks.spawn(self._ended(attachment), name=f"release {attachment.name}")
 
