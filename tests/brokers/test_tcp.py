@@ -15,7 +15,7 @@ from engine.broker.peers import Peers
 from engine.broker.server import Broker
 from engine.client.client import AsyncClient
 from engine.clock import SystemClock
-from engine.errors import AuthenticationError, InvalidArgumentError, UnsupportedError
+from engine.errors import AuthenticationError, InvalidArgumentError
 from engine.metadata.memory import MemoryMetadataStore
 from engine.model.positions import Checkpoint
 from engine.wire.tcp import TcpConnector
@@ -101,7 +101,7 @@ async def test_a_call_that_makes_no_sense_is_refused_by_name(
 ) -> None:
     async with brokers(tmp_path, 1) as (broker,):
         peers = Peers(TcpConnector(), TOKEN)
-        with pytest.raises((InvalidArgumentError, UnsupportedError)):
+        with pytest.raises(InvalidArgumentError):
             await peers.call(broker.service_url, target, method, args, 5)
         await peers.close()
 

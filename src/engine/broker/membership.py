@@ -15,7 +15,7 @@ from engine.control.brokers import Brokers
 from engine.control.ports import SegmentHost
 from engine.control.resources import ScalableTopicResources
 from engine.control.service import ScalableTopicService
-from engine.errors import InvalidArgumentError, NotOwnerError
+from engine.errors import InvalidArgumentError, NotOwnerError, UnsupportedError
 from engine.metadata.store import MetadataStore
 from engine.model.names import TopicName
 from engine.model.subscriptions import InitialPosition, SubscriptionKind, SubscriptionMetadata
@@ -31,7 +31,7 @@ _FORWARD_AGAIN_S = 0.1
 
 
 class Membership:
-    """Loop thread only. `shared`: other brokers may use the same metadata store; else everything is local and direct."""
+    """Loop thread only. `shared`: other brokers may use the metadata store; else everything is local and direct."""
 
     def __init__(
         self,
@@ -129,9 +129,14 @@ class Membership:
     async def answer(
         self, admin: AdminService, service: ScalableTopicService, target: str, method: str, args: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """BROKER_CALL. Nothing of it is sent on to a third. Raises what the method raises, InvalidArgumentError."""
+        """BROKER_CALL. Nothing of it is sent on to a third. Raises what the method raises, InvalidArgumentError.
+
+        UnsupportedError: this broker shares its store with nobody, so that nobody has to call it.
+        """
+        if self._routed is None:
+            raise UnsupportedError("this broker shares its metadata store with no other, and takes no calls of brokers")
         try:
-            if target == "segment" and self._routed is not None:
+            if target == "segment":
                 value = await self._routed.answer(method, args)
             elif target == "admin":
                 value = await admin.leading.call(method, TopicName.parse(args["topic"]), args["arguments"])

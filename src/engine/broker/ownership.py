@@ -193,11 +193,15 @@ class Ownership:
         if url != self.brokers.url:
             raise NotOwnerError(f"{name} is for the broker {url}")
 
-    async def release(self, name: SegmentName, term: int) -> None:
-        """Give it up, when others could have it: everything is written out. Failing, it stays ours while we live."""
+    def forget(self, name: SegmentName) -> None:
+        """There is no such segment any more, or it is given up."""
         lease = self._leases.pop(name, None)
         if lease is not None:
             lease.end()
+
+    async def release(self, name: SegmentName, term: int) -> None:
+        """Give it up, when others could have it: everything is written out. Failing, it stays ours while we live."""
+        self.forget(name)
         if self.alone:
             return
         key = keys.segment(name)

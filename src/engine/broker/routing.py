@@ -37,8 +37,8 @@ Here = Callable[[], Awaitable[Any]]
 class RoutedSegmentHost:
     """Implements control.ports.SegmentHost. Loop thread only.
 
-    All calls are idempotent, so one whose outcome is unknown is made again, for a while. With no other broker everything
-    is a direct call.
+    All calls are idempotent, so one whose outcome is unknown is made again, for a while. With no other broker
+    everything is a direct call.
     """
 
     def __init__(self, local: SegmentHosting, ownership: Ownership, peers: Peers) -> None:
