@@ -40,7 +40,7 @@ class SplitUnderLoad:
 
     def track_rate_after_ratio(self) -> float:
         """The rate from one second after the split on, over the one before it."""
-        return statistics.median(split.rate_after / split.rate_before for split in self.splits)
+        return statistics.median(split.rate_after / max(split.rate_before, 1.0) for split in self.splits)
 
     track_pause_p99_ms.unit = "ms"  # type: ignore[attr-defined]
     track_rate_after_ratio.unit = "ratio"  # type: ignore[attr-defined]
