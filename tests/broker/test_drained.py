@@ -179,6 +179,8 @@ async def test_12_an_acknowledgement_that_could_not_be_saved_does_not_drain(brok
             await act
     await asyncio.sleep(0.05)
     assert watch.fired == 0
+    (hosted,) = broker.hosting
+    assert not await broker.hosting.drained(hosted, ["s"]), "nor may retention think so"
     assert not [f for f in peer.frames if f[0] is Command.REACHED_END and f[1]["consumer_id"] == queue]
     broken = False
     await watch.wait()
