@@ -72,7 +72,7 @@ def judged(bar: Bar, values: Values, peers: Peers | None) -> dict[str, Any]:
     """One row as figures: ours, reference and ratio as (median, least, greatest), and whether it is met."""
     ours = values.get(bar.ours, [])
     reference, name = bar.find_reference(values, peers)
-    ratios = [a / b for a, b in zip(ours, reference, strict=len(reference) == len(ours))] if reference else []
+    ratios = [a / b for a, b in zip(ours, reference, strict=len(reference) == len(ours)) if b] if reference else []
     spreads = [spread(some) for some in (ours, reference, ratios)]
     met = bar.is_met(statistics.median(ratios)) if ratios else None
     return {"bar": bar.id, "what": bar.what, "ours": spreads[0], "reference": spreads[1], "reference name": name,
