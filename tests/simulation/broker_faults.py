@@ -101,17 +101,21 @@ class Nemesis:
     async def strike(self, kind: str, who: str, seconds: float) -> None:
         """One fault, from its begin to its end."""
         if kind == "at a phase":
-            phase = self._rng.choice(PHASES)
-            self._say(f"waits for {phase}")
-            await self.spy.phase(phase)
-            await asyncio.sleep(self._rng.choice((0.0, self._rng.uniform(0, CHANGE_S))))
-            kind = self._rng.choice(DEATHS)
+            await self.strike_at(self._rng.choice(PHASES), self._rng.choice(DEATHS), who, seconds)
+            return
         broker = await self.victim(who)
         if not broker.running:
             return
         self._say(f"{kind}: {broker.name} ({who}), {seconds:g} s")
         await _ACTS[kind](self, broker, seconds)
         self._say(f"{kind}: {broker.name} healed")
+
+    async def strike_at(self, phase: str | None, kind: str, who: str, seconds: float) -> None:
+        """The same when a change comes to a phase, or soon after."""
+        self._say(f"waits for {phase}")
+        await self.spy.phase(phase)
+        await asyncio.sleep(self._rng.choice((0.0, self._rng.uniform(0, CHANGE_S))))
+        await self.strike(kind, who, seconds)
 
     # Each act is called with a broker that runs; another act may end it meanwhile.
 
@@ -141,19 +145,14 @@ class Nemesis:
         broker.rejoin()
 
     async def _freeze(self, broker: SimBroker, seconds: float) -> None:
-        """Everything it was about to do is done when it comes back, and everything that was sent to it arrives then."""
-        network, metadata, workers = self._cluster.network, broker.metadata, broker.workers
-        for other in (*self._cluster.brokers, *self._clients):
-            if other != broker.name:
-                network.partition(broker.name, other)
-        metadata.partition()
-        workers.stall()
+        """Whatever it was about to do, and whatever is sent to it, it does when it comes back; news may come late."""
+        metadata = broker.metadata
+        broker.suspend()
         await asyncio.sleep(seconds)
-        ends = [network.heal, metadata.heal, workers.resume]
-        self._rng.shuffle(ends)
-        for end in ends:
-            end()
-            await asyncio.sleep(self._rng.choice((0.0, 0.001, 0.1, 1.0)))
+        metadata.delay_s_max = self._rng.choice((0.0, 0.1, 1.0))
+        broker.resume()
+        await asyncio.sleep(1.0)
+        metadata.delay_s_max = 0.0
 
     async def _lose_metadata(self, broker: SimBroker, seconds: float) -> None:
         metadata = broker.metadata
@@ -214,6 +213,7 @@ class Nemesis:
         self._cluster.clock.skew_ms = 0
         self._cluster.disk.faults.clear()
         for broker in self._cluster.brokers.values():
+            broker.resume()
             if broker.process is None:
                 await broker.start()
             broker.metadata.heal()

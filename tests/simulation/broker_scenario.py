@@ -40,6 +40,7 @@ class BrokerPlan:
     together: float = 0.2  # how often two faults happen at a time
     delays_s: tuple[float, ...] = (0.002, 0.01, 0.05)  # one of these is the longest way of a piece
     changes: int = 10
+    script: tuple[tuple[str | None, str, str], ...] = ()  # instead: (phase of a change, kind, victim), one by one
 
 
 class BrokerScenario:
@@ -59,7 +60,9 @@ class BrokerScenario:
         reading = [asyncio.create_task(reader.run(), name=reader.name) for reader in readers]
         shaping = asyncio.create_task(self._shape(cluster), name="shaper")
         nemesis = Nemesis(cluster, tuple(f"c-{actor.name}" for actor in (*senders, *readers)))
-        while cluster.loop.time() < self.plan.length_s:
+        for phase, kind, who in self.plan.script:
+            await nemesis.strike_at(phase, kind, who, rng.uniform(*self.plan.seconds))
+        while not self.plan.script and cluster.loop.time() < self.plan.length_s:
             await asyncio.sleep(rng.uniform(0.05, self.plan.quiet_s))
             count = 2 if rng.random() < self.plan.together else 1
             strikes = [(rng.choice(self.plan.kinds), rng.choice(self.plan.victims)) for _ in range(count)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from broker_faults import DEATHS
 from broker_scenario import BrokerPlan, BrokerScenario
 from test_seeds import config_for
 
@@ -38,6 +39,15 @@ def test_broker_seed(seed, log_file_size):
 def test_fuzz_broker_seed(seed, log_file_size):
     log_file_size(8192 if seed % 2 else 1 << 20)
     run(seed, BrokerPlan(messages=160, length_s=90, changes=25, together=0.3))
+
+
+@pytest.mark.parametrize("who", ["leader", "owner"])
+@pytest.mark.parametrize("phase", ["children", "terminate", None])
+def test_every_death_at_a_phase(phase, who, log_file_size):
+    """The leader, or an owner, dies, loses power, is cut off or stopped when a change is at that phase."""
+    log_file_size(8192)
+    script = tuple((phase, kind, who) for kind in DEATHS)
+    run(10_500 + len(f"{phase}{who}"), BrokerPlan(script=script, seconds=(4.0, 9.0), changes=40, length_s=60))
 
 
 def test_the_same_seed_gives_the_same_run_of_brokers():
