@@ -12,7 +12,7 @@ from engine.broker.ownership import Ownership
 from engine.broker.topics import HostedSegment
 from engine.control.ports import SegmentSpec
 from engine.errors import AlreadyClosedError, NotFoundError, NotOwnerError
-from engine.metadata import keys, unsure
+from engine.metadata import keys
 from engine.metadata.store import MetadataStore
 from engine.model.layout import SegmentLayout
 from engine.model.names import SegmentName, TopicName
@@ -182,12 +182,15 @@ class OpenSegments:
 
     async def _remove(self, name: SegmentName, hosted: HostedSegment | None) -> None:
         self.undeleted[name] = None
+        lease = await self._ownership.claim_to_remove(name)
         for subscription in hosted.subscriptions.values() if hosted is not None else ():
             await subscription.cursor.close()
         for found, _ in await self._cursors.list(name):
             await self._cursors.delete(name, found)
+        if lease is not None:
+            lease.check()
         await self._store.delete(name)  # after what a crash would leave where nobody looks
-        await unsure.delete(self._metadata, keys.segment(name))
+        await self._ownership.removed(name)
         self.undeleted.pop(name, None)
 
     async def on_disk(self) -> Mapping[TopicName, Sequence[SegmentName]]:

@@ -8,6 +8,7 @@ can see that the session is over, its lease is.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from engine.clock import Clock
 from engine.control.brokers import Brokers
 from engine.control.policy.placement import place
 from engine.errors import AlreadyClosedError, EngineError, NotOwnerError, StorageError
-from engine.metadata import keys
+from engine.metadata import keys, unsure
 from engine.metadata.store import (
     ABSENT,
     ConflictError,
@@ -165,7 +166,7 @@ class Ownership:
             session = await self.brokers.session()
             record = await self._metadata.get(key)
             before = Owner.of(record)
-            self._check_free(name, before)
+            await self._check_free(name, before)
             owner = Owner(self.brokers.url, session.id, before.term + 1)
             try:
                 await self._put(key, owner, record)
@@ -186,18 +187,45 @@ class Ownership:
             lease.end()
         self._leases.clear()
 
-    def _check_free(self, name: SegmentName, owner: Owner) -> None:
-        if self.alone and (owner.url in (None, self.brokers.url) or not self._follows):
+    async def _check_free(self, name: SegmentName, owner: Owner) -> None:
+        """Raise NotOwnerError when another owns it, or should."""
+        if not self._follows:
             return
         url = self._owner_url(name, owner)
         if url != self.brokers.url:
             raise NotOwnerError(f"{name} is for the broker {url}")
+        if owner.url is None or owner.session == self.brokers.session_id:
+            return
+        # What was heard of the brokers may be old. Nobody loses a segment but by what the store says now.
+        record = await self._metadata.get(keys.broker(owner.url))
+        if record is not None and owner.session in (None, record.stat.session) and owner.url != self.brokers.url:
+            raise NotOwnerError(f"{name} is for the broker {owner.url}")
 
     def forget(self, name: SegmentName) -> None:
-        """There is no such segment any more, or it is given up."""
+        """It is given up."""
         lease = self._leases.pop(name, None)
         if lease is not None:
             lease.end()
+
+    async def claim_to_remove(self, name: SegmentName) -> OwnerLease | None:
+        """Own it until its store is gone, where others could have it. Raises as claim() does."""
+        if not self._follows:
+            return None
+        lease = self._leases.get(name)
+        return lease if lease is not None and lease.held else (await self.claim(name)).lease
+
+    async def removed(self, name: SegmentName) -> None:
+        """There is no such segment any more. A record that is another owner's by now, of another segment, stays."""
+        key = keys.segment(name)
+        if not self._follows:
+            await unsure.delete(self._metadata, key)
+            return
+        self.forget(name)
+        record = await self._metadata.get(key)
+        owner = Owner.of(record)
+        if record is not None and (owner.url, owner.session) == (self.brokers.url, self.brokers.session_id):
+            with contextlib.suppress(ConflictError):
+                await unsure.delete(self._metadata, key, record.stat.version)
 
     async def release(self, name: SegmentName, term: int) -> None:
         """Give it up, when others could have it: everything is written out. Failing, it stays ours while we live."""

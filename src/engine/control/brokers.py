@@ -107,9 +107,9 @@ class Brokers:
         return 0.0 if self._session is None else self._session.deadline
 
     @property
-    def current(self) -> Session | None:
-        """The session, if there is one and it is not over for certain."""
-        return self._session
+    def session_id(self) -> int | None:
+        """Of the session, if there is one."""
+        return None if self._session is None else self._session.id
 
     async def session(self) -> Session:
         """The session that leaderships and ownerships hang on. Raises NotOwnerError while there is none."""

@@ -343,6 +343,8 @@ class Segment:
 
         `retention_ms`, `retention_bytes`: None keeps for ever, -1 takes the configuration's. The last file stays.
         """
+        if self.lease is not None:
+            self.lease.check()
         config = self._context.config
         doomed = files_to_delete(
             self._files,
