@@ -102,9 +102,9 @@ async def test_23_a_sealed_segment_of_the_present_layout_sends_producers_to_wait
         for access in ("shared", "exclusive", "exclusive_with_fencing", "wait_for_exclusive"):
             with pytest.raises(SegmentSealedError, match="sealed at 3"):
                 await peer.producer(segment, access=access)
-        assert (await seal(broker)).offset == 3, "whoever finishes the change gets the same end"
         (hosted,) = broker.hosting
-        assert hosted.segment._seal_confirmed
+        assert hosted.segment._seal_confirmed, "before anybody is told of it (D4)"
+        assert (await seal(broker)).offset == 3, "whoever finishes the change gets the same end"
 
 
 async def test_25_a_producer_that_waits_for_exclusive_access_hears_that_the_segment_ended(broker, connect):
