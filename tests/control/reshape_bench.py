@@ -117,6 +117,13 @@ class Bench:
         return await self.check()
 
 
+async def stored(brokers: Brokers) -> SegmentLayout:
+    """The topic's layout as the store has it."""
+    record = await ScalableTopicResources(brokers.store).load_topic(TOPIC)
+    assert record is not None
+    return record.layout
+
+
 def once(act: Callable[[], Awaitable[None]]) -> Hook:
     """Only the first time."""
     done = False
