@@ -70,6 +70,7 @@ class _Peer:
             return
         if command is Command.ERROR:
             future.set_exception(EngineError.from_code(header["code"], header["message"]))
+            future.exception()  # retrieved: who asked may be given up in this very turn
         else:
             future.set_result(header)
 
