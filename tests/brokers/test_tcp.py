@@ -15,7 +15,7 @@ from engine.broker.peers import Peers
 from engine.broker.server import Broker
 from engine.client.client import AsyncClient
 from engine.clock import SystemClock
-from engine.errors import AuthenticationError, InvalidArgumentError
+from engine.errors import AuthenticationError, ConnectError, InvalidArgumentError, TimeoutError, UnsupportedError
 from engine.metadata.memory import MemoryMetadataStore
 from engine.model.positions import Checkpoint
 from engine.wire.tcp import TcpConnector
@@ -107,8 +107,6 @@ async def test_a_call_that_makes_no_sense_is_refused_by_name(
 
 
 async def test_a_call_is_given_up_and_the_connection_made_anew(tmp_path: Path) -> None:
-    from engine.errors import ConnectError, TimeoutError
-
     async with brokers(tmp_path, 1) as (broker,):
         silent = asyncio.Event()
 
@@ -130,3 +128,16 @@ async def test_a_call_is_given_up_and_the_connection_made_anew(tmp_path: Path) -
             await peers.call(broker.service_url, "segment", "statistics", {}, 5)
         silent.set()
         await peers.close()
+
+
+async def test_a_broker_that_is_alone_takes_no_calls_of_brokers(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        broker = Broker(tmp_path)
+        await broker.start()
+        stack.push_async_callback(broker.close)
+        await broker.serve("127.0.0.1", 0)
+        peers = Peers(TcpConnector(), None)
+        stack.push_async_callback(peers.close)
+        for target, args in (("admin", {"topic": "t", "arguments": {}}), ("segment", {})):
+            with pytest.raises(UnsupportedError, match="shares its metadata store with no other"):
+                await peers.call(broker.service_url, target, "delete_topic", args, 5)
