@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from engine.aio.tasks import Supervisor
-from engine.errors import EngineError, NotFoundError, NotOwnerError, UnsupportedError
+from engine.errors import AlreadyClosedError, EngineError, NotFoundError, NotOwnerError, UnsupportedError
 from engine.limits import RESUME_S_MAX, RESUME_S_MIN
 from engine.model.names import TopicName
 
@@ -46,6 +46,8 @@ class Resumption:
             self._looking = False
             try:
                 topics = await self._unfinished()
+            except AlreadyClosedError:
+                return  # the store
             except EngineError as e:
                 log.warning("the unfinished changes are not known for now: %s", e)
                 self._looking = True
