@@ -59,9 +59,9 @@ class Resumption:
 
     def resume(self, topic: TopicName) -> None:
         """One topic has a change that somebody must finish."""
-        if topic in self._running or (
-            topic not in self._unknown and self._tasks.spawn(self._resume(topic), f"resuming {topic}") is not None
-        ):
+        if topic in self._unknown:
+            return
+        if topic in self._running or self._tasks.spawn(self._resume(topic), str(topic)) is not None:
             self._running[topic] = True
 
     async def _resume(self, topic: TopicName) -> None:
