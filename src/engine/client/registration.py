@@ -188,7 +188,7 @@ class Registration:
         self._closed = True
         backoff = self._pool.retry_delays()
         timeout = self._pool.options.operation_timeout if self._connection is not None else LEAVE_S_MAX
-        deadline = asyncio.get_running_loop().time() + LEAVE_S_MAX
+        deadline: float | None = None  # from the first failure on
         while self._registered:
             seen = self._session.layout
             try:
@@ -197,7 +197,9 @@ class Registration:
                 self._registered = False
             except (EngineError, builtins.TimeoutError) as e:
                 log.debug("leaving %s: %s", self._session.topic, e)
-                timeout = deadline - asyncio.get_running_loop().time()
+                now = asyncio.get_running_loop().time()
+                deadline = deadline or now + LEAVE_S_MAX
+                timeout = deadline - now
                 if timeout <= 0 or not self._session.connected:
                     break
                 with contextlib.suppress(EngineError):
