@@ -6,6 +6,9 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+import msgpack
+from typing_extensions import Buffer
+
 from engine.control.ports import (
     ConsumerStatistics,
     SegmentEnd,
@@ -19,6 +22,28 @@ from engine.model.names import SegmentName
 from engine.model.subscriptions import InitialPosition
 
 Args = Mapping[str, Any]
+
+
+def pack(value: object) -> bytes:
+    """A call's arguments, or its result, as the payload of a frame."""
+    packed: bytes = msgpack.packb(value, use_bin_type=True)
+    return packed
+
+
+def unpack(payload: Buffer) -> Any:
+    """Undo pack(). Raises InvalidArgumentError."""
+    try:
+        return msgpack.unpackb(payload, raw=False)
+    except (ValueError, msgpack.UnpackException) as e:
+        raise InvalidArgumentError(f"the call is no msgpack value: {e!r}") from None
+
+
+def unpack_args(payload: Buffer) -> dict[str, Any]:
+    """A call's arguments. Raises InvalidArgumentError."""
+    args = unpack(payload)
+    if not isinstance(args, dict):
+        raise InvalidArgumentError(f"a call's arguments are a map; these are {type(args).__name__}")
+    return args
 
 
 def pack_spec(spec: SegmentSpec) -> dict[str, Any]:

@@ -128,7 +128,7 @@ class Membership:
 
     async def answer(
         self, admin: AdminService, service: ScalableTopicService, target: str, method: str, args: Mapping[str, Any]
-    ) -> dict[str, Any]:
+    ) -> Any:
         """BROKER_CALL. Nothing of it is sent on to a third. Raises what the method raises, InvalidArgumentError.
 
         UnsupportedError: this broker shares its store with nobody, so that nobody has to call it.
@@ -150,4 +150,4 @@ class Membership:
                 raise InvalidArgumentError(f"a broker knows no call {target!r:.40} {method!r:.40}")
         except (KeyError, TypeError) as e:
             raise InvalidArgumentError(f"{target} {method}: {e!r}") from e
-        return {"value": value}
+        return value

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from engine.broker.calls import pack, unpack
 from engine.errors import AlreadyClosedError, ConnectError, EngineError, TimeoutError
 from engine.limits import HANDSHAKE_S_MAX
 from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, Command
@@ -23,7 +24,7 @@ class _Peer:
         self.stream = stream
         self.lost: EngineError | None = None
         self._last_id = 0
-        self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}  # 0: of the handshake
+        self._answers: dict[int, asyncio.Future[memoryview]] = {}  # 0: of the handshake
 
     async def handshake(self, token: str | None) -> None:
         """Say CONNECT, wait for CONNECTED. Raises what the other says, or ConnectError."""
@@ -39,17 +40,18 @@ class _Peer:
     async def call(self, target: str, method: str, args: dict[str, Any], timeout: float) -> Any:
         """The value that the other answers. Raises its error; ConnectError and TimeoutError leave the outcome open."""
         self._last_id += 1
-        request = {"request_id": self._last_id, "target": target, "method": method, "args": args}
-        answer = await self._ask(self._last_id, Command.BROKER_CALL, request, timeout)
-        return (answer.get("result") or {}).get("value")
+        request = {"request_id": self._last_id, "target": target, "method": method}
+        return unpack(await self._ask(self._last_id, Command.BROKER_CALL, request, timeout, pack(args)))
 
-    async def _ask(self, ident: int, command: Command, header: dict[str, Any], timeout: float) -> dict[str, Any]:
+    async def _ask(
+        self, ident: int, command: Command, header: dict[str, Any], timeout: float, payload: bytes = b""
+    ) -> memoryview:
         if self.lost is not None:
             raise self.lost
-        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
         self._answers[ident] = future
-        self.stream.send(command, header)
         try:
+            self.stream.send(command, header, payload)
             await asyncio.wait([future], timeout=timeout)
         finally:
             self._answers.pop(ident, None)
@@ -72,7 +74,7 @@ class _Peer:
             future.set_exception(EngineError.from_code(header["code"], header["message"]))
             future.exception()  # retrieved: who asked may be given up in this very turn
         else:
-            future.set_result(header)
+            future.set_result(payload)
 
     def pause_writing(self) -> None:
         """Calls are small; they queue."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from engine.broker.assignments import Registration
+from engine.broker.calls import pack, unpack_args
 from engine.broker.consumers import Consumer, LoneReader
 from engine.broker.dispatcher import check_ranges
 from engine.broker.topics import WAIT, HostedSegment
@@ -290,9 +291,13 @@ async def _segment_offset(
 
 def broker_call(connection: Connection, header: Header, payload: memoryview) -> None:
     """BROKER_CALL."""
+    connection.start(header["request_id"], _answer_broker(connection, header, unpack_args(payload)))
+
+
+async def _answer_broker(connection: Connection, header: Header, args: dict[str, Any]) -> None:
     broker = connection.broker
-    work = broker.members.answer(broker.admin, broker.service, header["target"], header["method"], header["args"])
-    connection.start(header["request_id"], work)
+    value = await broker.members.answer(broker.admin, broker.service, header["target"], header["method"], args)
+    connection.send(Command.SUCCESS, {"request_id": header["request_id"], "result": None}, pack(value))
 
 
 # -- all of them -------------------------------------------------------------------------------------------------------

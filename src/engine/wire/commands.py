@@ -195,9 +195,10 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
     # -> SUCCESS {"offset": int, "first": int, "end": int}. `at`: "earliest" | "latest" | milliseconds.
     # With a `subscription`, also "acknowledged": the offset below which it has acknowledged everything.
     _C.SEGMENT_OFFSET: {"request_id": int, "topic": str, "at": (str, int), "subscription": _OPT_STR},
-    # Between brokers -> SUCCESS {"value": …}. `target`: "segment" (the owner of a segment), "admin" or "service" (the
-    # leader of a topic). Arguments are plain; what the methods and their arguments are is in broker/calls.py.
-    _C.BROKER_CALL: {"request_id": int, "target": str, "method": str, "args": dict},
+    # Between brokers -> SUCCESS. `target`: "segment" (the owner of a segment), "admin" or "service" (the leader of a
+    # topic). Payload, both ways: one msgpack value, the map of arguments and the result, which may be larger than a
+    # header. What the methods and their arguments are is in broker/calls.py.
+    _C.BROKER_CALL: {"request_id": int, "target": str, "method": str},
 }
 
 
