@@ -224,3 +224,19 @@ async def test_queue_ids_stay_valid_when_their_segment_is_sealed(one: engine.Asy
         await consumer.acknowledge(again)
         await until(lambda: 0 not in consumer.attachments)
         await consumer.acknowledge(second)
+
+
+async def test_after_a_seek_queue_consumers_get_what_they_had_finished(one: engine.AsyncClient):
+    """SEMANTICS 10, 38: also from sealed segments that nobody was attached to any more."""
+    async with await one.queue_consumer("t", "q") as consumer, await one.producer("t") as producer:
+        await producer.send(b"parent", key=b"k")
+        await one.admin.split_segment("t", 0)
+        await producer.send(b"child", key=b"k")
+        for _ in range(2):
+            messages = [await consumer.receive(timeout=10) for _ in range(2)]
+            assert {m.value for m in messages if m is not None} == {b"parent", b"child"}
+            for message in messages:
+                assert message is not None
+                await consumer.acknowledge(message)
+            await until(lambda: 0 not in consumer.attachments)
+            await one.admin.seek_subscription("t", "q", "earliest")

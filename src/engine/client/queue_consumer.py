@@ -56,6 +56,12 @@ class AsyncQueueConsumer(Receiver):
             self.attachments.pop(segment_id).give_up()
         self._finished &= layout.segments.keys()
 
+    def detached(self, attachment: Attachment) -> None:
+        """A seek ends the attachments to all segments that are active: what was finished may have a backlog again."""
+        super().detached(attachment)
+        self._finished.clear()
+        self.layout_changed(self.session.layout)
+
     def segment_gone(self, attachment: Attachment) -> None:
         """Retention deletes what every subscription has acknowledged."""
         self._finished.add(attachment.segment_id)

@@ -73,9 +73,11 @@ class TopicSubscriptions:
         await self._finish_deletion(facts)
 
     async def seek(self, name: str, position: InitialPosition | int) -> None:
-        """See the controller."""
+        """See the controller. Active segments last: whoever attaches there again finds the sealed ones moved."""
         await self._load(name)
-        await together(self._seek(s, name, position) for s in self._layout().segments.values())
+        segments = self._layout().segments.values()
+        await together(self._seek(s, name, position) for s in segments if not s.active)
+        await together(self._seek(s, name, position) for s in segments if s.active)
 
     async def _seek(self, segment: SegmentInfo, name: str, position: InitialPosition | int) -> None:
         """By the segment's lifetime: sealed before the time, skip all; created after it, rewind; else search."""
