@@ -40,7 +40,7 @@ class BrokerPlan:
     together: float = 0.2  # how often two faults happen at a time
     delays_s: tuple[float, ...] = (0.002, 0.01, 0.05)  # one of these is the longest way of a piece
     changes: int = 10
-    script: tuple[tuple[str | None, str, str], ...] = ()  # instead: (phase of a change, kind, victim), one by one
+    script: tuple[tuple[str | None, str, str], ...] = ()  # instead: (phase, kind, victim) of a change each
 
 
 class BrokerScenario:
@@ -58,10 +58,12 @@ class BrokerScenario:
         readers = [self._reader(cluster, kind, i) for i, kind in enumerate(READERS)]
         sending = [asyncio.create_task(sender.run(self.plan.messages), name=sender.name) for sender in senders]
         reading = [asyncio.create_task(reader.run(), name=reader.name) for reader in readers]
-        shaping = asyncio.create_task(self._shape(cluster), name="shaper")
+        shaping = asyncio.create_task(self._shape(cluster, self.plan.changes), name="shaper")
         nemesis = Nemesis(cluster, tuple(f"c-{actor.name}" for actor in (*senders, *readers)))
         for phase, kind, who in self.plan.script:
-            await nemesis.strike_at(phase, kind, who, rng.uniform(*self.plan.seconds))
+            striking = asyncio.create_task(nemesis.strike_at(phase, kind, who, rng.uniform(*self.plan.seconds)))
+            await self._shape(cluster, 1)
+            await striking
         while not self.plan.script and cluster.loop.time() < self.plan.length_s:
             await asyncio.sleep(rng.uniform(0.05, self.plan.quiet_s))
             count = 2 if rng.random() < self.plan.together else 1
@@ -89,12 +91,12 @@ class BrokerScenario:
         connect = lambda: cluster.client(f"c-{name}")  # noqa: E731
         return kind(cluster.history, connect, name, TOPIC, f"sub-{kind.kind}", cluster.rng(name))
 
-    async def _shape(self, cluster: SimCluster) -> None:
+    async def _shape(self, cluster: SimCluster, changes: int) -> None:
         """Change the shape again and again, through any broker; one that dies under it leaves the change to others."""
-        rng = cluster.rng("shaper")
+        rng = cluster.rng(f"shaper {cluster.loop.time():g}")
         shaper = Shaper(cluster.history, TOPIC, rng)
-        for _ in range(self.plan.changes):
-            await asyncio.sleep(rng.uniform(0.0, 2 * self.plan.length_s / self.plan.changes))
+        for _ in range(changes):
+            await asyncio.sleep(rng.uniform(0.0, 2 * self.plan.length_s / (self.plan.changes or 10)))
             running = [b for b in cluster.brokers.values() if b.process is not None and b.broker is not None]
             if running:
                 await _change(rng.choice(running), shaper)
