@@ -149,10 +149,9 @@ class Ownership:
         return self.url_of(name) == self.brokers.url
 
     def _owner_url(self, name: SegmentName, owner: Owner) -> str:
-        live = self.brokers.live
         if owner.url is not None and self.brokers.lives(owner.url, owner.session):
             return owner.url
-        return place(str(name), live) or self.brokers.url
+        return place(str(name), self.brokers.live) or self.brokers.url
 
     # -- taking and giving up --------------------------------------------------------------------------------------
 
