@@ -9,7 +9,6 @@ import pytest
 
 from engine.testing.clock import FakeClock, LoopClock
 from engine.testing.loop import DeadlockError, LivelockError, VirtualLoop, run_virtual
-from engine.testing.process import Process
 
 
 def test_time_jumps_instead_of_passing():
@@ -36,46 +35,6 @@ def test_timers_fire_in_their_order():
         return seen
 
     assert run_virtual(body()) == [0, 1, 1.5, 2, 3]
-
-
-def test_a_frozen_process_does_what_is_overdue_when_it_thaws():
-    async def body():
-        loop, process, seen = asyncio.get_running_loop(), Process("p"), []
-
-        async def work():
-            for i in range(4):
-                await asyncio.sleep(1)
-                seen.append((i, loop.time()))
-
-        async def ready():
-            seen.append(("ready", loop.time()))
-
-        working = asyncio.create_task(process.do(work))
-        await asyncio.sleep(1.5)
-        loop.freeze(process)
-        other = asyncio.create_task(process.do(ready))
-        await asyncio.sleep(10)
-        assert seen == [(0, 1.0)]
-        loop.thaw(process)
-        await asyncio.gather(working, other)
-        return seen
-
-    expected = [(0, 1.0), ("ready", 11.5), (1, 11.5), (2, 12.5), (3, 13.5)]
-    assert run_virtual(body()) == expected
-
-
-def test_a_frozen_process_can_be_killed():
-    async def body():
-        loop, process = asyncio.get_running_loop(), Process("p")
-        working = asyncio.create_task(process.do(lambda: asyncio.sleep(1, "done")))
-        await asyncio.sleep(0.5)
-        loop.freeze(process)
-        await asyncio.sleep(1)
-        assert await process.kill() == []
-        with pytest.raises(asyncio.CancelledError):
-            await working
-
-    run_virtual(body())
 
 
 def test_a_deadlock_names_who_waits():
