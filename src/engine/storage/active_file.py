@@ -135,9 +135,11 @@ class ActiveFile(Pipeline):
     def _rotate(self, new: LogFile, abandoned: LogFile | None) -> None:
         """Make a new file and go on there."""
         self._blocked = True
-        old = self.file
+        old, lease = self.file, self._lease
 
         def work() -> File:
+            if lease is not None:
+                lease.check()  # at the last moment: it may have waited for its turn for long
             if abandoned is not None:
                 verify_tail(self._handles.disk, abandoned)
             return new.create(self._handles.disk)
