@@ -10,6 +10,7 @@ import pytest
 from entry_images import entry, values_of
 from stores import make_store, name, read_blocks
 
+from engine.aio.workers import Done, InlineWorkers, Work, call
 from engine.errors import FencedError, NotOwnerError, SegmentSealedError, StorageError
 from engine.storage.disk import OsDisk
 from engine.storage.segment import Segment
@@ -192,6 +193,63 @@ async def test_a_failed_write_under_a_lease_cuts_nothing_off() -> None:
         assert await messages(again) == ["message 1", "message 2"]
 
     await asyncio.to_thread(run_virtual, body())
+
+
+class HeldUp(InlineWorkers):
+    """Work whose end is told when the test says so."""
+
+    def __init__(self) -> None:
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+
+    def post(self, work: Work, done: Done) -> None:
+        async def tell() -> None:
+            await self.go_on.wait()
+            done(*result)
+
+        result = call(work)
+        self._telling = asyncio.get_running_loop().create_task(tell())
+
+
+async def test_g3_a_zombie_whose_sync_fails_begins_no_file() -> None:
+    """The next owner goes by what the zombie has written; a file from where that was durable would hide it."""
+
+    async def body() -> None:
+        disk, held_up = SimDisk(random.Random(3)), HeldUp()
+        segment, lease = await own(make_store("/data", disk=disk.mount("a"), workers=held_up), 1)
+        await append(segment, 1)
+        disk.faults.append(Fault("sync", path=".log"))
+        held_up.go_on.clear()
+        late = segment.append(entry(2, (b"message 2",)))
+        await asyncio.sleep(1)  # its write is there, and its sync fails
+        disk.faults.clear()
+        store = make_store("/data", disk=disk.mount("b"))
+        again, _ = await own(store, 2)
+        found = await messages(again)
+        assert await append(again, 3) == [len(found)]
+        lease.held = False
+        held_up.go_on.set()
+        with pytest.raises(NotOwnerError):
+            await late
+        await store.close()
+        third, _ = await own(make_store("/data", disk=disk.mount("b")), 3)
+        assert await messages(third) == [*found, "message 3"]
+
+    await asyncio.to_thread(run_virtual, body())
+
+
+async def test_24_what_parents_knew_is_confirmed_under_a_lease_only(tmp_path: Path) -> None:
+    """Whoever owns the segment by now may have opened it before the file was there."""
+    held_up = HeldUp()
+    segment, lease = await own(make_store(tmp_path, workers=held_up), 1)
+    held_up.go_on.clear()
+    inheriting = asyncio.ensure_future(segment.inherit([b""]))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    lease.held = False
+    held_up.go_on.set()
+    with pytest.raises(NotOwnerError):
+        await inheriting
 
 
 async def test_one_process_goes_on_with_a_directory_that_was_shared(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from engine.aio.workers import Work, run
-from engine.errors import CorruptionError, EngineError, StorageError, UnknownOutcomeError
+from engine.errors import CorruptionError, EngineError, NotOwnerError, StorageError, UnknownOutcomeError
 from engine.storage.config import storage_error
 from engine.storage.disk import File
 from engine.storage.format import State
@@ -37,6 +37,17 @@ class ActiveFile(Pipeline):
     async def drain(self) -> None:
         """Wait until nothing is on its way."""
         raise NotImplementedError
+
+    def _lapsed(self) -> bool:
+        """Whether the lease is over; then all that waits has failed. Asked after a sync and before it is told of."""
+        if self._lease is None or self._lease.held:
+            return False
+        self.lapse(self._lapse_error())
+        return True
+
+    def _lapse_error(self) -> NotOwnerError:
+        path = "the segment" if self.file is None else self.file.path
+        return NotOwnerError(f"{path}: this broker may own it no more; what was on its way may be in the log or not")
 
     def _post(self, file: LogFile, make: Callable[[File], Work], done: Callable[[BaseException | None], None]) -> None:
         """Post the work that `make` makes for the open file."""
@@ -77,6 +88,9 @@ class ActiveFile(Pipeline):
         """No job runs. Take everything from the failed offset on out of the log, then out of the file."""
         self._failure = None
         self._blocked = True
+        if self._lapsed():  # whoever owns the segment by now may go by what the failed write or sync has left
+            fail_all(failure.lost, self._lapse_error())
+            return
         if failure.group is None or self.file is None:
             self._abandon(failure)
             return
@@ -138,10 +152,10 @@ class ActiveFile(Pipeline):
         old, lease = self.file, self._lease
 
         def work() -> File:
-            if lease is not None:
-                lease.check()  # at the last moment: it may have waited for its turn for long
             if abandoned is not None:
                 verify_tail(self._handles.disk, abandoned)
+            if lease is not None:
+                lease.check()  # at the last moment: it may have waited for its turn for long
             return new.create(self._handles.disk)
 
         def done(handle: File | None, error: BaseException | None) -> None:
@@ -167,6 +181,8 @@ class ActiveFile(Pipeline):
         self.file = self._target = None
         if isinstance(error, CorruptionError):
             self._owner.file_failed(error)
+            fail_all(lost, error)
+        elif isinstance(error, NotOwnerError):
             fail_all(lost, error)
         elif isinstance(error, SyncFailed):
             fail_all(lost, storage_error(error.error, new.path))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 
-from engine.errors import NotOwnerError, UnknownOutcomeError
+from engine.errors import UnknownOutcomeError
 from engine.limits import KIB
 from engine.storage.active_file import ActiveFile
 from engine.storage.config import FSYNC, INTERVAL
@@ -150,17 +150,6 @@ class Committer(ActiveFile):
             group.succeed()
         if self._mode == INTERVAL and self._timer is None and self._written_offset > self.synced_offset:
             self._timer = asyncio.get_running_loop().call_later(self.interval_ms / 1000, self._tick)
-
-    def _lapsed(self) -> bool:
-        """Whether the lease is over; then all that waits has failed. Asked after a sync and before it is told of."""
-        if self._lease is None or self._lease.held:
-            return False
-        self.lapse(self._lapse_error())
-        return True
-
-    def _lapse_error(self) -> NotOwnerError:
-        path = "the segment" if self.file is None else self.file.path
-        return NotOwnerError(f"{path}: this broker may own it no more; what was on its way may be in the log or not")
 
     def _tick(self) -> None:
         self._timer = None

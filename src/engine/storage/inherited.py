@@ -10,18 +10,23 @@ from engine.storage.context import Context
 from engine.storage.dedup import Dedup
 from engine.storage.disk import Disk
 from engine.storage.logfile import UNFINISHED, SyncFailed, sync
+from engine.storage.succession import Lease
 
 INHERITED = "inherited"  # the file's name
 
 
-async def hand_over(context: Context, directory: str, snapshot: bytes) -> None:
-    """save_inherited() on a worker. Raises StorageError."""
+async def hand_over(context: Context, directory: str, snapshot: bytes, lease: Lease | None) -> None:
+    """save_inherited() on a worker. Raises StorageError; NotOwnerError: another owner may not have seen it."""
+    if lease is not None:
+        lease.check()
     try:
         await run(context.workers, lambda: save_inherited(context.disk, directory, snapshot))
     except SyncFailed as e:
         raise storage_error(e.error, directory) from e
     except OSError as e:
         raise storage_error(e, directory) from e
+    if lease is not None:
+        lease.check()
 
 
 def load_inherited(disk: Disk, directory: str, dedup: Dedup) -> None:

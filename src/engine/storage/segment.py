@@ -260,13 +260,13 @@ class Segment:
         return self._dedup.bequest(self.durable_offset)
 
     async def inherit(self, snapshots: Sequence[bytes]) -> None:
-        """Take over what parents know of producers, durably; before the first append. Idempotent."""
+        """Take over what parents know of producers, durably; before the first append. Idempotent. NotOwnerError."""
         for snapshot in snapshots:
             self._dedup.load(snapshot, from_parent=True)
         await self._turns.take(self._save_inherited)
 
     async def _save_inherited(self) -> None:
-        await hand_over(self._context, self.directory, self._dedup.inherited_snapshot())
+        await hand_over(self._context, self.directory, self._dedup.inherited_snapshot(), self.lease)
 
     # The end
 
