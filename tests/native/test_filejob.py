@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import select
+import signal
+import warnings
+from collections.abc import Callable
 
 import pytest
 
@@ -123,3 +126,28 @@ def test_what_is_no_buffer_is_refused_and_lends_nothing(fd):
     with pytest.raises(TypeError):
         FileJob(fd, [data, "text"], 0, 0, False)
     data.append(0)
+
+
+def in_a_fork(work: Callable[[], None]) -> int:
+    """The exit code of a fork that does it: 0, or 1 for an error, or minus the signal that ended it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # some Pythons warn of forks of processes with threads
+        child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    code = 1
+    try:
+        signal.alarm(int(WAIT_S_MAX))
+        work()
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def test_a_fork_does_not_wait_for_threads_that_it_has_not(fd, pipe):
+    threads = FileThreads(pipe[1], 2)
+    threads.submit(FileJob(fd, [b"x"], 0, 0, True))
+    take(threads, pipe[0], 1)
+    assert in_a_fork(threads.close) == 0
+    threads.submit(FileJob(fd, [b"y"], 1, 0, True))
+    assert len(threads.close()) == 1

@@ -5,6 +5,7 @@ A Python thread that writes and syncs has to get the lock back after each of the
 wait is often as long as the sync. Which files there are, what is written where, and what an error means is decided by
 `storage`; a descriptor is handed in, and stays open until the job is taken back.
 """
+cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from libc.errno cimport EINTR, EIO, errno
@@ -13,7 +14,7 @@ from libc.stdlib cimport calloc, free
 from posix.signal cimport SIG_BLOCK, SIG_SETMASK, sigfillset, sigset_t
 from posix.types cimport off_t
 from posix.uio cimport iovec
-from posix.unistd cimport pwrite, write
+from posix.unistd cimport getpid, pid_t, pwrite, write
 
 cdef extern from "<sys/uio.h>" nogil:
     ssize_t pwritev(int fd, const iovec* parts, int count, off_t position)
@@ -150,6 +151,7 @@ cdef struct Shared:
     int idle
     bint stopping
     int wake_fd
+    pid_t process                                # whose threads they are; a fork has none of them
     int threads
     pthread_t[THREADS_MAX] ids
 
@@ -180,6 +182,7 @@ cdef void* _work(void* argument) noexcept nogil:
     return NULL
 
 
+@cython.no_gc_clear                              # what threads are working on lives until __dealloc__ has stopped them
 cdef class FileThreads:
     """Runs FileJobs; threads are started when there is work for one more, at most `threads_max`.
 
@@ -195,17 +198,23 @@ cdef class FileThreads:
         pthread_mutex_init(&self.shared.mutex, NULL)
         pthread_cond_init(&self.shared.posted, NULL)
         self.shared.wake_fd = wake_fd
+        self.shared.process = getpid()
 
     def __dealloc__(self):
         self.close()
 
     def submit(self, FileJob job not None):
-        """Hand a job to a thread; its buffers must not change until it is taken back."""
+        """Hand a job to a thread; its buffers must not change until it is taken back. OSError: there is no thread."""
         cdef Shared* shared = self.shared
         cdef Task* task = &job.task
         cdef bint more
         if shared == NULL:
             raise RuntimeError("the threads were stopped")
+        pthread_mutex_lock(&shared.mutex)
+        more = shared.waiting >= shared.idle and shared.threads < self.threads_max
+        pthread_mutex_unlock(&shared.mutex)
+        if more:
+            self._start_one()
         self.jobs[<size_t> task] = job
         task.next = NULL
         pthread_mutex_lock(&shared.mutex)
@@ -215,10 +224,7 @@ cdef class FileThreads:
             shared.last.next = task
         shared.last = task
         shared.waiting += 1
-        more = shared.waiting > shared.idle and shared.threads < self.threads_max
         pthread_mutex_unlock(&shared.mutex)
-        if more:
-            self._start_one()
         pthread_cond_signal(&shared.posted)
 
     cdef int _start_one(self) except -1:
@@ -232,7 +238,7 @@ cdef class FileThreads:
         if error == 0:
             shared.threads += 1
         elif shared.threads == 0:
-            raise RuntimeError(f"no thread could be started: errno {error}")
+            raise OSError(error, "no thread could be started to write on")
         return 0
 
     def take(self):
@@ -256,10 +262,13 @@ cdef class FileThreads:
         return found
 
     def close(self):
-        """Run what was submitted, stop the threads, take() the last jobs. Idempotent."""
+        """Run what was submitted, stop the threads, take() the last jobs. Idempotent; nothing after a fork."""
         cdef Shared* shared = self.shared
         cdef int i
         if shared == NULL:
+            return []
+        if shared.process != getpid():
+            self.shared = NULL
             return []
         pthread_mutex_lock(&shared.mutex)
         shared.stopping = True

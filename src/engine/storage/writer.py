@@ -101,8 +101,12 @@ class FileWorkers(ThreadWorkers):
         """Hand a job to a thread of the right kind."""
         if isinstance(work, _NativeJob) and self._serves(asyncio.get_running_loop()):
             assert self._native is not None
-            self._waiting[work] = done
-            self._native.submit(work)
+            try:
+                self._native.submit(work)
+            except OSError as e:
+                asyncio.get_running_loop().call_soon(done, None, e)
+            else:
+                self._waiting[work] = done
         else:
             super().post(work, done)
 
