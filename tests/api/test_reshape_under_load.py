@@ -9,7 +9,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from conftest import KINDS
 
 import engine
 from engine.client.local import LocalClient
@@ -35,7 +34,7 @@ READERS = (StreamReader, StreamReader, StreamReader, QueueReader, QueueReader, C
 Connect = Callable[[], engine.AsyncClient]
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=["embedded", "tcp"])
 async def connect(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Connect]:
     """Makes clients of one embedded engine, or of one behind a socket."""
     async with AsyncExitStack() as stack:

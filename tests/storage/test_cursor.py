@@ -19,6 +19,7 @@ from engine.errors import (
     FencedError,
     InvalidArgumentError,
     NotFoundError,
+    NotOwnerError,
     UnsupportedError,
 )
 from engine.metadata import keys
@@ -215,3 +216,36 @@ async def test_a_cursor_of_a_newer_format_is_refused_by_name() -> None:
     await store.put(key, bytes(image))
     with pytest.raises(UnsupportedError, match="format 3"):
         await cursors.open(name(), "s")
+
+
+class _Lease:
+    term = 1
+    held = True
+
+    def check(self) -> None:
+        assert self.held
+
+
+async def test_c1_what_a_lease_refuses_is_not_acknowledged_in_memory_either() -> None:
+    """Else the position that others are told would be one that nobody saved."""
+    lease = _Lease()
+    cursor = await CursorStore(MemoryMetadataStore(SystemClock())).create(name(), "s", 5, lease)
+    lease.held = False
+    for refused in (cursor.ack_cumulative(9), cursor.ack_individual([(5, 7), (8, 9)])):
+        with pytest.raises(NotOwnerError):
+            await refused
+    with pytest.raises(NotOwnerError):
+        await cursor.seek(7)
+    assert (cursor.position, cursor.acked_count) == (5, 0)
+    with pytest.raises(NotOwnerError):
+        await cursor.settled()
+
+
+async def test_a_settled_position_is_a_saved_one() -> None:
+    metadata = MemoryMetadataStore(SystemClock())
+    cursor = await CursorStore(metadata).create(name(), "s", 5)
+    acknowledged = cursor.ack_cumulative(9)
+    assert not acknowledged.done()
+    assert await cursor.settled() == 9
+    assert [position for _, position in await CursorStore(metadata).list(name())] == [9]
+    await acknowledged

@@ -48,6 +48,7 @@ class SegmentHosting(OpenSegments):
         """See the port. Raises StorageError when it is to be a new one and there is something in it."""
         await self._leaders.confirm(spec.name.topic, term)
         hosted = await self.open(spec, create=True)
+        self._leaders.check(spec.name.topic, term)
         used = hosted.segment.sealed or hosted.segment.next_offset
         if used and not await self.is_in_layout(spec.name):
             raise StorageError(f"{spec.name} holds what an earlier topic of that name left; delete it first")
@@ -108,12 +109,15 @@ class SegmentHosting(OpenSegments):
         return found
 
     async def acknowledged(self, hosted: HostedSegment, subscriptions: Iterable[str]) -> int:
-        """The offset below which all of these need nothing; the durable end when there are none. Makes no cursor."""
+        """The offset below which all of these need nothing, whatever happens; the durable end when there are none.
+
+        Makes no cursor.
+        """
         position = hosted.segment.durable_offset
         for name in subscriptions:
             found = await self.known_subscription(hosted, name)
             if found is not None:
-                position = min(position, found.cursor.position)
+                position = min(position, await found.cursor.settled())
             elif not hosted.segment.sealed:
                 return 0  # nothing was acknowledged here yet, or it is being deleted: the next look knows more
         return position

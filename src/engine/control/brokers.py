@@ -7,6 +7,7 @@ and so do the segments it owns. When the session is over, all of that is: it reg
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 from collections.abc import Callable
@@ -175,7 +176,7 @@ class Brokers:
     async def _keep_session(self) -> None:
         """Refresh the session; when it is over, say so and get another."""
         while True:
-            await asyncio.sleep(self._timeout / _REFRESHES_PER_TIMEOUT)
+            await asyncio.sleep(self._pause())
             session = self._session
             try:
                 if session is None:
@@ -187,22 +188,39 @@ class Brokers:
             except (EngineError, OutcomeUnknownError, ConflictError) as e:
                 log.warning("the metadata store is out of reach of %s: %s", self.url, e)
 
+    def _pause(self) -> float:
+        """Until the next refresh. A session that was long in coming has less than its whole time left."""
+        usual = self._timeout / _REFRESHES_PER_TIMEOUT
+        left = usual if self._session is None else self._session.deadline - self._clock.monotonic()
+        return min(usual, max(left / 2, 0.001))
+
     async def _refresh(self, session: Session) -> None:
-        """Raises what the store does, as long as the session may live."""
-        timeout = max(session.deadline - self._clock.monotonic(), 0.001)
+        """Raises what the store does, as long as the session may live.
+
+        Once its deadline has passed it is over, whatever the store says: leases that hang on it were seen to be.
+        """
+        deadline = session.deadline
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(deadline - self._clock.monotonic()):
                 await session.refresh()
-            return
+            if self._clock.monotonic() < deadline:
+                return
         except AlreadyClosedError:
             pass
         except TimeoutError as e:
             log.warning("the metadata store did not answer %s: %s", self.url, e)
         except (EngineError, OutcomeUnknownError) as e:
             log.warning("the metadata store did not answer %s: %s", self.url, e)
-            if session.deadline > self._clock.monotonic():
+            if deadline > self._clock.monotonic():
                 return
         self._session_over()
+        await self._end(session)
+
+    async def _end(self, session: Session) -> None:
+        """Nobody has to wait for what is given up."""
+        with contextlib.suppress(TimeoutError, EngineError, OutcomeUnknownError):
+            async with asyncio.timeout(_CLOSE_S_MAX):
+                await session.close()
 
     def _session_over(self) -> None:
         log.warning("the session of %s with the metadata store is over: all it led and owned is let go", self.url)

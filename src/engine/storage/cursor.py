@@ -158,8 +158,8 @@ class Cursor:
         The future may fail with FencedError (another owner saved the cursor), StorageError or what the metadata store
         raises, AlreadyClosedError.
         """
-        changed = position > self._position
-        if changed and self._closed is None:
+        changed = position > self._position and not self._refuses()
+        if changed:
             self._position = position
             self._fold()
         return self._saved(changed)
@@ -167,7 +167,7 @@ class Cursor:
     def ack_individual(self, ranges: Iterable[tuple[int, int]]) -> asyncio.Future[None]:
         """Acknowledge runs [start, stop) of offsets; the future ends when that is durable."""
         before = (self._position, len(self._acked))
-        if self._closed is None:
+        if not self._refuses():
             for start, stop in ranges:
                 if start < 0 or stop < start:
                     raise InvalidArgumentError(f"offsets [{start}, {stop}) to acknowledge; 0 <= start <= stop is right")
@@ -207,7 +207,7 @@ class Cursor:
 
     def _saved(self, changed: bool) -> asyncio.Future[None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if self._closed is not None or self._lease_over():
+        if self._refuses():
             future.set_exception(self._closed or NotOwnerError(f"{self.key}: this broker may own the segment no more"))
             return future
         self._dirty = self._dirty or changed
@@ -219,8 +219,15 @@ class Cursor:
             self._task = asyncio.get_running_loop().create_task(self._save_all())
         return future
 
-    def _lease_over(self) -> bool:
-        return self._lease is not None and not self._lease.held
+    def _refuses(self) -> bool:
+        """Whether nothing can be saved any more. Then nothing is acknowledged in memory either: it would be told."""
+        return self._closed is not None or (self._lease is not None and not self._lease.held)
+
+    async def settled(self) -> int:
+        """The position, once it is durable. Raises as an acknowledgement does."""
+        position = self._position
+        await self._saved(False)
+        return position
 
     async def _save_all(self) -> None:
         waiters: list[asyncio.Future[None]] = []
@@ -270,9 +277,8 @@ class Cursor:
 
     async def seek(self, position: int) -> None:
         """Put the cursor at a position, forwards or back, forgetting what was acknowledged above it. Durable."""
-        if self._closed is not None:
-            raise self._closed
-        self._position, self._acked = position, BitMap64()
+        if not self._refuses():
+            self._position, self._acked = position, BitMap64()
         await self._saved(True)
 
     async def close(self) -> None:
