@@ -56,10 +56,15 @@ class OpenSegments:
     # -- opening ---------------------------------------------------------------------------------------------------
 
     def get(self, name: SegmentName) -> HostedSegment | None:
-        """The segment, if it is open."""
+        """The segment, if it is open, and this broker's."""
         hosted = self._hosted.get(name)
-        if hosted is not None:
-            hosted.idle_since = None
+        if hosted is None:
+            return None
+        lease = hosted.segment.lease
+        if lease is not None and not lease.held:  # the session may have been saved when it seemed over
+            self._lose(hosted)
+            return None
+        hosted.idle_since = None
         return hosted
 
     async def open(self, spec: SegmentSpec, *, create: bool) -> HostedSegment:
@@ -94,6 +99,8 @@ class OpenSegments:
         if not (create or await self._store.exists(spec.name)):
             raise NotFoundError(f"{spec.name} has no store")
         owned = await self._ownership.claim(spec.name)
+        if create and owned.lease is not None:
+            await self._check_wanted(spec.name)
         enter, term = self._store.create if create else self._store.open, owned.term
         segment = await enter(
             spec.name, durability=spec.durability, bucket_ends=spec.bucket_ends, term=term, lease=owned.lease
@@ -105,19 +112,33 @@ class OpenSegments:
             owned.lease.check()
         return HostedSegment(spec, segment, term)
 
+    async def _check_wanted(self, name: SegmentName) -> None:
+        """Raise NotFoundError when the segment has gone by now: elsewhere, so that nobody here knew. Its owner asks:
+        who deletes it from now on finds it here.
+        """
+        layout = await self._layout(name.topic)
+        if layout is not None and not layout.deleting and (layout.change is not None or _names(layout, name)):
+            return
+        if layout is None or layout.deleting or name.segment_id not in layout.segments:
+            await self._ownership.removed(name)
+        raise NotFoundError(f"{name} does not exist any more")
+
     def _opened(self, name: SegmentName, task: asyncio.Task[HostedSegment]) -> None:
         del self._opening[name]
         if not task.cancelled() and task.exception() is None:
             self._hosted[name] = task.result()
+            self.undeleted.pop(name, None)
 
     def session_lost(self) -> None:
         """Others may own everything by now: let go of it, without another word to files and cursors."""
         for hosted in self:
-            del self._hosted[hosted.name]
-            hosted.closed = True
-            hosted.close(NotOwnerError(f"this broker lost {hosted.name}; look the topic up again"))
-            task = asyncio.create_task(self._leave(hosted.name, partial(self._abandon, hosted)))
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._lose(hosted)
+
+    def _lose(self, hosted: HostedSegment) -> None:
+        del self._hosted[hosted.name]
+        hosted.closed = True
+        hosted.close(NotOwnerError(f"this broker lost {hosted.name}; look the topic up again"))
+        self._begin_to_leave(hosted.name, partial(self._abandon, hosted))
 
     async def _abandon(self, hosted: HostedSegment) -> None:
         await self._store.abandon(hosted.name)
@@ -143,6 +164,9 @@ class OpenSegments:
 
     async def _leave(self, name: SegmentName, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         """Do it, to its end, while nobody opens the segment."""
+        return await asyncio.shield(self._begin_to_leave(name, work))
+
+    def _begin_to_leave(self, name: SegmentName, work: Callable[[], Coroutine[Any, Any, Any]]) -> asyncio.Task[Any]:
         task = self._leaving[name] = asyncio.create_task(work())
 
         def ended(task: asyncio.Task[Any]) -> None:
@@ -152,7 +176,7 @@ class OpenSegments:
                 task.exception()  # nobody may be left to look at it
 
         task.add_done_callback(ended)
-        return await asyncio.shield(task)
+        return task
 
     async def _left(self, name: SegmentName) -> None:
         """Wait while it is being unloaded, deleted or swept."""
@@ -218,6 +242,7 @@ class OpenSegments:
             await self._remove(name, None)
         elif standing is _Standing.REPLACED:
             await self._store.delete(name)  # cursors and ownership go by the id alone: they are the other's
+        self.undeleted.pop(name, None)
         return standing is not _Standing.NAMED
 
     async def _standing(self, name: SegmentName) -> _Standing:
