@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from engine.broker.ownership import Ownership
 from engine.broker.topics import HostedSegment
 from engine.control.ports import SegmentSpec
-from engine.errors import AlreadyClosedError, NotFoundError, NotOwnerError
+from engine.errors import AlreadyClosedError, NotFoundError, NotOwnerError, StorageError
 from engine.metadata import keys
 from engine.metadata.store import MetadataStore
 from engine.model.layout import SegmentLayout
@@ -224,6 +224,9 @@ class OpenSegments:
     async def remove_orphan(self, name: SegmentName) -> bool:
         """Delete a store that no layout and no pending change names; False when one does, or it is in use.
 
+        Raises StorageError when there are messages in it, and the metadata cannot say why nobody names it: it is
+        them that got lost, or are older than it.
+
         Nobody opens it meanwhile, here or elsewhere: a child that a reshape is about to create under this name, or
         the segment of a topic that is just being created, comes into being behind the deletion.
         """
@@ -236,6 +239,7 @@ class OpenSegments:
     async def _remove_orphan(self, name: SegmentName) -> bool:
         standing = await self._standing(name)
         if standing is _Standing.NOWHERE:
+            await self._check_lost(name)
             await self._ownership.claim(name)
             if await self._standing(name) is not _Standing.NOWHERE:
                 return False  # it came into being meanwhile, elsewhere
@@ -244,6 +248,14 @@ class OpenSegments:
             await self._store.delete(name)  # cursors and ownership go by the id alone: they are the other's
         self.undeleted.pop(name, None)
         return standing is not _Standing.NAMED
+
+    async def _check_lost(self, name: SegmentName) -> None:
+        layout = await self._layout(name.topic)
+        pruned_or_undone = layout is not None and name.segment_id < layout.next_segment_id
+        if not pruned_or_undone and await self._store.has_messages(name):
+            raise StorageError(
+                "there are messages in it, of which these metadata know nothing: are they the right ones?"
+            )
 
     async def _standing(self, name: SegmentName) -> _Standing:
         """By the topic's record as it is now. While a change is pending, everything counts as named."""

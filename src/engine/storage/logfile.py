@@ -252,6 +252,21 @@ def read_header(disk: Disk, directory: str, name: str) -> tuple[Opening, bytes, 
         file.close()
 
 
+def holds_messages(disk: Disk, directory: str) -> bool:
+    """Whether anything was ever appended to the files in a segment's directory, as far as a glance at them tells.
+
+    Raises CorruptionError, OSError.
+    """
+    names = [n for n in disk.list(directory) if n.endswith(SUFFIX)]
+    for name in names:
+        opening, block, size = read_header(disk, directory, name)
+        closing = Closing.unpack(block, opening.salt)
+        ends = opening.first_offset + (size > opening.data_position) if closing is None else closing.end_offset
+        if ends > 0:
+            return True
+    return False
+
+
 def read_snapshot(file: File, opening: Opening) -> bytes:
     """What duplicate detection knew before this file. Raises CorruptionError."""
     image = bytearray(opening.snapshot_size)

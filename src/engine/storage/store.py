@@ -22,7 +22,7 @@ from engine.storage.context import Context
 from engine.storage.cursor import CursorStore
 from engine.storage.disk import Disk
 from engine.storage.handles import Handles
-from engine.storage.logfile import SUFFIX, LogFile, SyncFailed, new_opening, sync
+from engine.storage.logfile import SUFFIX, LogFile, SyncFailed, holds_messages, new_opening, sync
 from engine.storage.recovery import Recovered, name_crc, recover
 from engine.storage.segment import Segment
 from engine.storage.succession import Lease
@@ -251,6 +251,14 @@ class SegmentStore:
         directory = self.directory(name)
         names = await self._run(lambda: self._disk.list(directory), directory)
         return DELETED not in names and any(n.endswith(SUFFIX) for n in names)
+
+    async def has_messages(self, name: SegmentName) -> bool:
+        """Whether the segment's files, if there are any, hold messages. Also of a segment that is half deleted: no."""
+        directory = self.directory(name)
+        deleted = f"{directory}/{DELETED}"
+        return await self._run(
+            lambda: not self._disk.exists(deleted) and holds_messages(self._disk, directory), directory
+        )
 
     async def everything(self) -> dict[TopicName, Sequence[SegmentName]]:
         """All directories of segments, also empty and half deleted ones. Reads directories only.
