@@ -87,7 +87,7 @@ class Load:
     async def _reshape(self, changes: int) -> None:
         shaper = Shaper(self.history, TOPIC, self.rng)
         while shaper.done < changes:
-            await asyncio.sleep(self.rng.uniform(0, 0.3))
+            await asyncio.sleep(self.rng.uniform(0, 0.2))
             await shaper.change(self.client.admin)
         write_layout(self.history, TOPIC, await self.client.admin.get_metadata(TOPIC))
 
@@ -96,17 +96,29 @@ def _of(history: History, what: str) -> list[Fact]:
     return [event for event in history.events if event["what"] == what]
 
 
-@pytest.mark.parametrize("stay", [True, False], ids=["stay", "come and go"])
-async def test_twenty_changes_under_load(connect: Connect, stay: bool):
-    """D1 D3 D4 O1 O2 C1 C2 C3 G1 G2, and nobody is told that anything failed."""
-    seed = random.randrange(1 << 32)
+async def judged(connect: Connect, seed: int, stay: bool, changes: int) -> None:
+    """A load and its changes: the checker finds nothing, and nobody is told that anything failed."""
     print(f"seed {seed}")
     load = Load(connect, seed, stay)
     await load.client.admin.create_topic(TOPIC, segments=1)
-    await load.run(CHANGES)
+    await load.run(changes)
     violations = check(load.history.events)
     assert not violations, f"seed {seed}:\n{describe(violations)}"
     assert [e for e in load.history.events if e["phase"] in ("fail", "info")] == []
     assert [e for e in _of(load.history, "fault") if e["client"] != "shaper"] == []
-    assert {e["epoch"] for e in _of(load.history, "layout")} == set(range(CHANGES + 1))
+    assert {e["epoch"] for e in _of(load.history, "layout")} == set(range(changes + 1))
     assert len({e["key"] for e in _of(load.history, "final")}) > 1_000
+
+
+@pytest.mark.parametrize(("connect", "stay"), [("embedded", True), ("tcp", False)], indirect=["connect"])
+async def test_twenty_changes_under_load(connect: Connect, stay: bool):
+    """D1 D3 D4 O1 O2 C1 C2 C3 G1 G2. `stay`: consumers come once; else they come and go."""
+    await judged(connect, random.randrange(1 << 32), stay, CHANGES)
+
+
+@pytest.mark.fuzz
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("stay", [True, False])
+@pytest.mark.parametrize("seed", range(20))
+async def test_fuzz_changes_under_load(connect: Connect, seed: int, stay: bool):
+    await judged(connect, seed, stay, 5 * CHANGES)

@@ -146,7 +146,7 @@ async def strikes(data: Path, seed: int, changes: int) -> Strikes:
 async def test_kills_in_the_middle_of_changes(tmp_path: Path):
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
-    one = await strikes(tmp_path, seed, 8)
+    one = await strikes(tmp_path, seed, 6)
     assert one.struck > 0
 
 

@@ -8,10 +8,12 @@ import dataclasses
 import pytest
 from broker_faults import TOPIC, Spy
 
+from engine.broker.open_segments import OpenSegments
 from engine.broker.ownership import OwnerLease
 from engine.storage.commit import Committer
 from engine.testing.checker import check
 from engine.testing.cluster import DEFAULT_CONFIG, simulate
+from engine.testing.metadata import _FarSession
 from engine.testing.workload import Sender, read_all
 
 SEEDS = range(8)
@@ -59,11 +61,24 @@ def test_an_owner_that_was_stopped_confirms_nothing_more(seed):
 
 
 def test_assume_a_lease_after_a_stop(monkeypatch):
-    monkeypatch.setattr(OwnerLease, "held", property(lambda lease: not lease._over))
+    """As if the session had just been refreshed, however long the process was stopped."""
+    lives = property(lambda session: asyncio.get_running_loop().time() + CONFIG.session_timeout)
+    monkeypatch.setattr(_FarSession, "deadline", lives)
     assert "D1" in flagged()
 
 
+def keep_everything(monkeypatch):
+    """At the end of a session nothing is let go, so that nothing but the comparison of terms stands in the way."""
+    monkeypatch.setattr(OpenSegments, "session_lost", lambda segments: None)
+
+
+def test_the_comparison_of_terms_is_enough(monkeypatch):
+    keep_everything(monkeypatch)
+    assert flagged() == set()
+
+
 def test_do_not_compare_the_term_on_append(monkeypatch):
+    keep_everything(monkeypatch)
     monkeypatch.setattr(OwnerLease, "check", lambda lease: None)
     monkeypatch.setattr(Committer, "_lapsed", lambda committer: False)
     assert "D1" in flagged()
