@@ -181,9 +181,12 @@ async def test_12_an_acknowledgement_that_could_not_be_saved_does_not_drain(brok
     assert watch.fired == 0
     (hosted,) = broker.hosting
     assert not await broker.hosting.drained(hosted, ["s"]), "nor may retention think so"
+    with pytest.raises(StorageError):  # nor whoever assigns segments to consumers
+        await broker.hosting.backlog(spec, "s")
     assert not [f for f in peer.frames if f[0] is Command.REACHED_END and f[1]["consumer_id"] == queue]
     broken = False
     await watch.wait()
+    assert await broker.hosting.backlog(spec, "s") == 0
     await peer.take(Command.REACHED_END, consumer_id=queue, end=5)
 
 

@@ -184,6 +184,8 @@ class SegmentHosting(OpenSegments):
         found = await self.known_subscription(hosted, subscription)
         if found is None:
             return 0 if hosted.segment.sealed else hosted.segment.durable_offset - hosted.segment.first_offset
+        if not found.backlog:
+            await found.cursor.settled()  # whoever hears of zero lets the segment go
         return found.backlog
 
     async def statistics(self, spec: SegmentSpec) -> SegmentStatistics:

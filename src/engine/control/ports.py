@@ -117,7 +117,7 @@ class SegmentHost(Protocol):
         """The first offset published at or after that wall-clock time; the segment's end when there is none."""
 
     async def backlog(self, spec: SegmentSpec, subscription: str) -> int:
-        """How many messages it has not acknowledged (SEMANTICS 7)."""
+        """How many messages it has not acknowledged (SEMANTICS 7); 0 once that is durable."""
 
     def watch_drained(self, spec: SegmentSpec, subscription: str, drained: Callable[[], None]) -> Callable[[], None]:
         """Call `drained` once, on the loop, when a sealed segment's backlog for it is zero (at once if it is so now).
