@@ -319,6 +319,8 @@ class TopicSession:
             if not task.done():
                 task.cancel()
                 await asyncio.wait([task])
+            if not task.cancelled():
+                task.exception()  # retrieved: it may have failed in this very turn
 
     async def ask(self, segment_id: int, command: Command, fields: dict[str, Any]) -> dict[str, Any]:
         """The answer of a segment's owner, wherever that is by now; asked again after errors that pass.
