@@ -8,6 +8,7 @@ from engine.aio.workers import run
 from engine.storage.config import storage_error
 from engine.storage.context import Context
 from engine.storage.logfile import LogFile
+from engine.storage.succession import Lease
 
 
 def files_to_delete(
@@ -35,12 +36,20 @@ def files_to_delete(
     return doomed
 
 
-async def delete_files(context: Context, files: list[LogFile], doomed: Sequence[LogFile]) -> None:
-    """Take them out of `files`, then from the disk, the oldest first. Raises StorageError."""
+async def delete_files(
+    context: Context, files: list[LogFile], doomed: Sequence[LogFile], lease: Lease | None = None
+) -> None:
+    """Take them out of `files`, then from the disk, the oldest first. Raises StorageError, NotOwnerError.
+
+    One that could not be deleted stays, and all behind it: a later one must not go before it, or there were a hole.
+    """
     for file in doomed:
+        if lease is not None:
+            lease.check()
         files.remove(file)
         context.handles.retire(file)
         try:
             await run(context.workers, lambda f=file: f.delete(context.disk))  # type: ignore[misc]
         except OSError as e:
+            files.insert(0, file)
             raise storage_error(e, file.path) from e

@@ -343,8 +343,6 @@ class Segment:
 
         `retention_ms`, `retention_bytes`: None keeps for ever, -1 takes the configuration's. The last file stays.
         """
-        if self.lease is not None:
-            self.lease.check()
         config = self._context.config
         doomed = files_to_delete(
             self._files,
@@ -353,7 +351,7 @@ class Segment:
             retention_ms=config.retention_ms if retention_ms == -1 else retention_ms,
             retention_bytes=config.retention_bytes if retention_bytes == -1 else retention_bytes,
         )
-        await delete_files(self._context, self._files, doomed)
+        await delete_files(self._context, self._files, doomed, self.lease)
         return len(doomed)
 
     # What group commit asks and tells (commit.Owner)
