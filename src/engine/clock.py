@@ -16,6 +16,10 @@ class Clock(Protocol):
         """Seconds since an arbitrary start. It never goes back."""
 
 
+# A lease is over after so many seconds also where the machine was asleep for some of them.
+_SINCE_BOOT: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
 class SystemClock:
     """The machine's clocks."""
 
@@ -25,4 +29,4 @@ class SystemClock:
 
     def monotonic(self) -> float:
         """Seconds since an arbitrary start."""
-        return time.monotonic()
+        return time.clock_gettime(_SINCE_BOOT)
