@@ -20,6 +20,7 @@ class ReshapingBroker(FakeBroker):
     def __init__(self, segments: int = 1, buckets: int = 1, seed: int = 0) -> None:
         super().__init__(segments, buckets)
         self.topic = ReshapedTopic(random.Random(seed), segments, buckets)
+        self.addresses: dict[str, str] = {}  # of segments, where they are named
         self.shown = self.topic.epoch
         self.seen_dag = self._dag()
         self.faulty = 0  # so many appends fail, with the attachment
@@ -46,7 +47,7 @@ class ReshapingBroker(FakeBroker):
             for p in self.topic.lineage()
         ]
         return {"epoch": self.topic.epoch, "keyHash": "xxh64", "durability": "fsync", "segments": segments,
-                "segmentBrokers": {}, "controllerBrokerUrl": URL}  # fmt: skip
+                "segmentBrokers": dict(self.addresses), "controllerBrokerUrl": URL}  # fmt: skip
 
     def push(self, dag: dict[str, Any] | None = None) -> None:
         """Every session hears of the layout as it is now, or as it was."""

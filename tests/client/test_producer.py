@@ -207,14 +207,14 @@ async def test_send_timeout(broker: FakeBroker):
 
 async def test_send_timeout_while_nobody_is_there(broker: FakeBroker):
     async with broker.client() as client:
-        producer = await client.producer("t", send_timeout=0.05)
+        producer = await client.producer("t", send_timeout=0.4)
         await producer.send(b"1")
         broker.reachable = False
         broker.cut()
         with pytest.raises(TimeoutError):
             await producer.send(b"2")
         broker.reachable = True
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.4)
         await producer.send(b"3")
         assert broker.log[0] == [(0, 1), (2, 1)]
 

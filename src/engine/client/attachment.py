@@ -12,8 +12,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
-from engine.client.connection import Connection
-from engine.client.lane import ignore_outcome
+from engine.client.connection import Connection, ignore_outcome
 from engine.client.options import ConsumerOptions
 from engine.client.pool import Pool
 from engine.client.topic import TopicLayout, TopicSession

@@ -257,3 +257,9 @@ class Connection:
         if self._silent:
             self.stream.send(Command.PING, {})
         self._timer = self._loop.call_later(self._keep_alive_s, self._keep_alive)
+
+
+def ignore_outcome(future: Any) -> None:
+    """Retrieve the outcome of something nobody waits for."""
+    if not future.cancelled():
+        future.exception()

@@ -15,9 +15,8 @@ from typing import Any, Protocol
 
 from engine._native.batcher import SealedEntry
 from engine.aio.backoff import Backoff
-from engine.client.backlog import ATTEMPTS_MAX, Backlog
-from engine.client.connection import Connection
-from engine.client.ledger import Ledger
+from engine.client.backlog import ATTEMPTS_MAX, Backlog, LedgerHolder
+from engine.client.connection import Connection, ignore_outcome
 from engine.client.pool import Pool
 from engine.client.topic import SegmentView, TopicLayout, TopicSession
 from engine.errors import (
@@ -45,18 +44,18 @@ SEALED_S_MAX = 5.0
 
 # A SEND_ERROR of these is about one entry; any other ends the attachment.
 _ABOUT_ONE_ENTRY = (MessageTooLargeError, CorruptionError, InvalidArgumentError)
-# An answer of these to PRODUCER ends the producer.
-_FATAL = (FencedError, ProducerBusyError)
+_FATAL = (FencedError, ProducerBusyError)  # as an answer to PRODUCER these end the producer
 
 
-class LaneOwner(Protocol):
+class LaneOwner(LedgerHolder, Protocol):
     """What a lane wants from its producer."""
 
     name: str
     access_mode: str
     pool: Pool
     session: TopicSession
-    ledger: Ledger
+    started: bool  # before that it attaches its lanes itself
+    failure: EngineError | None  # why nothing goes out any more; what was on its way has failed with it
 
     def receipts_came(self) -> None:
         """The ledger has just been told of receipts."""
@@ -87,8 +86,8 @@ class Lane:
         self._connection: Connection | None = None
         self._producer_id = 0
         self._ended_id = 0  # of the attachment that the broker ended last
-        self._attaching = False
-        self._closed = False
+        self._attaching = self._closed = False
+        self._stale: EngineError | None = None  # why the layout that it goes by is perhaps an old one
 
     # -- sending ---------------------------------------------------------------------------------------------
 
@@ -166,6 +165,8 @@ class Lane:
         self._go_on()
 
     def _receipt(self, sequences: list[int], offsets: list[int]) -> None:
+        if self._owner.failure is not None:
+            return
         in_flight = self.backlog.in_flight
         entries: list[SealedEntry] = []
         for sequence in sequences:
@@ -238,6 +239,14 @@ class Lane:
         elif self._needed:
             self._start_attaching(stale)
 
+    def readdress(self, segment: SegmentView) -> None:
+        """The segment's newest view. Where its owner is another one by now, what is in flight is sent again there."""
+        moved = self._connection is not None and segment.url not in (None, self.segment.url)
+        self.segment = segment
+        if moved:
+            self._close_attachment()
+            self.connection_lost(NotOwnerError(f"{segment.name} moved"))
+
     def fail_queued(self, error: Exception) -> None:
         """Fail everything in this lane."""
         self._owner.ledger.fail(self.backlog.take(), error)
@@ -245,7 +254,7 @@ class Lane:
     @property
     def _needed(self) -> bool:
         """Whether there must be an attachment: to send something, or to hold a claim to exclusive access."""
-        if self._closed or self.retired:
+        if self._closed or self.retired or not self._owner.started:
             return False
         return bool(self.backlog) or self.eager or self._owner.access_mode != "shared"
 
@@ -257,18 +266,19 @@ class Lane:
         return self._connection is not None
 
     def _start_attaching(self, stale: EngineError | None = None) -> None:
+        self._stale = stale or self._stale
         if not self._attaching and not self._closed:
             self._attaching = True
-            self._owner.pool.tasks.spawn(self._attach_in_background(stale), name=f"attach {self.segment.name}")
+            self._owner.pool.tasks.spawn(self._attach_in_background(), name=f"attach {self.segment.name}")
 
-    async def _attach_in_background(self, stale: EngineError | None) -> None:
+    async def _attach_in_background(self) -> None:
         """Attach, as often as it takes, while there is something to send; errors that do not pass fail the queue."""
-        pool = self._owner.pool
-        backoff = pool.retry_delays()
-        sealed = Backoff(pool.options.rng, initial=SEALED_S_FIRST, maximum=SEALED_S_MAX)
+        backoff = self._owner.pool.retry_delays()
+        sealed = Backoff(self._owner.pool.options.rng, initial=SEALED_S_FIRST, maximum=SEALED_S_MAX)
         refusals = 0
         try:
-            while self._needed:
+            while self._needed and not self.attached:
+                stale, self._stale = self._stale, None
                 if stale is not None:
                     refusals += 1
                     self._owner.session.refused(refusals)
@@ -276,12 +286,11 @@ class Lane:
                     if not await self._wait_layout(pauses.next()):
                         return
                 try:
-                    await self.attach()
-                    return
+                    await self.attach()  # it may be gone again by now
                 except EngineError as e:
-                    stale = None if isinstance(e, ConnectError | TimeoutError) else e
                     if not self._survives(e):
                         return
+                    self._stale = None if isinstance(e, ConnectError | TimeoutError) else e
         finally:
             self._attaching = False
 
@@ -315,9 +324,13 @@ class Lane:
 
     async def attach(self) -> None:
         """One attempt: PRODUCER at the segment's owner, then send what is queued. Raises what the broker answers."""
+        session = self._owner.session
+        self._seen = session.layout
+        await session.at(lambda layout: layout.url_of(self.segment.segment_id), self._attach)
+
+    async def _attach(self, url: str | None) -> None:
         owner = self._owner
-        self._seen = owner.session.layout
-        connection = await owner.pool.get(self.segment.url)
+        connection = await owner.pool.get(url)
         producer_id = connection.next_id()
         header = {
             "producer_id": producer_id,
@@ -385,9 +398,3 @@ class Lane:
                 await connection.request(Command.CLOSE_PRODUCER, header, self._owner.pool.options.operation_timeout)
             except EngineError as e:
                 log.debug("%s: closing the producer: %s", self.segment.name, e)
-
-
-def ignore_outcome(future: Any) -> None:
-    """Retrieve the outcome of something nobody waits for."""
-    if not future.cancelled():
-        future.exception()

@@ -50,11 +50,11 @@ class Outbox:
         self._codec, self._compressor = compressor(options.compression)
         self._loop = asyncio.get_running_loop()
 
+        self.started = False
         self.failure: EngineError | None = None  # why it takes nothing more
         self._succession = Succession(self, self._compress)
         self._lanes = self._succession.lanes
         self._shape: object = None  # of the layout that messages are routed by
-        self._started = False
         # What is scheduled already.
         self.pumping = False
         self._turning = False
@@ -78,7 +78,8 @@ class Outbox:
             if options.initial_sequence_id is not None:
                 last = options.initial_sequence_id
             self._make_batcher(self.session.layout, last + 1, on_full)
-            self._started = True
+            self.started = True
+            self._set_layout(self.session.layout)
             self.session.follow(self._set_layout, self.lane_fatal, self._set_layout)
             if self.failure is not None:
                 raise self.failure
@@ -124,7 +125,6 @@ class Outbox:
             on_error=options.on_error,
             on_expired=self.lane_retiring,
         )
-        self._set_layout(layout)
 
     def _on_loop(self, function: Callable[[], None]) -> Callable[[], None]:
         """`function`, to be called from any thread where the client is used from several."""
@@ -135,7 +135,7 @@ class Outbox:
 
     async def release(self) -> None:
         """End every attachment."""
-        if self._started:
+        if self.started:
             self.ledger.stop()
         if self._delay is not None:
             self._delay.cancel()
@@ -230,13 +230,13 @@ class Outbox:
         active = layout.active
         shape = [(s.hash_range.start, s.segment_id, list(s.bucket_ends)) for s in active]
         self._succession.adopt(layout)
-        if shape == self._shape:
-            return  # owners may have changed, nothing else
-        self._shape = shape
-        self.batcher.set_layout([s[0] for s in shape], [s[1] for s in shape], [s[2] for s in shape])
-        self.pump()
-        self.lane_retiring()
-        self._succession.attach_eager()
+        if shape != self._shape:
+            self._shape = shape
+            self.batcher.set_layout([s[0] for s in shape], [s[1] for s in shape], [s[2] for s in shape])
+            self.pump()
+            self.lane_retiring()
+            self._succession.attach_eager()
+        self._succession.move_retired(layout)
 
     def lane_retiring(self) -> None:
         """A retired lane may have heard all that it will hear."""
@@ -245,7 +245,7 @@ class Outbox:
     def lane_fatal(self, error: EngineError) -> None:
         """Fenced, refused or deleted: nothing more goes out."""
         self.failure = self.failure or error
-        if not self._started:
+        if not self.started:
             return  # start() raises it
         self.batcher.refuse(self.failure)
         self.send_open()

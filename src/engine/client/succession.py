@@ -43,7 +43,7 @@ class Succession:
             if known is None:
                 self.lanes[segment.segment_id] = self._make(segment)
             else:
-                known.segment = segment  # its owner may be another one
+                known.readdress(segment)
 
     def _make(self, segment: SegmentView) -> Lane:
         lane = Lane(self._owner, segment)
@@ -64,6 +64,13 @@ class Succession:
         for ident in sealed:
             self.lanes.pop(ident).surrender()
         return bool(sealed)
+
+    def move_retired(self, layout: TopicLayout) -> None:
+        """Who owned a sealed segment before answers no more. To follow on adopt(), when messages are routed by it."""
+        for lane in list(self._retired):
+            segment = layout.segments.get(lane.segment.segment_id)
+            if segment is not None:
+                lane.readdress(segment)
 
     def attach_eager(self) -> None:
         """Attach the lanes that will be wanted, or that have to be claimed."""
