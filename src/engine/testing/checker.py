@@ -1,6 +1,6 @@
 """The independent judge of a history. It knows nothing of the broker, only what clients did and saw.
 
-Each rule is a function of the evidence; the names are those of the invariants in docs/reliability.md.
+Each rule is a function of the evidence; what it is called, and what must hold, is the first line of its docstring.
 """
 
 from __future__ import annotations
