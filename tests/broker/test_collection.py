@@ -302,6 +302,27 @@ async def test_a_pruned_segment_whose_deletion_failed_goes_at_the_next_look(star
         assert not broker.hosting.undeleted
 
 
+async def test_a_pruned_segment_whose_deletion_failed_goes_with_its_topic(start_broker, monkeypatch):
+    async with start_broker(retention_time=0.0) as broker:
+        peer = await Peer.connect(broker)
+        await drain(peer, await split_topic(broker, peer))
+
+        async def fail(name):
+            raise StorageError("the disk is busy")
+
+        with monkeypatch.context() as busy:
+            busy.setattr(broker.hosting._store, "delete", fail)
+            await broker._retention.look()
+        assert await ids(broker) == [1, 2]
+        await broker.service.delete_topic("orders")
+        assert not (await broker.hosting.on_disk()).get(ORDERS)
+        await broker.service.create_topic("orders")
+        peer = await Peer.connect(broker)
+        await publish(peer, await peer.segment("orders"))  # the old one would be sealed
+        (hosted,) = broker.hosting
+        assert hosted.segment.next_offset == 5
+
+
 async def test_a_topic_whose_record_cannot_be_read_keeps_what_it_has(broker, connect):
     peer = await connect()
     await split_topic(broker, peer)

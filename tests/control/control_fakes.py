@@ -55,6 +55,7 @@ class FakeHost:
         self.waiting: dict[tuple[int, str], list[Callable[[], None]]] = {}
         self.calls: list[tuple[Any, ...]] = []
         self.deleted: set[str] = set()
+        self.leftovers: list[SegmentName] = []  # stores that no layout names
         self.failures: dict[str, EngineError] = {}
         self.before: dict[str, Hook] = {}
         self.after: dict[str, Hook] = {}
@@ -103,6 +104,9 @@ class FakeHost:
             self.deleted.add(str(spec.name))
             self.stores.pop(segment_id, None)
             self.cursors.pop(segment_id, None)
+
+    async def stored(self, topic: TopicName) -> list[SegmentName]:
+        return list(self.leftovers)
 
     async def subscriptions(self, spec: SegmentSpec) -> list[str]:
         async with self._asked("subscriptions", spec) as segment_id:

@@ -18,6 +18,7 @@ from engine.errors import (
     UnsupportedError,
 )
 from engine.metadata import keys
+from engine.model.hashrange import HashRange
 from engine.model.layout import PendingChange
 from engine.model.subscriptions import InitialPosition, SubscriptionMetadata, SubscriptionState
 
@@ -40,6 +41,18 @@ async def test_a_deletion_that_fails_hides_the_topic_and_is_finished_later() -> 
     brokers.host.failures.clear()
     await service.delete_topic("orders")
     assert await brokers.store.list_keys("/", "0") == []
+    await service.close()
+
+
+@virtual
+async def test_what_left_the_layout_before_is_deleted_with_the_topic() -> None:
+    brokers = Brokers()
+    service = await brokers.start("a")
+    await service.create_topic("orders")
+    left = TOPIC.segment(HashRange(0, 0x7FFF), 7)
+    brokers.host.leftovers.append(left)
+    await service.delete_topic("orders")
+    assert str(left) in brokers.host.deleted
     await service.close()
 
 

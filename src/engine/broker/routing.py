@@ -21,7 +21,7 @@ from engine.broker.peers import Peers
 from engine.broker.segment_host import SegmentHosting
 from engine.control.ports import SegmentEnd, SegmentSpec, SegmentStatistics
 from engine.errors import ConnectError, EngineError, InvalidArgumentError, NotOwnerError, TimeoutError
-from engine.model.names import SegmentName
+from engine.model.names import SegmentName, TopicName
 from engine.model.subscriptions import InitialPosition
 
 log = logging.getLogger(__name__)
@@ -110,6 +110,10 @@ class RoutedSegmentHost:
     async def delete_segment(self, spec: SegmentSpec, *, term: int) -> None:
         """See the port."""
         await self._route(spec, "delete_segment", lambda: self._local.delete_segment(spec, term=term), term=term)
+
+    async def stored(self, topic: TopicName) -> list[SegmentName]:
+        """See the port. All brokers share one directory."""
+        return await self._local.stored(topic)
 
     async def subscriptions(self, spec: SegmentSpec) -> list[str]:
         """See the port. Cursors are in the metadata store, which every broker reads."""

@@ -16,7 +16,7 @@ from engine.broker.statistics import segment_statistics
 from engine.broker.topics import HostedSegment, HostedSubscription
 from engine.control.ports import SegmentEnd, SegmentSpec, SegmentStatistics
 from engine.errors import EngineError, NotFoundError, NotOwnerError, StorageError
-from engine.model.names import SegmentName
+from engine.model.names import SegmentName, TopicName
 from engine.model.subscriptions import InitialPosition
 
 if TYPE_CHECKING:
@@ -129,6 +129,10 @@ class SegmentHosting(OpenSegments):
             if found is not None and not found.drained:
                 return False
         return hosted.segment.sealed
+
+    async def stored(self, topic: TopicName) -> list[SegmentName]:
+        """See the port."""
+        return await self._store.list(topic)
 
     async def subscriptions(self, spec: SegmentSpec) -> list[str]:
         """See the port."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from engine.control.changes import Phase, TopicChange, run_phases
+from engine.control.changes import Phase, TopicChange, run_phases, together
+from engine.control.ports import SegmentSpec
 from engine.model.layout import DELETION, PendingChange
 from engine.model.reshape import children_of
+from engine.model.segment import bucket_ends
 
 SEGMENTS, RECORDS, TOPIC = "segments", "records", "topic"
 
@@ -30,6 +32,13 @@ class TopicDeletion(TopicChange):
         layout = self.record.layout
         born = () if layout.change is None else children_of(layout.change)
         await self.delete_segments([*layout.segments.values(), *born])
+        await self._leftovers()
+
+    async def _leftovers(self) -> None:
+        """Stores that left the layout before and could not be deleted then: a new topic would take them for its own."""
+        durability = self.record.layout.durability
+        specs = [SegmentSpec(name, durability, bucket_ends(1)) for name in await self.host.stored(self.topic)]
+        await together(self.host.delete_segment(spec, term=self.term) for spec in specs)
 
     async def _records(self) -> None:
         await self.resources.delete_children(self.topic)

@@ -99,6 +99,9 @@ class SegmentHost(Protocol):
     async def delete_segment(self, spec: SegmentSpec, *, term: int) -> None:
         """Its store and its cursors are gone; producers and consumers attached to it are told NotFoundError."""
 
+    async def stored(self, topic: TopicName) -> list[SegmentName]:
+        """The segments of a topic that have a store, by id, whether or not the layout names them."""
+
     async def subscriptions(self, spec: SegmentSpec) -> list[str]:
         """The subscriptions that have a cursor in it."""
 
