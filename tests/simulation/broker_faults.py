@@ -131,7 +131,8 @@ class Nemesis:
         closing = asyncio.ensure_future(broker.close())
         await asyncio.wait([closing], timeout=30)
         assert closing.done(), f"{broker.name} did not close within 30 s"
-        closing.result()
+        if not closing.cancelled():  # else it was killed meanwhile
+            closing.result()
         await self._restart(broker, seconds)
 
     async def _restart(self, broker: SimBroker, seconds: float) -> None:
