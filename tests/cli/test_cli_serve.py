@@ -82,6 +82,8 @@ def test_a_configuration_file_is_read_and_checked(tmp_path: Path, engine: Run):
         with Client(server.url) as client:
             client.producer("t").close()
             assert len(client.admin.get_metadata("t")["segments"]) == 3
+            assert engine("topics", "create", "u", "--url", server.url).code == 0
+            assert len(client.admin.get_metadata("u")["segments"]) == 3
     finally:
         stop_server(server)
     config.write_text("segmnets = 3\n")

@@ -92,7 +92,7 @@ _QUERIES: dict[tuple[str, str], dict[str, tuple[str, dict[str, Any]]]] = {
 # (method, path, what it does, the body's fields or schema, or None, whether it answers with JSON)
 OPERATIONS: list[tuple[str, str, str, dict[str, Any] | None, bool]] = [
     ("get", _NAMESPACE, "List topics", None, True),
-    ("put", _TOPIC, "Create a topic", _NEW_TOPIC, False),
+    ("put", _TOPIC, "Create a topic; what is missing is the namespace's or the broker's default", _NEW_TOPIC, False),
     ("get", _TOPIC, "The topic's metadata: its segments and properties", None, True),
     ("delete", _TOPIC, "Delete a topic with its messages and subscriptions", None, False),
     ("get", _TOPIC + "/stats", "Counts, rates, backlogs and consumers", None, True),

@@ -14,6 +14,9 @@ from engine.cli.dag import print_layout
 from engine.cli.statistics import print_stats
 from engine.cli.values import key_values
 
+THE_BROKERS = "[default: the broker's]"
+THE_NAMESPACES = "What an acknowledgement means. [default: the namespace's, or the broker's]"
+
 
 @click.group()
 def command() -> None:
@@ -38,23 +41,23 @@ def list_topics(url: str, data: str | None, namespace: str, properties: tuple[st
 
 @command.command()
 @click.argument("topic")
-@click.option("--segments", type=click.IntRange(1), default=1, show_default=True, help="How many to start with.")
-@click.option("--key-hash", type=click.Choice(["xxh64", "murmur3"]), default="xxh64", show_default=True)
-@click.option("--durability", type=click.Choice(["fsync", "interval", "os"]), default="fsync", show_default=True)
-@click.option("--entry-buckets", type=click.IntRange(1), default=4, show_default=True, help="Per topic, at the start.")
+@click.option("--segments", type=click.IntRange(1), help=f"How many to start with. {THE_BROKERS}")
+@click.option("--key-hash", type=click.Choice(["xxh64", "murmur3"]), help=f"Fixed for good. {THE_BROKERS}")
+@click.option("--durability", type=click.Choice(["fsync", "interval", "os"]), help=THE_NAMESPACES)
+@click.option("--entry-buckets", type=click.IntRange(1), help=f"Per topic, at the start. {THE_BROKERS}")
 @click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="May be repeated.")
 @connection_options
 def create(
     topic: str,
     url: str,
     data: str | None,
-    segments: int,
-    key_hash: str,
-    durability: str,
-    entry_buckets: int,
+    segments: int | None,
+    key_hash: str | None,
+    durability: str | None,
+    entry_buckets: int | None,
     properties: tuple[str, ...],
 ) -> None:
-    """Make a new topic."""
+    """Make a new topic. What is not said is as the broker's configuration says."""
     with connect(url, data, create=True) as client:
         client.admin.create_topic(
             topic,

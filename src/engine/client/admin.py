@@ -111,17 +111,18 @@ class AsyncAdmin:
         self,
         topic: str,
         *,
-        segments: int | None = 1,
+        segments: int | None = None,
         properties: Mapping[str, str] | None = None,
-        key_hash: str | None = "xxh64",
-        durability: str | None = "fsync",
-        entry_buckets: int | None = 4,
+        key_hash: str | None = None,
+        durability: str | None = None,
+        entry_buckets: int | None = None,
     ) -> None:
         """Create a topic of `segments` equal hash ranges.
 
         `properties`: text to text. `key_hash`: "xxh64" or "murmur3", fixed for good. `durability`: what an
-        acknowledgement means: "fsync", "interval" or "os". `entry_buckets`: over the whole topic. None takes the
-        namespace's or the broker's default. Raises AlreadyExistsError, InvalidArgumentError.
+        acknowledgement means: "fsync", "interval" or "os". `entry_buckets`: over the whole topic. What is not given
+        is as the namespace's policies and the broker's configuration say: out of the box 1 segment, "xxh64", "fsync"
+        and 4 entry buckets. Raises AlreadyExistsError, InvalidArgumentError.
         """
         name = str(TopicName.parse(topic))
         if segments is not None:
