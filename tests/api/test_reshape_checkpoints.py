@@ -175,3 +175,29 @@ async def test_what_retention_took_is_no_error_to_anybody(pruned: Any):
     async with await client.stream_consumer("t", "s") as stream, await client.queue_consumer("t", "q") as queue:
         await stream.acknowledge_cumulative(ids[0])
         await queue.acknowledge(ids[1])
+
+
+async def test_a_checkpoint_of_a_topic_that_was_made_anew_is_refused(one: engine.AsyncClient):
+    """Its epoch is no later, and its positions mean other messages."""
+    async with await one.producer("t") as producer:
+        await producer.send(b"old")
+    async with await one.checkpoint_consumer("t", start=engine.Checkpoint.earliest()) as consumer:
+        await consumer.receive(timeout=10)
+        kept = engine.Checkpoint.from_bytes((await consumer.checkpoint()).to_bytes())
+    created_ms = (await one.admin.get_metadata("t"))["createdAtMs"]
+    assert kept.topic_created_ms == created_ms
+    await one.admin.delete_topic("t")
+    while (await remade(one, "t")) == created_ms:  # within the same millisecond
+        await one.admin.delete_topic("t")
+    with pytest.raises(engine.InvalidArgumentError, match="was created at"):
+        await one.checkpoint_consumer("t", start=kept)
+    without = engine.Checkpoint(kept.positions, epoch=kept.epoch, topic=kept.topic)
+    async with await one.checkpoint_consumer("t", start=without) as consumer:
+        with pytest.raises(engine.InvalidArgumentError, match="was created at"):
+            await consumer.seek(kept)
+
+
+async def remade(client: engine.AsyncClient, topic: str) -> int:
+    """Make the topic; when that was, in milliseconds."""
+    await client.admin.create_topic(topic)
+    return int((await client.admin.get_metadata(topic))["createdAtMs"])

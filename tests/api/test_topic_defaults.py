@@ -29,15 +29,16 @@ def made(metadata: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("config", [CONFIG, {}], ids=["configured", "out-of-the-box"])
 @pytest.mark.parametrize("way", ["in-process", "over-http"])
 async def test_a_topic_is_as_the_broker_says(tmp_path: Path, config: dict[str, Any], way: str):
-    async with engine.open_async(tmp_path, listen="127.0.0.1:0", admin="127.0.0.1:0", config=config) as broker:
-        async with engine.AsyncClient(broker.broker.service_url) as client:
-            admin = client.admin if way == "over-http" else broker.admin
-            await admin.create_topic("plain")
-            assert made(await admin.get_metadata("plain")) == {**OUT_OF_THE_BOX, **config}
-            await admin.create_topic("two", segments=2, durability="os")
-            assert made(await admin.get_metadata("two")) == {
-                **OUT_OF_THE_BOX, **config, "segments": 2, "durability": "os",
-            }  # fmt: skip
+    async with (
+        engine.open_async(tmp_path, listen="127.0.0.1:0", admin="127.0.0.1:0", config=config) as broker,
+        engine.AsyncClient(broker.service_url) as client,
+    ):
+        admin = client.admin if way == "over-http" else broker.admin
+        await admin.create_topic("plain")
+        assert made(await admin.get_metadata("plain")) == {**OUT_OF_THE_BOX, **config}
+        await admin.create_topic("two", segments=2, durability="os")
+        said = {"segments": 2, "durability": "os"}
+        assert made(await admin.get_metadata("two")) == {**OUT_OF_THE_BOX, **config, **said}
 
 
 async def test_a_topics_durability_is_as_its_namespace_says(tmp_path: Path):

@@ -19,7 +19,17 @@ TOPICS = st.none() | st.text(st.characters(codec="utf-8"), max_size=30)
 IDS = st.builds(MessageId, NUMBERS, NUMBERS, VECTORS, TOPICS)
 PLACES = st.sampled_from([Checkpoint.earliest(), Checkpoint.latest()])
 TIMES = st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC)).map(Checkpoint.at_timestamp)
-CHECKPOINTS = PLACES | TIMES | st.builds(lambda p, e, t: Checkpoint(p, epoch=e, topic=t), VECTORS, NUMBERS, TOPICS)
+CHECKPOINTS = (
+    PLACES
+    | TIMES
+    | st.builds(
+        lambda p, e, t, c: Checkpoint(p, epoch=e, topic=t, topic_created_ms=c),
+        VECTORS,
+        NUMBERS,
+        TOPICS,
+        st.none() | NUMBERS,
+    )
+)
 
 # Pinned: users keep these bytes.
 GOLDEN_ID = (
@@ -27,6 +37,10 @@ GOLDEN_ID = (
     "0100000000000000030000000000000002000000000000000400000000000000"
 )
 GOLDEN_CHECKPOINT = "014301e6f1fc00000000000000000500000000000000ffff0100000007000000000000000900000000000000"
+GOLDEN_CHECKPOINT_CREATED = (
+    "0243ad06766b000000000000000005000000000000000d0001000000746f7069633a2f2f612f622f63"
+    "0700000000000000090000000000000001f451c28c010000"
+)
 
 
 @given(IDS)
@@ -50,6 +64,17 @@ def test_golden_bytes() -> None:
     mid = MessageId(1, 2, {2: 4, 1: 3}, "topic://a/b/c")
     assert mid.to_bytes().hex() == GOLDEN_ID
     assert Checkpoint({7: 9}, epoch=5).to_bytes().hex() == GOLDEN_CHECKPOINT
+    checkpoint = Checkpoint({7: 9}, epoch=5, topic="topic://a/b/c", topic_created_ms=1704067200001)
+    assert checkpoint.to_bytes().hex() == GOLDEN_CHECKPOINT_CREATED
+
+
+def test_checkpoints_of_the_first_version_are_read() -> None:
+    old = Checkpoint.from_bytes(bytes.fromhex(GOLDEN_CHECKPOINT))
+    assert old == Checkpoint({7: 9}, epoch=5)
+    assert old.topic_created_ms is None
+    assert old != Checkpoint({7: 9}, epoch=5, topic_created_ms=1)
+    with pytest.raises(InvalidArgumentError, match="starts with"):
+        MessageId.from_bytes(b"\x02" + MessageId(1, 2).to_bytes()[1:])
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5))))

@@ -107,6 +107,7 @@ class DagWatchSession:
             "epoch": layout.epoch,
             "keyHash": layout.key_hash,
             "durability": layout.durability,
+            "createdAtMs": layout.created_at_ms,
             "segments": [s.to_json() for s in layout.segments.values()],
             "segmentBrokers": self._urls,
             "controllerBrokerUrl": broker.dial(view.controller_url, stream),

@@ -8,6 +8,7 @@ delivered (SEMANTICS 10). A member of a group does the same with its share of th
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 
 from engine.client.attachment import READER, Attachment
 from engine.client.options import ConsumerOptions
@@ -74,7 +75,7 @@ class AsyncCheckpointConsumer(Receiver):
         """checkpoint() for a caller on the loop."""
         layout, delivered = self.session.layout, self._queue.positions
         positions = {i: max(self._started.get(i, 0), delivered.get(i, 0)) for i in layout.segments}
-        return Checkpoint(positions, epoch=layout.epoch, topic=self._topic)
+        return Checkpoint(positions, epoch=layout.epoch, topic=self._topic, topic_created_ms=layout.created_ms)
 
     async def seek(self, checkpoint: Checkpoint) -> None:
         """Go on from `checkpoint`; what was fetched ahead is dropped. After an error it goes on where it stood.
@@ -115,12 +116,22 @@ class AsyncCheckpointConsumer(Receiver):
 
     async def _reach(self, start: Checkpoint) -> None:
         """Know the layout that a checkpoint is of: by an older one it would be read from segments that are gone."""
+        self._check_same_topic(start)
         if self.session.layout.epoch < start.epoch:
             await self.session.look()
         if self.session.layout.epoch < start.epoch:
             raise InvalidArgumentError(
                 f"{start!r} is of a later layout than {self._topic} has, which is {self.session.layout.epoch}; "
                 "one of a topic that was deleted since cannot be used"
+            )
+
+    def _check_same_topic(self, start: Checkpoint) -> None:
+        """Its positions mean nothing in another topic of the same name."""
+        here, there = self.session.layout.created_ms, start.topic_created_ms
+        if here is not None and there is not None and here != there:
+            raise InvalidArgumentError(
+                f"{start!r} is of the {self._topic} that was created at {_instant(there)}; the one of that name that "
+                f"is there now was created at {_instant(here)}. Checkpoint.earliest() begins with its first message"
             )
 
     async def _offset(self, segment: SegmentView, at: str | int | None) -> int:
@@ -245,3 +256,7 @@ class AsyncCheckpointConsumer(Receiver):
     async def _leave(self) -> None:
         if self._registration is not None:
             await self._registration.close()
+
+
+def _instant(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")

@@ -56,6 +56,7 @@ class TopicLayout:
     segments: dict[int, SegmentView]
     active: tuple[SegmentView, ...]
     controller_url: str | None
+    created_ms: int | None = None  # when the topic was created: a later one of its name has another
 
     @classmethod
     def from_dag(cls, topic: TopicName, dag: dict[str, Any]) -> TopicLayout:
@@ -71,6 +72,7 @@ class TopicLayout:
                 segments={v.segment_id: v for v in views},
                 active=tuple(active),
                 controller_url=dag.get("controllerBrokerUrl"),
+                created_ms=int(dag.get("createdAtMs") or 0) or None,
             )
         except (KeyError, TypeError, ValueError, AttributeError) as e:
             raise ProtocolError(f"SCALABLE_TOPIC_UPDATE of {topic}: the layout is malformed: {e!r}") from e

@@ -1,9 +1,9 @@
 """`MessageId` and `Checkpoint`: where a message stands, and where a reader stands.
 
-Their bytes are version 1 of one format, little-endian, chained without padding. Users keep them: do not change.
+Their bytes are one format, little-endian, chained without padding. Users keep them: do not change.
 
     offset  width  what
-         0      1  version, 1
+         0      1  version: 2 for a checkpoint that says when its topic was created, else 1
          1      1  kind: "M" message id, "C" checkpoint
          2      4  CRC-32 (zlib) of everything behind it
          6      8  i64  message id: segment id            checkpoint: form, an index into FORMS
@@ -12,6 +12,7 @@ Their bytes are version 1 of one format, little-endian, chained without padding.
         24      4  u32  n: positions
         28      t  topic, UTF-8
       28+t   16*n  positions: i64 segment id, i64 next offset, by rising segment id
+       end      8  version 2: i64 when the topic was created, milliseconds
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from engine.errors import InvalidArgumentError
 _HEAD = struct.Struct("<BcI")
 _FIXED = struct.Struct("<qqHI")
 _PAIR = struct.Struct("<qq")
+_CREATED = struct.Struct("<q")
 _VERSION = 1
+_VERSION_CREATED = 2
 _NO_TOPIC = 0xFFFF
 _LAST = (1 << 63) - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -109,7 +112,7 @@ class MessageId:
     @classmethod
     def from_bytes(cls, data: bytes) -> MessageId:
         """Undo to_bytes(). Raises InvalidArgumentError for anything else."""
-        segment_id, offset, topic, positions = _unpack(b"M", "message id", data)
+        segment_id, offset, topic, positions, _ = _unpack(b"M", "message id", data)
         return cls(segment_id, offset, positions, topic)
 
 
@@ -122,17 +125,26 @@ class Checkpoint:
 
     `form` is "positions", or one of "earliest", "latest", "timestamp": a place that the consumer turns into positions
     when it starts there. `positions` is {segment id: next offset}; a segment that is missing was born later and is read
-    from its start. `epoch` is that of the layout.
+    from its start. `epoch` is that of the layout, `topic_created_ms` the milliseconds at which
+    the topic was created: they tell it from a later one of the same name. None: not known.
     """
 
-    __slots__ = ("epoch", "form", "positions", "timestamp_ms", "topic")
+    __slots__ = ("epoch", "form", "positions", "timestamp_ms", "topic", "topic_created_ms")
 
-    def __init__(self, positions: Mapping[int, int], *, epoch: int, topic: str | None = None) -> None:
+    def __init__(
+        self,
+        positions: Mapping[int, int],
+        *,
+        epoch: int,
+        topic: str | None = None,
+        topic_created_ms: int | None = None,
+    ) -> None:
         self.form = "positions"
         self.positions: Mapping[int, int] = MappingProxyType(dict(positions))
         self.epoch = epoch
         self.timestamp_ms: int | None = None  # of the form "timestamp": wall-clock milliseconds, UTC
         self.topic = topic
+        self.topic_created_ms = topic_created_ms
 
     @classmethod
     def _place(cls, form: str, timestamp_ms: int | None = None) -> Checkpoint:
@@ -166,7 +178,7 @@ class Checkpoint:
         return hash((self.form, self.epoch, self.timestamp_ms, self.topic, frozenset(self.positions.items())))
 
     def _facts(self) -> tuple[Any, ...]:
-        return (self.form, self.epoch, self.timestamp_ms, self.topic, dict(self.positions))
+        return (self.form, self.epoch, self.timestamp_ms, self.topic, self.topic_created_ms, dict(self.positions))
 
     def __repr__(self) -> str:
         if self.form == "timestamp":
@@ -181,47 +193,54 @@ class Checkpoint:
     def to_bytes(self) -> bytes:
         """The checkpoint, for a file or another process."""
         number = self.epoch if self.timestamp_ms is None else self.timestamp_ms
-        return _pack(b"C", FORMS.index(self.form), number, self.topic, self.positions)
+        return _pack(b"C", FORMS.index(self.form), number, self.topic, self.positions, self.topic_created_ms)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Checkpoint:
         """Undo to_bytes(). Raises InvalidArgumentError for anything else."""
-        form, number, topic, positions = _unpack(b"C", "checkpoint", data)
+        form, number, topic, positions, created_ms = _unpack(b"C", "checkpoint", data)
         if not 0 <= form < len(FORMS):
             raise InvalidArgumentError(f"checkpoint has the unknown form {form}; it was made by a newer version")
         if FORMS[form] == "positions":
-            return cls(positions, epoch=number, topic=topic)
+            return cls(positions, epoch=number, topic=topic, topic_created_ms=created_ms)
         return cls._place(FORMS[form], number if FORMS[form] == "timestamp" else None)
 
 
-def _pack(kind: bytes, first: int, second: int, topic: str | None, positions: Mapping[int, int]) -> bytes:
+def _pack(
+    kind: bytes, first: int, second: int, topic: str | None, positions: Mapping[int, int], created_ms: int | None = None
+) -> bytes:
     name = b"" if topic is None else topic.encode()
     try:
         fixed = _FIXED.pack(first, second, _NO_TOPIC if topic is None else len(name), len(positions))
-        body = b"".join((fixed, name, *(_PAIR.pack(*pair) for pair in sorted(positions.items()))))
+        end = b"" if created_ms is None else _CREATED.pack(created_ms)
+        body = b"".join((fixed, name, *(_PAIR.pack(*pair) for pair in sorted(positions.items())), end))
     except struct.error as e:
         raise InvalidArgumentError(f"a number of the position does not fit 64 bits: {e}") from e
-    return _HEAD.pack(_VERSION, kind, zlib.crc32(body)) + body
+    return _HEAD.pack(_VERSION if created_ms is None else _VERSION_CREATED, kind, zlib.crc32(body)) + body
 
 
-def _unpack(kind: bytes, what: str, data: bytes) -> tuple[int, int, str | None, dict[int, int]]:
+def _unpack(kind: bytes, what: str, data: bytes) -> tuple[int, int, str | None, dict[int, int], int | None]:
     if not isinstance(data, bytes | bytearray | memoryview):
         raise InvalidArgumentError(f"{what} is {type(data).__name__}; the bytes of to_bytes() are right")
     data = bytes(data)
     if len(data) < _HEAD.size + _FIXED.size:
         raise InvalidArgumentError(f"{what} is {len(data)} bytes, shorter than any; the bytes of to_bytes() are right")
     version, found, crc = _HEAD.unpack_from(data)
-    if version != _VERSION or found != kind:
+    created = version == _VERSION_CREATED and kind == b"C"
+    if not (version == _VERSION or created) or found != kind:
         raise InvalidArgumentError(f"{what} starts with {data[:2]!r}; {bytes((_VERSION,)) + kind!r} is right")
     if zlib.crc32(data[_HEAD.size :]) != crc:
         raise InvalidArgumentError(f"{what} is damaged: its checksum does not match")
     first, second, size, count = _FIXED.unpack_from(data, _HEAD.size)
     start = _HEAD.size + _FIXED.size
     end = start + (0 if size == _NO_TOPIC else size)
-    if len(data) != end + count * _PAIR.size:
-        raise InvalidArgumentError(f"{what} is {len(data)} bytes where {end + count * _PAIR.size} are announced")
+    last = end + count * _PAIR.size
+    whole = last + created * _CREATED.size
+    if len(data) != whole:
+        raise InvalidArgumentError(f"{what} is {len(data)} bytes where {whole} are announced")
     try:
         topic = None if size == _NO_TOPIC else data[start:end].decode()
     except UnicodeDecodeError as e:
         raise InvalidArgumentError(f"{what} holds a topic name that is not UTF-8") from e
-    return first, second, topic, dict(_PAIR.iter_unpack(data[end:]))
+    created_ms = _CREATED.unpack_from(data, last)[0] if created else None
+    return first, second, topic, dict(_PAIR.iter_unpack(data[end:last])), created_ms

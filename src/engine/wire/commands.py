@@ -83,7 +83,8 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
     # DAG watch: -> SCALABLE_TOPIC_UPDATE with the same request_id; then one more per layout, without it.
     # `create`: create the topic with the broker's defaults when it does not exist.
     _C.SCALABLE_TOPIC_LOOKUP: {"request_id": int, "session_id": int, "topic": str, "create": bool},
-    # `dag`: {"epoch", "keyHash", "durability", "segments": [{"segmentId", "hashRange": {"start", "end"},
+    # `dag`: {"epoch", "keyHash", "durability", "createdAtMs": of the topic, which tells it from a later one of its
+    # name, "segments": [{"segmentId", "hashRange": {"start", "end"},
     # "state", "parentIds", "childIds", "bucketBoundaries": [end, ...] inclusive ends, last is 65535}, ...],
     # "segmentBrokers": {segment id as text: url}, "controllerBrokerUrl": url}. A deleted topic: ERROR with
     # NotFoundError under request_id 0 and `session_id`.
