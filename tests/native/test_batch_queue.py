@@ -160,6 +160,50 @@ def test_dropping_keeps_the_place_in_another_entry():
     assert drain(waiting) == [11, 12, 13]
 
 
+def test_what_waits_of_a_segment_can_be_put_aside_and_come_back():
+    waiting, aside = queue(), queue()
+    one, two, three = entry(4, 10), entry(4, 0, segment=2), entry(4, 14)
+    waiting.push([one, two, three], skip=[(16, 16)])
+    waiting.pop_message()
+    assert waiting.move(1, aside) == 6
+    assert (waiting.messages, waiting.bytes) == (4, two.size)
+    assert (aside.messages, aside.bytes) == (6, one.size + three.size)
+    assert waiting.take_credit() == {1: (1, 0)}
+    aside.push([entry(2, 18)])
+    assert waiting.pop_batch(2).last_id == (2, 1, {1: 11, 2: 2})
+    assert aside.move(1, waiting) == 8
+    assert (len(aside), aside.bytes, aside.move(1, waiting)) == (0, 0, 0)
+    assert drain(waiting) == [2, 3, 11, 12, 13, 14, 15, 17, 18, 19]
+    assert waiting.take_credit() == {1: (8, one.size + three.size + entry(2, 18).size), 2: (4, two.size)}
+    assert (waiting.messages, waiting.bytes) == (0, 0)
+
+
+def test_putting_aside_keeps_the_place_in_another_entry():
+    waiting, aside = queue(), queue()
+    waiting.push([entry(4, 10), entry(4, 0, segment=2)])
+    waiting.pop_message()
+    assert waiting.move(2, aside) == 4
+    assert drain(waiting) == [11, 12, 13]
+    assert aside.move(2, waiting) == 4
+    assert drain(waiting) == [0, 1, 2, 3]
+
+
+def test_rule_11_a_position_that_was_forgotten_is_in_no_later_vector():
+    waiting = queue(positions={9: 5})
+    waiting.push([entry(4, 10), entry(2, 0, segment=2)])
+    first = waiting.pop_message()
+    waiting.forget_position(9)
+    waiting.forget_position(8)
+    second = waiting.pop_message()
+    waiting.forget_position(1)
+    third = waiting.pop_message()
+    assert first is not None
+    assert second is not None
+    assert third is not None
+    assert [m.id for m in (first, second, third)] == [(1, 10, {9: 5, 1: 11}), (1, 11, {1: 12}), (1, 12, {1: 13})]
+    assert waiting.pop_batch(10).positions == {1: 14, 2: 2}
+
+
 def test_what_was_acknowledged_unread_can_be_forgotten():
     waiting = queue()
     entries = [entry(6, 10), entry(4, 0, segment=2), entry(4, 16)]

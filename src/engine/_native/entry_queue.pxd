@@ -40,6 +40,7 @@ cdef class EntryQueue:
     cdef Message pop_carefully(self)  # takes the lock itself
     cdef MessageBatch take_batch(self, Py_ssize_t max_messages, Py_ssize_t max_bytes)
     cdef Py_ssize_t drop_segment(self, uint64_t segment_id) except -1
+    cdef list take_segment(self, uint64_t segment_id)  # what waits of it
     cdef bint begin(self) except -1
     cdef int settle(self) except -1
     # Count the first item's messages up to `index` as popped; drop it when that is all of it.

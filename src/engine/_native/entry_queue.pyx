@@ -242,10 +242,21 @@ cdef class EntryQueue:
 
     cdef Py_ssize_t drop_segment(self, uint64_t segment_id) except -1:
         cdef Py_ssize_t before = self.messages
-        cdef Slice slice
+        self.take_segment(segment_id)
+        self.credit.pop(segment_id, None)
+        return before - self.messages
+
+    cdef list take_segment(self, uint64_t segment_id):
+        cdef Slice slice, rest
+        cdef list waiting, taken
         self.settle()
         self.current = None
         waiting = self.items[self.head :]
+        taken = [slice for slice in waiting if slice.entry.segment_id == segment_id]
+        if taken and taken[0] is waiting[0]:  # all of it that was not popped
+            slice = waiting[0]
+            taken[0] = rest = whole(slice.entry, self.front, slice.stop, slice.redelivered)
+            rest.weight = slice.weight
         self.items, self.head = [slice for slice in waiting if slice.entry.segment_id != segment_id], 0
         self.messages = self.bytes = 0
         if self.items and self.items[0] is not waiting[0]:
@@ -253,8 +264,32 @@ cdef class EntryQueue:
         for slice in self.items:
             self.messages += slice.stop - (slice.start if self.messages else self.front)
             self.bytes += slice.weight
-        self.credit.pop(segment_id, None)
-        return before - self.messages
+        return taken
+
+    def move(self, uint64_t segment_id, EntryQueue other not None):
+        """Put what waits of one segment behind what waits in another queue. Returns how many messages."""
+        cdef Py_ssize_t count = 0
+        cdef Slice slice
+        cdef list taken
+        with self.lock:
+            self.busy = True
+            try:
+                taken = self.take_segment(segment_id)
+            finally:
+                self.busy = False
+        with other.lock:
+            other.busy = True
+            try:
+                for slice in taken:
+                    if other.head == len(other.items):
+                        other.front = slice.start
+                    other.items.append(slice)
+                    other.messages += slice.stop - slice.start
+                    other.bytes += slice.weight
+                    count += slice.stop - slice.start
+            finally:
+                other.busy = False
+        return count
 
     def rewind(self, uint64_t segment_id, uint64_t offset):
         """From now on, positions say that one segment was delivered up to `offset` and no further."""
@@ -264,6 +299,17 @@ cdef class EntryQueue:
                 self.settle()
                 self.current = None
                 self.delivered[segment_id] = offset
+            finally:
+                self.busy = False
+
+    def forget_position(self, uint64_t segment_id):
+        """From now on, until more of it is delivered, positions say nothing of one segment."""
+        with self.lock:
+            self.busy = True
+            try:
+                self.settle()
+                self.current = None
+                self.delivered.pop(segment_id, None)
             finally:
                 self.busy = False
 
