@@ -11,6 +11,7 @@ from engine.broker.consumers import Consumer, LoneReader
 from engine.broker.dispatcher import check_ranges
 from engine.broker.topics import WAIT, HostedSegment
 from engine.broker.watch import DagWatchSession
+from engine.control.ports import segment_spec
 from engine.errors import (
     AlreadyClosedError,
     EngineError,
@@ -314,8 +315,7 @@ async def _host(connection: Connection, text: str) -> HostedSegment:
     info = view.layout.segment(name.segment_id)
     if info.hash_range != name.hash_range:
         raise NotFoundError(f"{name} is not in the layout; segment {info.segment_id} has the range {info.hash_range}")
-    spec = await broker.service.segment_spec(name.topic, name.segment_id)
-    return await broker.hosting.open(spec, create=info.active)
+    return await broker.hosting.open(segment_spec(name.topic, view.layout, info), create=info.active)
 
 
 def _check_wanted(connection: Connection, ident: int) -> None:

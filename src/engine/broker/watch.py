@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from engine.broker.connection import Connection
 
 
-_OWNERS_S = 0.01  # what changes within this time is told together
+_OWNERS_S = 0.01  # what changes within this time is told together; of every so many segments
+_OWNERS_LOOKED_AT = 64  # while a wide topic is opened, each of its segments gets an owner: not a look at all for each
 
 
 class DagWatchSession:
@@ -50,7 +51,8 @@ class DagWatchSession:
     def _owners_changed(self) -> None:
         """Look soon: when a broker comes or goes, many of them change."""
         if self._looking is None and not self.closed:
-            self._looking = asyncio.get_running_loop().call_later(_OWNERS_S, self._look)
+            pause = _OWNERS_S * (1 + len(self._urls) // _OWNERS_LOOKED_AT)
+            self._looking = asyncio.get_running_loop().call_later(pause, self._look)
 
     def _look(self) -> None:
         self._looking = None

@@ -6,6 +6,7 @@ import json
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -24,6 +25,9 @@ _KNOWN = frozenset(
     ("epoch", "nextSegmentId", "segments", "properties", "keyHash", "durability", "createdAtMs", "change")
 )
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+_LARGE = 4096  # bytes of a topic record that is read once per version: a wide topic's is looked at for every segment
+_LARGE_KEPT = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +200,10 @@ class SegmentLayout:
     @classmethod
     def from_json(cls, value: bytes) -> SegmentLayout:
         """Undo to_json(). Raises CorruptionError naming the field."""
+        return _read_large(value) if len(value) >= _LARGE else cls._read(value)
+
+    @classmethod
+    def _read(cls, value: bytes) -> SegmentLayout:
         return cls.from_metadata(Fields.parse("topic record", value).values)
 
     @staticmethod
@@ -224,6 +232,12 @@ class SegmentLayout:
             PendingChange.from_json(fields.fields("change")) if "change" in fields.values else None,
             MappingProxyType({k: v for k, v in fields.values.items() if k not in _KNOWN}),
         )
+
+
+@lru_cache(maxsize=_LARGE_KEPT)
+def _read_large(value: bytes) -> SegmentLayout:
+    """The same value is the same layout, which nobody can change."""
+    return SegmentLayout._read(value)
 
 
 def check_size(layout: SegmentLayout) -> None:
