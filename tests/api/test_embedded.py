@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import pickle
+import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -125,3 +127,33 @@ async def test_what_the_admin_api_tells_is_plain_json(tmp_path: Path):
                 embedded, served = [await getattr(client.admin, ask)("t") for client in (inside, outside)]
                 assert plain(embedded)
                 assert json.loads(json.dumps(embedded)) == embedded == served
+
+
+async def test_without_an_admin_api_the_remedy_is_told(tmp_path: Path):
+    async with engine.open_async(tmp_path, listen="127.0.0.1:0") as e, engine.AsyncClient(e.service_url) as client:
+        with pytest.raises(engine.UnsupportedError, match=r"serves no admin API; engine\.open\(…, admin=.* --admin"):
+            await client.admin.list_topics()
+
+
+async def test_an_admin_api_that_is_gone_is_told_as_a_client_port_is(tmp_path: Path):
+    async with (
+        engine.open_async(tmp_path, listen="127.0.0.1:0", admin="127.0.0.1:0") as e,
+        engine.AsyncClient(e.service_url) as client,
+    ):
+        await client.admin.list_topics()
+        url = re.escape(e.broker.admin_url)
+        await e.broker._admin_server.close()
+        with pytest.raises(engine.ConnectError) as refused:
+            await client.admin.list_topics()
+    assert re.fullmatch(rf"cannot connect to the admin API at {url}/?: connection refused; .*", str(refused.value))
+
+
+async def test_a_port_that_was_not_said_is_told(monkeypatch: pytest.MonkeyPatch):
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        monkeypatch.setattr("engine.wire.url.DEFAULT_PORT", port)
+        with pytest.raises(
+            engine.ConnectError, match=f"cannot connect to engine://127.0.0.1:{port}: connection refused"
+        ):
+            await engine.AsyncClient("engine://127.0.0.1").connect()

@@ -128,8 +128,16 @@ async def test_namespace_policies(http):
     await call(http, "PUT", path, json={"retention_time_s": 5})
     assert (await call(http, "GET", path, 200))["retention_time_s"] == 5
     await call(http, "PUT", path, 400, json={"retention": 5})
+    answer = await call(http, "PUT", path, 400, json={"retention_time_s": -5})
+    assert answer["reason"] == "retention_time_s is -5; an integer from 0 is right, or -1 for no limit"
     await call(http, "DELETE", path)
     assert await call(http, "GET", path, 200) == before
+
+
+async def test_where_a_namespace_has_no_policies_the_configuration_is_in_effect(start_broker):
+    async with start_broker(retention_time=None, retention_size=10, durability="os") as broker:
+        in_effect = {"retention_time_s": -1, "retention_size_bytes": 10, "durability": "os"}
+        assert await broker.admin.get_namespace_policies("public/default") == in_effect
 
 
 async def test_pages(http, broker):

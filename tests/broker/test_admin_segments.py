@@ -227,3 +227,13 @@ async def test_a_leader_refuses_methods_and_arguments_that_it_does_not_know(brok
     for method, arguments in (("call", {}), ("_service", {}), ("close", {}), ("split_segment", {"buckets": 1})):
         with pytest.raises(InvalidArgumentError):
             await broker.admin.leading.call(method, topic, arguments)
+
+
+async def test_buckets_are_said_once_or_alike(http):
+    await call(http, "PUT", f"{BASE}/orders")
+    path = f"{BASE}/orders/rebucket/0"
+    answer = await call(http, "POST", f"{path}?buckets=2", 400, json={"buckets": 3})
+    assert answer["reason"] == "buckets is said to be 2 and 3; one number is right"
+    await call(http, "POST", f"{path}?buckets=2&buckets=5", 400)
+    await call(http, "POST", path, 400)
+    assert (await call(http, "POST", f"{path}?buckets=8", 200, json={"buckets": 8}))["epoch"] == 1

@@ -58,3 +58,18 @@ def test_wrong_files_and_variables(tmp_path):
         BrokerConfig.load(tmp_path / "odd.toml")
     with pytest.raises(InvalidConfigurationError, match="segments is 'four'"):
         BrokerConfig.load(environment={"ENGINE_SEGMENTS": "four"})
+
+
+@pytest.mark.parametrize("name", ["ENGINE_SEGMENT", "ENGINE_SEGMNETS", "ENGINE_RETENTION_TIMES"])
+def test_a_variable_that_is_nearly_a_key_is_an_error(name):
+    near = "ENGINE_RETENTION_TIME" if "TIME" in name else "ENGINE_SEGMENTS"
+    with pytest.raises(InvalidConfigurationError, match=rf"{name} in the environment is no setting; .*{near}\b.* is$"):
+        BrokerConfig.load(environment={name: "4"})
+
+
+def test_other_variables_of_the_prefix_are_told_and_ignored(caplog):
+    names = ["ENGINE_URL", "ENGINE_TOKEN", "ENGINE_TLS_CA", "ENGINE_EXT", "ENGINE_DEBUG", "ENGINE_BENCH_TINY"]
+    foreign = ["ENGINE_SERVICE_HOST", "ENGINE_PORT", "ENGINE_PORT_6650_TCP"]  # of orchestrators, for a service "engine"
+    config = BrokerConfig.load(environment=dict.fromkeys([*names, *foreign, "ENGINEERS", "SEGMENTS"], "1"))
+    assert config == BrokerConfig()
+    assert [r.getMessage().split()[0] for r in caplog.records] == foreign

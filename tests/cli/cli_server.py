@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-READY = re.compile(r"engine: serving .* on (engine://\S+), admin on (https?://\S+)")
+READY = re.compile(r"engine: serving .* on (engine://\S+), (?:admin on (https?://\S+)|no admin API)")
 
 
 @dataclass

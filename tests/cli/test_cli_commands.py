@@ -230,6 +230,34 @@ def test_a_line_without_separator_is_an_error(engine: Run, place: list[str], tmp
     assert engine("consume", "t", "--timeout", "0.2", *place).out == "v\n"
 
 
+def test_a_backlog_is_cleared(engine: Run, place: list[str], tmp_path: Path):
+    engine("topics", "create", "t", *place)
+    engine("subscriptions", "create", "t", "s", *place)
+    engine("produce", "t", "--file", write_lines(tmp_path / "in", ["a", "b"]), *place)
+    before = json.loads(engine("subscriptions", "stats", "t", "s", "--json", *place).out)
+    assert before["backlog"] == 2
+    result = engine("subscriptions", "clear-backlog", "t", "s", "--yes", *place)
+    assert (result.code, result.err) == (0, "s on t has no backlog\n")
+    assert json.loads(engine("subscriptions", "stats", "t", "s", "--json", *place).out)["backlog"] == 0
+
+
+def test_policies_of_a_namespace(engine: Run, place: list[str]):
+    name = "public/default"
+    assert engine("topics", "create", "t", *place).code == 0
+    said = ["--retention-time", -1, "--retention-size", 2048, "--durability", "os"]
+    assert engine("namespaces", "set", name, *said, *place).code == 0
+    found = json.loads(engine("namespaces", "get", name, "--json", *place).out)
+    assert found == {"retention_time_s": -1, "retention_size_bytes": 2048, "durability": "os"}
+    shown = engine("namespaces", "get", name, *place).out
+    assert all(text in shown for text in ("for ever", "2.0 KiB", "os"))
+    assert engine("topics", "create", "quick", *place).code == 0
+    assert json.loads(engine("topics", "describe", "quick", "--json", *place).out)["durability"] == "os"
+    assert engine("namespaces", "set", name, *place).code == 2
+    assert engine("namespaces", "set", name, "--retention-time", -2, *place).code == 2
+    assert engine("namespaces", "remove", name, *place).code == 0
+    assert json.loads(engine("namespaces", "get", name, "--json", *place).out)["retention_time_s"] == 7 * 24 * 3600
+
+
 def test_misuse_is_code_2_and_opens_nothing(engine: Run, tmp_path: Path):
     data = tmp_path / "untouched"
     assert engine("produce").code == 2

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import socket
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -90,6 +92,43 @@ def test_a_configuration_file_is_read_and_checked(tmp_path: Path, engine: Run):
     result = engine("serve", "--data", tmp_path / "data", "--config", config)
     assert result.code == 1
     assert "segmnets" in result.err
+
+
+def test_without_an_admin_api(tmp_path: Path, engine: Run):
+    server = start_server(tmp_path, "--admin", "none")
+    try:
+        assert engine("consume", "t", "--create", "--timeout", 0.1, "--url", server.url).code == 0
+        result = engine("topics", "list", "--url", server.url)
+        assert (result.code, result.err.count("\n")) == (1, 1)
+        assert "--admin" in result.err
+    finally:
+        stop_server(server)
+
+
+def test_a_reader_is_told_when_its_server_goes_and_comes_back(tmp_path: Path):
+    server = start_server(tmp_path / "data")
+    where = server.url.removeprefix("engine://")
+    command = [sys.executable, "-m", "engine", "consume", "t", "--create", "--url", server.url]
+    reader = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        assert reader.stderr is not None
+        assert reader.stderr.readline() == "created t\n"
+        stop_server(server)
+        said = reader.stderr.readline()
+        assert said.startswith(f"engine: the connection to {server.url} was lost: ")
+        server = start_server(tmp_path / "data", "--listen", where)
+        assert reader.stderr.readline() == f"engine: connected to {server.url} again\n"
+    finally:
+        stop_server(server)
+        reader.kill()
+        reader.communicate()
+
+
+def test_a_mistyped_variable_is_told(tmp_path: Path, engine: Run, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("ENGINE_SEGMENT", "4")
+    result = engine("serve", "--data", tmp_path / "data")
+    assert (result.code, result.err.count("\n")) == (1, 1)
+    assert "ENGINE_SEGMENTS is" in result.err
 
 
 def test_a_token_and_tls(tmp_path: Path, engine: Run):

@@ -69,6 +69,8 @@ def test_policies_round_trip_and_defaults() -> None:
     [
         {"retention_time_s": 1.5},
         {"retention_time_s": None},
+        {"retention_time_s": -2},
+        {"retention_size_bytes": -5},
         {"retention_size_bytes": "1"},
         {"durability": "x"},
         {"ttl": 1},
@@ -77,6 +79,11 @@ def test_policies_round_trip_and_defaults() -> None:
 def test_policies_refuse_and_name_the_field(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidArgumentError, match=next(iter(wrong))):
         NamespacePolicies.of(wrong)
+
+
+def test_policies_of_a_version_for_which_every_negative_number_had_no_limit() -> None:
+    read = NamespacePolicies.from_json(b'{"retentionTimeSeconds":-7,"retentionSizeBytes":-2}')
+    assert (read.retention_time_s, read.retention_size_bytes) == (-1, -1)
 
 
 def test_damaged_policies_are_corruption() -> None:

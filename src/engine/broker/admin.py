@@ -11,7 +11,7 @@ from engine.broker.leading import LeaderAdmin
 from engine.control.service import ScalableTopicService
 from engine.errors import InvalidArgumentError, NotOwnerError, UnsupportedError
 from engine.model.names import SegmentName, TopicName
-from engine.model.policies import NamespacePolicies
+from engine.model.policies import FOR_EVER, NamespacePolicies
 
 Forward = Callable[[TopicName, str, dict[str, Any]], Awaitable[Any]]
 
@@ -147,7 +147,8 @@ class AdminService:
 
     async def get_namespace_policies(self, namespace: str) -> dict[str, Any]:
         """The policies in effect, by snake_case name."""
-        return (await self._service.get_namespace_policies(namespace)).to_mapping()
+        policies = await self._service.find_namespace_policies(namespace)
+        return (policies or _policies_of(self._config)).to_mapping()
 
     async def set_namespace_policies(self, namespace: str, policies: Mapping[str, Any]) -> None:
         """Replace the policies; what is not named has its default."""
@@ -173,6 +174,12 @@ class AdminService:
 
     async def close(self) -> None:
         """Nothing is held."""
+
+
+def _policies_of(config: BrokerConfig) -> NamespacePolicies:
+    """What holds where a namespace has none."""
+    time_s = FOR_EVER if config.retention_time is None else int(config.retention_time)
+    return NamespacePolicies(time_s, config.retention_size, config.durability)
 
 
 def _by_hand(method: str) -> UnsupportedError:

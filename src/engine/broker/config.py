@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
+import logging
 import re
 import tomllib
 from collections.abc import Mapping
@@ -25,7 +27,11 @@ from engine.limits import (
     SEGMENTS_PER_TOPIC_MAX,
 )
 
+log = logging.getLogger(__name__)
+
 ENVIRONMENT_PREFIX = "ENGINE_"
+# Variables of that prefix that say something to the command line, or to those who build and measure.
+_NO_SETTING = re.compile(r"ENGINE_(URL|TOKEN|TLS_CA|HOME|EXT|DEBUG|SANITIZE|ANNOTATE|BENCH_.*)")
 _DURABILITIES = ("fsync", "interval", "os")
 _KEY_HASHES = ("xxh64", "murmur3")
 
@@ -148,12 +154,22 @@ def _from_file(path: Path) -> dict[str, Any]:
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    found = {
-        name[len(ENVIRONMENT_PREFIX) :].lower(): text
-        for name, text in environment.items()
-        if name.startswith(ENVIRONMENT_PREFIX) and name[len(ENVIRONMENT_PREFIX) :].lower() in _FIELDS
-    }
-    return {key: _parse(key, text) for key, text in found.items()}
+    """Raises InvalidConfigurationError for what looks like a mistyped key; says what else it does not know."""
+    found = {}
+    for name, text in environment.items():
+        key = name.removeprefix(ENVIRONMENT_PREFIX).lower()
+        if key in _FIELDS and name.startswith(ENVIRONMENT_PREFIX):
+            found[key] = _parse(key, text)
+        elif name.startswith(ENVIRONMENT_PREFIX) and not _NO_SETTING.fullmatch(name):
+            _refuse_near(name, key)
+            log.warning("%s in the environment is no setting, and is ignored", name)
+    return found
+
+
+def _refuse_near(name: str, key: str) -> None:
+    near = [ENVIRONMENT_PREFIX + match.upper() for match in difflib.get_close_matches(key, _FIELDS, cutoff=0.8)]
+    if near:
+        raise InvalidConfigurationError(f"{name} in the environment is no setting; {' or '.join(near)} is")
 
 
 def _named(values: Mapping[str, Any], what: str) -> dict[str, Any]:

@@ -74,8 +74,8 @@ _NEW_TOPIC = {
 _POSITION = {"initialPosition": {"type": "string", "enum": ["earliest", "latest"]}}
 _WHEN = {"when": {"oneOf": [{"type": "string", "enum": ["earliest", "latest"]}, _NUMBER]}}
 _POLICY = {
-    "retention_time_s": _NUMBER,
-    "retention_size_bytes": {"type": ["integer", "null"]},
+    "retention_time_s": {"type": "integer", "minimum": -1},
+    "retention_size_bytes": {"type": ["integer", "null"], "minimum": -1},
     "durability": {"type": ["string", "null"]},
 }
 _BUCKETS = {"buckets": {"type": "integer", "minimum": 1, "maximum": BUCKETS_PER_SEGMENT_MAX}}

@@ -231,11 +231,14 @@ class _Segments:
         return web.json_response(await self._admin.merge_segments(_topic(request), first, second))
 
     async def rebucket(self, request: web.Request) -> web.Response:
-        buckets = (await _body(request, {"buckets": int})).get("buckets")
-        if buckets is None:
-            if "buckets" not in request.query:
-                raise InvalidArgumentError("query parameter buckets is missing; ?buckets=N is right")
-            buckets = _number(request.query["buckets"], "query parameter buckets")
+        said = [_number(text, "query parameter buckets") for text in request.query.getall("buckets", [])]
+        body = (await _body(request, {"buckets": int})).get("buckets")
+        said += [] if body is None else [body]
+        if not said:
+            raise InvalidArgumentError("query parameter buckets is missing; ?buckets=N is right")
+        if len(set(said)) > 1:
+            raise InvalidArgumentError(f"buckets is said to be {' and '.join(map(str, said))}; one number is right")
+        buckets = said[0]
         return web.json_response(await self._admin.rebucket_segment(_topic(request), _id(request, "segment"), buckets))
 
     async def create(self, request: web.Request) -> web.Response:

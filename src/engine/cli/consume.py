@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
+import logging
 import select
 import sys
 from collections.abc import Callable, Iterator
@@ -63,11 +65,33 @@ def command(
         consumer, acknowledge = open_consumer(client, mode, topic, subscription, begin)
         if is_new:
             click.echo(f"created {topic}", err=True)
-        with consumer:
+        with consumer, connection_news():
             for batch in batches(consumer, count, timeout):
                 out.writelines(show(message) for message in batch)
                 out.flush()
                 acknowledge(batch)
+
+
+@contextlib.contextmanager
+def connection_news() -> Iterator[None]:
+    """Meanwhile, a line on the error stream when the connection is lost, and when it is back."""
+    news, handler = logging.getLogger("engine.client.pool"), News()
+    before = news.level
+    news.addHandler(handler)
+    news.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        news.removeHandler(handler)
+        news.setLevel(before)
+
+
+class News(logging.Handler):
+    """Writes what a log says for a person to read."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """One line."""
+        click.echo(f"engine: {record.getMessage()}", err=True)
 
 
 def check_combination(mode: str, subscription: str | None, start: str | datetime) -> None:

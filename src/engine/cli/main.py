@@ -15,6 +15,7 @@ COMMANDS = {
     "serve": "engine.cli.serve",
     "topics": "engine.cli.topics",
     "subscriptions": "engine.cli.subscriptions",
+    "namespaces": "engine.cli.namespaces",
     "produce": "engine.cli.produce",
     "consume": "engine.cli.consume",
     "perf": "engine.cli.perf",

@@ -25,13 +25,26 @@ def address(context: click.Context, parameter: click.Parameter, text: str) -> tu
     return host.strip("[]") or "0.0.0.0", int(port)
 
 
+def address_or_none(context: click.Context, parameter: click.Parameter, text: str) -> tuple[str, int] | None:
+    """The same; None for `none`."""
+    return None if text == "none" else address(context, parameter, text)
+
+
 @click.command()
 @click.option("--data", required=True, type=click.Path(file_okay=False), help="Where everything is kept.")
 @click.option("--listen", default="127.0.0.1:6650", show_default=True, callback=address, help="HOST:PORT for clients.")
-@click.option("--admin", default="127.0.0.1:8080", show_default=True, callback=address, help="HOST:PORT for REST.")
+@click.option(
+    "--admin",
+    default="127.0.0.1:8080",
+    show_default=True,
+    callback=address_or_none,
+    help="HOST:PORT for REST and for what clients administrate; none: nobody does.",
+)
 @click.option("--config", type=click.Path(dir_okay=False), help="A TOML file; ENGINE_… variables win over it.")
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
-def command(data: str, listen: tuple[str, int], admin: tuple[str, int], config: str | None, log_level: str) -> None:
+def command(
+    data: str, listen: tuple[str, int], admin: tuple[str, int] | None, config: str | None, log_level: str
+) -> None:
     """Serve a data directory. The port answers when the broker is ready; SIGTERM or Ctrl-C closes cleanly."""
     from engine.broker.config import BrokerConfig
 
@@ -50,7 +63,7 @@ def event_loop_factory() -> Any:
     return uvloop.new_event_loop
 
 
-async def serve(data: str, listen: tuple[str, int], admin: tuple[str, int], config: Any) -> None:
+async def serve(data: str, listen: tuple[str, int], admin: tuple[str, int] | None, config: Any) -> None:
     """Start, wait for a signal, close. What was acknowledged is durable whenever this ends."""
     from engine.broker.server import Broker
 
@@ -61,10 +74,11 @@ async def serve(data: str, listen: tuple[str, int], admin: tuple[str, int], conf
     broker = Broker(data, config=config)
     try:
         await broker.start()
-        admin_at = await said_with("--admin", broker.serve_admin(*admin))
+        admin_at = None if admin is None else await said_with("--admin", broker.serve_admin(*admin))
         listen_at = await said_with("--listen", broker.serve(*listen))
         scheme = "http" if config.tls_cert is None else "https"
-        click.echo(f"engine: serving {data} on engine://{at(listen_at)}, admin on {scheme}://{at(admin_at)}", err=True)
+        rest = "no admin API" if admin_at is None else f"admin on {scheme}://{at(admin_at)}"
+        click.echo(f"engine: serving {data} on engine://{at(listen_at)}, {rest}", err=True)
         await stopped.wait()
         click.echo("engine: closing", err=True)
     finally:

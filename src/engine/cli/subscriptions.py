@@ -1,4 +1,4 @@
-"""`engine subscriptions`: list, stats, create, delete, seek."""
+"""`engine subscriptions`: list, stats, create, delete, seek, clear-backlog."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from engine.errors import NotFoundError
 
 @click.group()
 def command() -> None:
-    """Subscriptions of a topic: list, watch their numbers, create, delete, move."""
+    """Subscriptions of a topic: list, watch their numbers, create, delete, move, clear."""
 
 
 @command.command("list")
@@ -85,3 +85,17 @@ def seek(topic: str, subscription: str, when: str, url: str, data: str | None) -
     with connect(url, data) as client:
         client.admin.seek_subscription(topic, subscription, aim)
     click.echo(f"{subscription} on {topic} continues at {aim}", err=True)
+
+
+@command.command("clear-backlog")
+@click.argument("topic")
+@click.argument("subscription")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@connection_options
+def clear_backlog(topic: str, subscription: str, url: str, data: str | None, yes: bool) -> None:
+    """Acknowledge everything that a subscription has not: it goes on with what comes next."""
+    if not yes:
+        click.confirm(f"Acknowledge all that {subscription} of {topic} has not read?", abort=True)
+    with connect(url, data) as client:
+        client.admin.clear_backlog(topic, subscription)
+    click.echo(f"{subscription} on {topic} has no backlog", err=True)

@@ -20,6 +20,7 @@ from engine.errors import (
     TimeoutError,
 )
 from engine.model.names import SegmentName, TopicName
+from engine.wire.tcp import reason
 
 SCALABLE = "/admin/v2/scalable"
 SEGMENTS = "/admin/v2/segments"
@@ -65,7 +66,8 @@ class HttpAdmin:
                 raise
             raise TimeoutError(f"the admin API at {self._url} did not answer within {self._timeout:g} s") from e
         except aiohttp.ClientError as e:
-            raise ConnectError(f"the admin API at {self._url} cannot be reached: {e}") from e
+            why = reason(e.os_error) if isinstance(e, aiohttp.ClientConnectorError) else str(e) or type(e).__name__
+            raise ConnectError(f"cannot connect to the admin API at {self._url}: {why}") from e
 
     async def create_topic(
         self,

@@ -270,7 +270,10 @@ class AsyncClient:
             self._pool.check_open()
             url = (await self._pool.get()).admin_url
             if url is None:
-                raise UnsupportedError(f"the broker at {self.service_url} serves no admin API")
+                raise UnsupportedError(
+                    f"the broker at {self.service_url} serves no admin API; engine.open(…, admin='127.0.0.1:8080') "
+                    "or engine serve --admin 127.0.0.1:8080 makes it"
+                )
             from engine.client.admin_http import HttpAdmin  # an HTTP client is slow to load, and seldom needed
 
             o = self._options

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -12,6 +13,8 @@ from engine.client.connection import Connection
 from engine.client.options import ClientOptions
 from engine.errors import AlreadyClosedError, ConnectError, EngineError, TimeoutError
 from engine.wire.stream import FrameStream
+
+log = logging.getLogger(__name__)
 
 BACKOFF_S_FIRST = 0.02
 BACKOFF_S_MAX = 5.0
@@ -46,6 +49,7 @@ class Pool:
         self._aside: list[Connection] = []
         self._attempts: dict[str, asyncio.Future[Connection]] = {}
         self._backoffs: dict[str, Backoff] = {}
+        self._down: set[str] = set()  # addresses whose connection was lost
 
     async def get(self, url: str | None = None) -> Connection:
         """A live connection to `url` (default: the client's). Raises ConnectError and what a handshake raises."""
@@ -89,9 +93,19 @@ class Pool:
         # was there under its own name is used to its end by those who have it.
         self._set_aside(self._connections.get(connection.broker_url))
         self._connections[url] = self._connections[connection.broker_url] = connection
+        connection.ended.add_done_callback(lambda _: self._ended(url, connection))
+        if url in self._down:
+            self._down.remove(url)
+            log.info("connected to %s again", url)
         attempt = self._attempts.pop(url)
         if not attempt.done():
             attempt.set_result(connection)
+
+    def _ended(self, url: str, connection: Connection) -> None:
+        """Say so, once, when an address has no connection any more."""
+        if not self.closed and self._connections.get(url) is connection:
+            self._down.add(url)
+            log.info("%s; trying again", connection.lost)
 
     def _failed(self, url: str, error: BaseException) -> None:
         if url not in self._backoffs:

@@ -17,21 +17,23 @@ _JSON = {
     "durability": "durability",
 }
 
+FOR_EVER = -1
+
 
 @dataclass(frozen=True, slots=True)
 class NamespacePolicies:
     """Raises InvalidArgumentError naming the field. None: no limit by size; the broker's default durability."""
 
-    retention_time_s: int = RETENTION_S_DEFAULT  # acknowledged messages are kept this long; negative: for ever
-    retention_size_bytes: int | None = None  # of acknowledged messages, per segment; negative: no limit
+    retention_time_s: int = RETENTION_S_DEFAULT  # acknowledged messages are kept this long; FOR_EVER: without end
+    retention_size_bytes: int | None = None  # of acknowledged messages, per segment; FOR_EVER: no limit
     durability: str | None = None  # of topics created without naming one
 
     def __post_init__(self) -> None:
         for name in ("retention_time_s", "retention_size_bytes"):
             value = getattr(self, name)
             optional = name == "retention_size_bytes" and value is None
-            if not optional and type(value) is not int:
-                raise InvalidArgumentError(f"{name} is {value!r}; an integer is right, a negative one keeps for ever")
+            if not optional and (type(value) is not int or value < FOR_EVER):
+                raise InvalidArgumentError(f"{name} is {value!r}; an integer from 0 is right, or -1 for no limit")
         if self.durability is not None and self.durability not in DURABILITIES:
             raise InvalidArgumentError(f"durability is {self.durability!r}; {' or '.join(DURABILITIES)} is right")
 
@@ -55,6 +57,9 @@ class NamespacePolicies:
         """Undo to_json(). Raises CorruptionError naming the field."""
         fields = Fields.parse("namespace record", value)
         present = {name: fields.values[key] for name, key in _JSON.items() if key in fields.values}
+        for name, value in present.items():
+            if type(value) is int and value < FOR_EVER:  # once, every negative number had no limit
+                present[name] = FOR_EVER
         try:
             return cls(**present)
         except InvalidArgumentError as e:

@@ -233,6 +233,7 @@ class TcpConnector:
     async def connect(self, url: str, handler: Accept) -> FrameStream:
         """A connected stream. Raises ConnectError saying what was wrong, InvalidArgumentError for a malformed URL."""
         host, port = parse_url(url)
+        url = format_url(host, port)  # with the port that is dialled
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._timeout):
@@ -242,7 +243,7 @@ class TcpConnector:
         except TimeoutError as e:
             raise ConnectError(f"no connection to {url} within {self._timeout:g} s") from e
         except OSError as e:
-            raise ConnectError(f"cannot connect to {url}: {_reason(e)}") from e
+            raise ConnectError(f"cannot connect to {url}: {reason(e)}") from e
         return stream
 
 
@@ -307,11 +308,13 @@ def bind(host: str, port: int) -> socket.socket | None:
 
 def cannot_listen(host: str, port: int, error: OSError) -> ConnectError:
     """What to say when an address cannot be had."""
-    return ConnectError(f"cannot listen on {host}:{port}: {_reason(error)}")
+    return ConnectError(f"cannot listen on {host}:{port}: {reason(error)}")
 
 
-def _reason(error: OSError) -> str:
-    if error.errno == errno.ECONNREFUSED:
+def reason(error: OSError) -> str:
+    """Why an address could not be dialled or taken, as a person would say it."""
+    several = error.errno is None and f"[Errno {errno.ECONNREFUSED}]" in str(error)  # a name with several addresses
+    if error.errno == errno.ECONNREFUSED or several:
         return "connection refused; is a broker listening there?"
     if error.errno == errno.EADDRINUSE:
         return "the address is in use by another program"

@@ -1,0 +1,74 @@
+"""`engine namespaces`: get, set, remove the policies of a namespace's topics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from engine.cli import output
+from engine.cli.connection import connect, connection_options, json_option
+
+FOR_EVER = -1
+
+
+@click.group()
+def command() -> None:
+    """Policies of a namespace, as tenant/namespace: how long messages are kept, what acknowledgements mean."""
+
+
+@command.command()
+@click.argument("namespace")
+@json_option
+@connection_options
+def get(namespace: str, url: str, data: str | None, as_json: bool) -> None:
+    """The policies in effect."""
+    with connect(url, data) as client:
+        found = client.admin.get_namespace_policies(namespace)
+    if as_json:
+        output.print_json(found)
+    else:
+        output.print_facts((name, shown(name, value)) for name, value in found.items())
+
+
+@command.command("set")
+@click.argument("namespace")
+@click.option("--retention-time", type=click.IntRange(-1), metavar="SECONDS", help="-1: for ever. [default: 7 days]")
+@click.option("--retention-size", type=click.IntRange(-1), metavar="BYTES", help="Per segment. [default: -1, no limit]")
+@click.option("--durability", type=click.Choice(["fsync", "interval", "os"]), help="Of topics made from now on.")
+@connection_options
+def set_policies(
+    namespace: str,
+    url: str,
+    data: str | None,
+    retention_time: int | None,
+    retention_size: int | None,
+    durability: str | None,
+) -> None:
+    """Replace the policies: what is not said has its default, whatever it was before."""
+    said = {"retention_time_s": retention_time, "retention_size_bytes": retention_size, "durability": durability}
+    policies = {name: value for name, value in said.items() if value is not None}
+    if not policies:
+        raise click.UsageError("say at least one policy; `engine namespaces remove` goes back to the broker's defaults")
+    with connect(url, data, create=True) as client:
+        client.admin.set_namespace_policies(namespace, policies)
+    click.echo(f"set the policies of {namespace}", err=True)
+
+
+@command.command()
+@click.argument("namespace")
+@connection_options
+def remove(namespace: str, url: str, data: str | None) -> None:
+    """Go back to the broker's defaults."""
+    with connect(url, data) as client:
+        client.admin.remove_namespace_policies(namespace)
+    click.echo(f"{namespace} has the broker's defaults", err=True)
+
+
+def shown(name: str, value: Any) -> Any:
+    """A policy as people read it."""
+    if name == "durability":
+        return value or "the broker's"
+    if value is None or value == FOR_EVER:
+        return "for ever" if name == "retention_time_s" else "no limit"
+    return f"{value:,} s" if name == "retention_time_s" else output.size(value)
