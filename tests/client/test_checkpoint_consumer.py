@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 
 import pytest
 from fake_broker import FakeBroker
@@ -299,3 +300,17 @@ async def test_a_share_names_segments_that_this_member_has_not_heard_of_yet(brok
         broker.last.assign()
         await broker.settle()
         assert sorted(consumer.attachments) == [left, right]
+
+
+@pytest.mark.parametrize("place", [Checkpoint.latest(), Checkpoint.at_timestamp(datetime.now(UTC))])
+async def test_a_seek_to_a_place_goes_by_the_layout_of_now(broker: FakeBroker, place: Checkpoint):
+    """A change that nobody has told of yet does not bring back what is in its children."""
+    async with broker.client() as client, await client.checkpoint_consumer("t") as consumer:
+        connections, broker.connections = broker.connections, []
+        left, right = broker.reshape([0], 2)  # and the news of it are held up
+        broker.publish(left, [b"before"])
+        broker.connections = connections
+        await consumer.seek(place)
+        broker.publish(right, [b"behind"])
+        assert await take(consumer, 1) == [b"behind"]
+        assert await consumer.receive(timeout=0.01) is None

@@ -85,6 +85,8 @@ class AsyncCheckpointConsumer(Receiver):
         self._check_open()
         if not isinstance(checkpoint, Checkpoint):
             raise InvalidArgumentError(f"cannot seek to {type(checkpoint).__name__}; an engine.Checkpoint is right")
+        if checkpoint.form in ("latest", "timestamp"):  # or children that are not known here are read from their start
+            await self.session.look()
         positions = await self._resolve(checkpoint)
         self._check_open()
         left, self.attachments = list(self.attachments.values()), {}
@@ -252,6 +254,12 @@ class AsyncCheckpointConsumer(Receiver):
         attachment.give_up()
         if not self._closed:
             self.layout_changed(self.session.layout)
+            self._forget_left()
+
+    def _forget_left(self) -> None:
+        super()._forget_left()
+        kept = self.session.layout.segments.keys() | self.attachments.keys()
+        self._started = {i: start for i, start in self._started.items() if i in kept}
 
     async def _leave(self) -> None:
         if self._registration is not None:
