@@ -12,6 +12,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
+from engine._native.entry_queue import EntryQueue
 from engine.client.connection import Connection, ignore_outcome
 from engine.client.options import ConsumerOptions
 from engine.client.pool import Pool
@@ -78,7 +79,7 @@ class Attachment:
     a sealed segment ends, None before. `arrived`: behind everything that ever came; `again_upto`: what arrives below it
     may have been delivered before the attachment was lost. `pushed`: how many messages were queued and not dropped
     again. `rewound`: the cursor was moved back since it was attached before. `looks`: those of the session when the
-    segment was first said to be missing.
+    segment was first said to be missing. `parked`: while it drains, what came and waits.
     """
 
     def __init__(self, owner: AttachmentOwner, segment_id: int, name: str, mode: str, start: int | None = None) -> None:
@@ -94,7 +95,7 @@ class Attachment:
         self.pushed = 0
         self.rewound = False
         self.looks: int | None = None
-        self.draining = False  # delivers no more; acknowledgements still go through
+        self.parked: EntryQueue | None = None
         self.closed = False
         self.tried = asyncio.Event()  # the first attempt has ended, either way
         self._owner = owner
@@ -113,6 +114,11 @@ class Attachment:
         """Whether the broker serves it now."""
         return self._connection is not None
 
+    @property
+    def draining(self) -> bool:
+        """Whether it delivers no more for now; acknowledgements still go through."""
+        return self.parked is not None
+
     # -- Attached --------------------------------------------------------------------------------------------
 
     def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
@@ -120,8 +126,7 @@ class Attachment:
         if self.closed:
             return  # another one may have the segment by now
         if command is Command.MESSAGE:
-            if not self.draining:
-                self._owner.blocks_came(self, header, payload)
+            self._owner.blocks_came(self, header, payload)
         elif command is Command.REACHED_END:
             self.end = header["end"]
             self._owner.end_reached(self)

@@ -7,10 +7,11 @@ from __future__ import annotations
 from engine._native.batch import MessageBatch
 from engine._native.message import Message
 from engine.client.attachment import QUEUE, Attachment, all_acknowledged
+from engine.client.idents import check_topic, id_of
 from engine.client.options import ConsumerOptions, check_seconds
 from engine.client.pool import Pool
 from engine.client.producer import refuse_transaction
-from engine.client.receiver import Receiver, check_topic, id_of
+from engine.client.receiver import Receiver
 from engine.client.topic import TopicLayout
 from engine.errors import NotFoundError
 from engine.model.names import TopicName
@@ -72,6 +73,11 @@ class AsyncQueueConsumer(Receiver):
         self._finished.add(attachment.segment_id)
         self.attachments.pop(attachment.segment_id, None)
         attachment.give_up()
+        self._forget_left()
+
+    def _is_left(self, segment_id: int, position: int) -> bool:
+        """Also what is acknowledged to its end."""
+        return segment_id in self._finished or super()._is_left(segment_id, position)
 
     # -- acknowledging ---------------------------------------------------------------------------------------
 

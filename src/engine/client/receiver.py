@@ -23,7 +23,7 @@ from engine.client.compression import decompressor
 from engine.client.options import ConsumerOptions, check_count, check_timeout
 from engine.client.pool import Pool, call_threadsafe
 from engine.client.topic import TopicLayout, TopicSession
-from engine.errors import AlreadyClosedError, CorruptionError, EngineError, InvalidArgumentError
+from engine.errors import AlreadyClosedError, CorruptionError, EngineError
 from engine.limits import READ_BLOCK_SIZE, RECEIVE_QUEUE_BYTES
 from engine.model.names import TopicName
 from engine.model.positions import MessageId
@@ -193,7 +193,13 @@ class Receiver(ABC):
         self._pushed_messages += header["messages"]
         self._pushed_bytes += len(payload)
         begin = max(start, attachment.confirmed) if ordered else 0
-        attachment.pushed += self._queue.push(entries, header.get("skip"), header.get("redelivered"), begin)
+        queue = self._queue if attachment.parked is None else attachment.parked
+        pushed = queue.push(entries, header.get("skip"), header.get("redelivered"), begin)
+        if attachment.parked is None:
+            attachment.pushed += pushed
+        else:
+            self._credited_messages += header["messages"]  # as if, until it is delivered after all
+            self._credited_bytes += len(payload)
         if entries:
             attachment.expected = entries[-1].first_offset + entries[-1].count
             attachment.arrived = max(attachment.arrived, attachment.expected)
@@ -283,6 +289,17 @@ class Receiver(ABC):
         """The segment is no more."""
         self.attachments.pop(attachment.segment_id, None)
         attachment.give_up()
+        self._forget_left()
+
+    def _forget_left(self) -> None:
+        """Position vectors need nothing of segments that this consumer has left for good, or they only grow."""
+        for segment_id, position in self._queue.positions.items():
+            if segment_id not in self.attachments and self._is_left(segment_id, position):
+                self._queue.forget_position(segment_id)
+
+    def _is_left(self, segment_id: int, position: int) -> bool:
+        """Whether no acknowledgement needs to say that a segment without attachment was delivered so far."""
+        return self.session.layout.has_lost(segment_id)
 
     def _follow(self) -> None:
         """Follow the layout. Raises when the topic is gone."""
@@ -291,6 +308,7 @@ class Receiver(ABC):
     def _layout_came(self, layout: TopicLayout) -> None:
         self.layout_changed(layout)
         self.readdressed(layout)
+        self._forget_left()
 
     def readdressed(self, layout: TopicLayout) -> None:
         """Owners may have changed: what is attached elsewhere attaches there."""
@@ -373,22 +391,3 @@ class Receiver(ABC):
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
-
-
-def id_of(x: object, topic: str) -> MessageId:
-    """The id of what is to be acknowledged. Raises InvalidArgumentError when it is none, or not of this topic."""
-    ident = x.id if isinstance(x, Message) else x
-    if not isinstance(ident, MessageId):
-        raise InvalidArgumentError(
-            f"cannot acknowledge {type(x).__name__}; a Message, MessageId or MessageBatch is right"
-        )
-    check_topic(ident, ident.topic, topic)
-    if ident.segment_id < 0 or ident == MessageId.latest:
-        raise InvalidArgumentError(f"{ident!r} names no message")
-    return ident
-
-
-def check_topic(x: object, of: str | None, topic: str) -> None:
-    """Raise InvalidArgumentError when `x` is known to be of another topic."""
-    if of is not None and of != topic:
-        raise InvalidArgumentError(f"{x!r} cannot be acknowledged on {topic}")

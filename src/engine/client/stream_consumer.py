@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from typing import Any
 
 from engine._native.batch import MessageBatch
+from engine._native.entry_queue import EntryQueue
 from engine._native.message import Message
 from engine.client.attachment import Attachment, all_acknowledged
+from engine.client.idents import check_topic, id_of
 from engine.client.options import ConsumerOptions
 from engine.client.pool import Pool
 from engine.client.producer import refuse_transaction
-from engine.client.receiver import Receiver, check_topic, id_of
+from engine.client.receiver import Receiver
 from engine.client.registration import Assigned, Registration
 from engine.client.topic import TopicLayout
 from engine.errors import FencedError, NotFoundError
@@ -26,8 +29,9 @@ class AsyncStreamConsumer(Receiver):
     Made by `client.stream_consumer()`; usable with `async with`.
 
     The consumers of one subscription share the segments; who comes and goes makes them move. A segment that moves
-    away is let go only when everything delivered from it is acknowledged, so that order holds across the move. When
-    segments split or merge, the new ones come once everything in the old ones is acknowledged, by whoever had them.
+    away is let go only when everything delivered from it is acknowledged, so that order holds across the move; when it
+    comes back before that, delivery goes on where it was. When segments split or merge, the new ones come once
+    everything in the old ones is acknowledged, by whoever had them.
     """
 
     def __init__(self, pool: Pool, topic: TopicName, options: ConsumerOptions) -> None:
@@ -68,6 +72,8 @@ class AsyncStreamConsumer(Receiver):
             wanted = self._wanted.get(attachment.segment_id)
             if wanted is None or wanted.mode != attachment.mode:
                 self._let_go(attachment)
+            elif attachment.parked is not None:
+                self._take_back(attachment, attachment.parked)
         self._begin_wanted()
 
     def _begin_wanted(self) -> None:
@@ -79,9 +85,23 @@ class AsyncStreamConsumer(Receiver):
 
     def _let_go(self, attachment: Attachment) -> None:
         """Deliver no more of it; end it when all that was delivered is acknowledged (SEMANTICS 18)."""
-        attachment.draining = True
-        attachment.pushed -= self._drop(attachment.segment_id)
+        if attachment.parked is None:
+            self._return_credit()
+            attachment.parked = parked = EntryQueue(self._topic, self._make_id)
+            attachment.pushed -= self._queue.move(attachment.segment_id, parked)
+            self._credited_messages += parked.messages  # as if: it is not consumed, and not waiting either
+            self._credited_bytes += parked.bytes
         self._end_drained(attachment)
+
+    def _take_back(self, attachment: Attachment, parked: EntryQueue) -> None:
+        """It has come back before it was let go: go on where delivery stands."""
+        due = parked.take_credit()
+        self._credited_messages -= parked.messages + sum(messages for messages, _ in due.values())
+        self._credited_bytes -= parked.bytes + sum(size for _, size in due.values())
+        attachment.parked = None
+        attachment.pushed += parked.move(attachment.segment_id, self._queue)
+        self._grant(due)
+        self._wake()
 
     def _end_drained(self, attachment: Attachment) -> None:
         delivered = self._queue.positions.get(attachment.segment_id, 0) if attachment.pushed > 0 else 0
@@ -92,6 +112,7 @@ class AsyncStreamConsumer(Receiver):
         del self.attachments[attachment.segment_id]
         attachment.closed = True  # from now on it says nothing: there may soon be another one
         self._confirmed_there[attachment.segment_id] = attachment.confirmed
+        self._forget_left()
         self.pool.tasks.spawn(self._ended(attachment), name=f"release {attachment.name}")
 
     async def _ended(self, attachment: Attachment) -> None:
@@ -110,6 +131,21 @@ class AsyncStreamConsumer(Receiver):
         super().detached(attachment)
         if attachment.draining:
             self._end_drained(attachment)
+
+    def acknowledged_again(self, attachment: Attachment, ranges: Any) -> None:
+        """Nor when it comes back after all."""
+        if attachment.parked is not None:
+            attachment.parked.forget(attachment.segment_id, ranges)
+        super().acknowledged_again(attachment, ranges)
+
+    def _is_left(self, segment_id: int, position: int) -> bool:
+        """Also where all that was delivered here is acknowledged: what comes again after a seek is delivered anew."""
+        return position <= self._confirmed_there.get(segment_id, 0) or super()._is_left(segment_id, position)
+
+    def _forget_left(self) -> None:
+        super()._forget_left()
+        layout = self.session.layout
+        self._confirmed_there = {i: n for i, n in self._confirmed_there.items() if not layout.has_lost(i)}
 
     # -- acknowledging ---------------------------------------------------------------------------------------
 
@@ -138,12 +174,14 @@ class AsyncStreamConsumer(Receiver):
                 under_way.append((attachment, position, sent))
         saved = await all_acknowledged([self._acknowledged(*ack) for ack in under_way])
         elsewhere |= {ack[0].segment_id: ack[1] for ack, durable in zip(under_way, saved, strict=True) if not durable}
-        # Vectors keep the segments that everybody has left long ago: those cost nothing.
+        # Kept ids name segments that were left long ago: those cost nothing.
         elsewhere = {i: position for i, position in elsewhere.items() if position > self._confirmed_there.get(i, 0)}
         there = await asyncio.gather(*(self._saved_there(*item) for item in elsewhere.items()))
         lost = [segment_id for segment_id, durable in zip(elsewhere, there, strict=True) if not durable]
-        if lost:
+        if elsewhere:
+            self._forget_left()
             self._check_open()
+        if lost:
             raise FencedError(
                 f"not acknowledged in the segments {sorted(lost)} of {self._topic}: they went to another consumer, "
                 "and what was not acknowledged before is delivered again there"
@@ -152,15 +190,22 @@ class AsyncStreamConsumer(Receiver):
     async def _saved_there(self, segment_id: int, position: int) -> bool:
         """Whether it is acknowledged in a segment that this consumer does not hold: its cursor is asked, once.
 
-        What is gone was acknowledged by everybody before.
+        A segment that is gone was acknowledged by everybody before. Raises NotFoundError when the topic or the
+        subscription is what is gone.
         """
         self._check_open()
         if not await self.session.ever_had(segment_id):
             raise NotFoundError(f"{self._topic} has no segment {segment_id}")
+        if self.session.layout.has_lost(segment_id):
+            return True
         fields = {"at": "latest", "subscription": self.options.subscription}
         try:
             answer = await self.session.ask(segment_id, Command.SEGMENT_OFFSET, fields)
         except NotFoundError:
+            await self.session.look()  # raises when the topic is gone
+            view = self.session.layout.segments.get(segment_id)
+            if view is not None and view.active:
+                raise
             return True
         confirmed = int(answer["result"].get("acknowledged", 0))
         self._confirmed_there[segment_id] = max(self._confirmed_there.get(segment_id, 0), confirmed)

@@ -82,6 +82,10 @@ class TopicLayout:
         view = self.segments.get(segment_id)
         return None if view is None else view.url
 
+    def has_lost(self, segment_id: int) -> bool:
+        """Whether the topic had such a segment and has it no more: ids only rise, and what is pruned has children."""
+        return segment_id not in self.segments and segment_id < max(self.segments)
+
     def readdressed(self, newer: TopicLayout) -> TopicLayout:
         """This layout with the addresses of another view of the same epoch; itself when they are the same."""
         moved = {i: replace(v, url=newer.url_of(i)) for i, v in self.segments.items() if v.url != newer.url_of(i)}
