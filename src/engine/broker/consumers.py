@@ -100,7 +100,14 @@ class Consumer(ABC):
     __slots__ = ("bytes_credit", "closed", "connection", "hosted", "ident", "messages_credit", "name", "out", "sent")
     mode = ""
 
-    def __init__(self, connection: Connection, ident: int, hosted: HostedSegment, name: str, out: Rate) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        ident: int,
+        hosted: HostedSegment,
+        name: str,
+        subscription: HostedSubscription | None,
+    ) -> None:
         self.connection = connection
         self.ident = ident
         self.hosted = hosted
@@ -109,8 +116,11 @@ class Consumer(ABC):
         # What the client has room for. One block may overshoot it.
         self.messages_credit = 0
         self.bytes_credit = 0
-        self.out = out  # counts what is sent, together with the others of the subscription
-        self.sent = Rate(asyncio.get_running_loop().time())  # the same of this one alone
+        time, heir = asyncio.get_running_loop().time, hosted.incoming.heir
+        before = None if subscription is None else subscription.left.pop(name, None)
+        # Counts what is sent, together with the others of the subscription; and what is sent to this one alone.
+        self.out = Rate(time) if subscription is None else subscription.out
+        self.sent = Rate(time, heir=heir) if before is None else before
 
     @property
     def ready(self) -> bool:
@@ -209,7 +219,7 @@ class LoneReader(Consumer):
         start: int,
         subscription: HostedSubscription | None = None,
     ) -> None:
-        super().__init__(connection, ident, hosted, name, Rate() if subscription is None else subscription.out)
+        super().__init__(connection, ident, hosted, name, subscription)
         self._subscription = subscription
         self._next = start
         self._end_sent = False

@@ -58,7 +58,7 @@ class QueueConsumer(Consumer):
     def __init__(
         self, connection: Connection, ident: int, name: str, dispatcher: QueueDispatcher, priority: int = 0
     ) -> None:
-        super().__init__(connection, ident, dispatcher.hosted, name, dispatcher.subscription.out)
+        super().__init__(connection, ident, dispatcher.hosted, name, dispatcher.subscription)
         self._dispatcher = dispatcher
         self.priority = priority
         self.end_told = False
@@ -124,6 +124,7 @@ class QueueDispatcher:
         if consumer not in self.consumers:
             return
         self.consumers.remove(consumer)
+        self.subscription.left[consumer.name] = consumer.sent
         self._hand_back(consumer.unacknowledged)
         consumer.unacknowledged = BitMap64()
         if self.consumers:

@@ -1,34 +1,61 @@
-"""Rates per second, from counters that only grow."""
+"""Rates per second over a window of time that is the same for all, so that they add up."""
 
 from __future__ import annotations
 
-SAMPLE_S = 5.0  # a rate is averaged over about this time, longer when nobody looks
+from collections import deque
+from collections.abc import Callable
+
+WINDOW_S = 5.0  # a rate is averaged over this time, or half a second less
+_SLOT_S = 0.5
+_SLOTS = 10
 _FIRST_S_MIN = 1.0  # what came in the first instant is not taken for more than came in it
 
 
 class Rate:
-    """Counts messages and bytes, and says how many came per second lately. Loop thread only."""
+    """Counts messages and bytes, and says how many came per second lately. Loop thread only.
 
-    __slots__ = ("_since", "_then", "bytes", "bytes_per_s", "messages", "messages_per_s")
+    What has begun within the window is averaged over its life so far; what goes on with something else (`heir`) over
+    the whole window, in which that other still counts: else both together would be more than there was.
+    """
 
-    def __init__(self, now: float = 0.0) -> None:
+    __slots__ = ("_begun", "_marks", "_time", "bytes", "bytes_per_s", "heir", "messages", "messages_per_s")
+
+    def __init__(self, time: Callable[[], float], *, heir: bool = False) -> None:
+        """`time`: seconds, monotonic."""
+        self.heir = heir
         self.messages = 0
         self.bytes = 0
         self.messages_per_s = 0.0
         self.bytes_per_s = 0.0
-        # (when, messages, bytes): where the average begins, and where the next one will.
-        self._since = self._then = (now, 0, 0)
+        self._time = time
+        self._begun = time()
+        # (slot, messages, bytes): what had been counted before each slot of time in which something came.
+        self._marks: deque[tuple[int, int, int]] = deque()
 
     def count(self, messages: int, size: int) -> None:
         """So much more."""
+        slot, marks = int(self._time() / _SLOT_S), self._marks
+        if not marks or marks[-1][0] != slot:
+            marks.append((slot, self.messages, self.bytes))
+            if len(marks) > _SLOTS:
+                marks.popleft()
         self.messages += messages
         self.bytes += size
 
-    def sample(self, now: float) -> None:
-        """Bring the rates up to date, as often as anybody likes; `now` in seconds, monotonic."""
-        if now - self._then[0] >= SAMPLE_S / 2:
-            self._since, self._then = self._then, (now, self.messages, self.bytes)
-        at, messages, size = self._since
-        elapsed = max(now - at, _FIRST_S_MIN)
+    def sample(self) -> None:
+        """Bring the rates up to date, as often as anybody likes."""
+        now, marks = self._time(), self._marks
+        first = int(now / _SLOT_S) - _SLOTS + 1
+        while marks and marks[0][0] < first:
+            marks.popleft()
+        _, messages, size = marks[0] if marks else (first, self.messages, self.bytes)
+        elapsed = now - first * _SLOT_S
+        if not self.heir:
+            elapsed = min(elapsed, max(now - self._begun, _FIRST_S_MIN))
         self.messages_per_s = (self.messages - messages) / elapsed
         self.bytes_per_s = (self.bytes - size) / elapsed
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing came within the window, as of the last sample()."""
+        return not self._marks

@@ -49,6 +49,7 @@ class SegmentHosting(OpenSegments):
         await self._leaders.confirm(spec.name.topic, term)
         hosted = await self.open(spec, create=True)
         self._leaders.check(spec.name.topic, term)
+        hosted.incoming.heir = True  # only a change of a topic's shape announces segments
         used = hosted.segment.sealed or hosted.segment.next_offset
         if used and not await self.is_in_layout(spec.name):
             raise StorageError(f"{spec.name} holds what an earlier topic of that name left; delete it first")

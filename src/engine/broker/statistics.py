@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.broker.consumers import Consumer
 from engine.broker.topics import HostedSegment, HostedSubscription
-from engine.control.ports import ConsumerStatistics, SegmentStatistics, SubscriptionStatistics
+from engine.control.ports import LEFT, ConsumerStatistics, SegmentStatistics, SubscriptionStatistics
 
 
 def segment_statistics(hosted: HostedSegment) -> SegmentStatistics:
@@ -24,10 +24,12 @@ def segment_statistics(hosted: HostedSegment) -> SegmentStatistics:
 
 
 def _subscription(subscription: HostedSubscription) -> SubscriptionStatistics:
-    members = tuple(_consumer(consumer) for consumer in subscription.consumers)
+    attached = subscription.consumers
+    gone = (ConsumerStatistics(n, LEFT, 0, r.messages_per_s, r.bytes_per_s) for n, r in subscription.left.items())
+    members = (*(_consumer(consumer) for consumer in attached), *gone)
     return SubscriptionStatistics(
         backlog=subscription.backlog,
-        consumers=len(members),
+        consumers=len(attached),
         msg_rate_out=subscription.out.messages_per_s,
         bytes_rate_out=subscription.out.bytes_per_s,
         members=members,

@@ -47,13 +47,15 @@ SAVE_AGAIN_S = 1.0  # a cursor that could not be saved, and that others wait for
 class HostedSubscription:
     """One subscription in one segment: its cursor, and either one exclusive consumer or a queue. Loop thread only."""
 
-    __slots__ = ("_dispatcher", "_drained", "_lone", "_looking", "cursor", "hosted", "name", "out", "redeliveries")
+    __slots__ = ("_dispatcher", "_drained", "_lone", "_looking", "cursor", "hosted", "left", "name", "out",
+                 "redeliveries")  # fmt: skip
 
     def __init__(self, hosted: HostedSegment, name: str, cursor: Cursor) -> None:
         self.hosted = hosted
         self.name = name
         self.cursor = cursor
-        self.out = Rate(asyncio.get_running_loop().time())
+        self.out = Rate(asyncio.get_running_loop().time, heir=hosted.incoming.heir)
+        self.left: dict[str, Rate] = {}  # what went lately to consumers that are not attached any more, by their names
         self._lone: LoneReader | None = None
         self._dispatcher: QueueDispatcher | None = None
         self._drained: Bag[Callable[[], None]] = Bag()
@@ -129,6 +131,13 @@ class HostedSubscription:
         """The exclusive consumer has detached."""
         if self._lone is consumer:
             self._lone = None
+            self.left[consumer.name] = consumer.sent
+
+    def sample(self) -> None:
+        """Bring the rates up to date, and forget those of consumers that left long ago."""
+        for rate in (self.out, *(consumer.sent for consumer in self.consumers), *self.left.values()):
+            rate.sample()
+        self.left = {name: rate for name, rate in self.left.items() if not rate.silent}
 
     def queue_left(self, dispatcher: QueueDispatcher) -> None:
         """The last queue consumer has detached."""
@@ -223,7 +232,7 @@ class HostedSegment:
         self.name: SegmentName = spec.name
         self.segment = segment
         self.term = term
-        self.incoming = Rate(asyncio.get_running_loop().time())
+        self.incoming = Rate(asyncio.get_running_loop().time)
         self.producers: dict[str, Producer] = {}
         self.subscriptions: dict[str, HostedSubscription] = {}
         self.readers: Bag[SegmentReader] = Bag()
@@ -346,9 +355,6 @@ class HostedSegment:
 
     def sample(self) -> None:
         """Bring the rates up to date."""
-        now = asyncio.get_running_loop().time()
-        self.incoming.sample(now)
+        self.incoming.sample()
         for subscription in self.subscriptions.values():
-            subscription.out.sample(now)
-            for consumer in subscription.consumers:
-                consumer.sent.sample(now)
+            subscription.sample()

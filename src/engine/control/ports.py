@@ -32,12 +32,15 @@ def segment_spec(topic: TopicName, layout: SegmentLayout, segment: SegmentInfo) 
     return SegmentSpec(name, layout.durability, segment.bucket_ends, sealed=not segment.active)
 
 
+LEFT = "left"
+
+
 @dataclass(frozen=True, slots=True)
 class ConsumerStatistics:
-    """One consumer attached to one segment. Rates are per second."""
+    """One consumer attached to one segment, or that was so a moment ago. Rates are per second."""
 
     name: str
-    mode: str  # "exclusive" or "queue"
+    mode: str  # "exclusive" or "queue"; LEFT: not attached any more
     unacknowledged: int = 0  # messages it was sent and has not acknowledged
     msg_rate_out: float = 0.0
     bytes_rate_out: float = 0.0

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.control.ports import (
+    LEFT,
     ConsumerStatistics,
     SegmentHost,
+    SegmentSpec,
     SegmentStatistics,
     SubscriptionStatistics,
     segment_spec,
 )
+from engine.errors import EngineError
 from engine.model.layout import SegmentLayout
 from engine.model.names import TopicName
 from engine.model.segment import SegmentInfo
@@ -37,10 +40,15 @@ async def topic_stats(
     consumers: Consumers,
     host: SegmentHost,
 ) -> dict[str, Any]:
-    """Segment counts, per-segment rates, per-subscription backlog and consumers; rates per second."""
+    """Segment counts, per-segment rates, per-subscription backlog and consumers; rates per second.
+
+    A segment whose owner does not answer counts as empty, and says under `unavailable` why.
+    """
     segments = list(layout.segments.values())
-    found = await asyncio.gather(*(host.statistics(segment_spec(topic, layout, s)) for s in segments))
+    asked = await asyncio.gather(*(_ask(host, segment_spec(topic, layout, s)) for s in segments))
+    found = [now for now, _ in asked]
     by_id = dict(zip(layout.segments, found, strict=True))
+    errors = {s.segment_id: error for s, (_, error) in zip(segments, asked, strict=True)}
     return {
         "topic": str(topic),
         "epoch": layout.epoch,
@@ -53,16 +61,23 @@ async def topic_stats(
         "msgRateOut": _total(u.msg_rate_out for s in found for u in s.subscriptions.values()),
         "bytesRateOut": _total(u.bytes_rate_out for s in found for u in s.subscriptions.values()),
         "storageSize": sum(s.size_bytes for s in found),
-        "segments": {str(s.segment_id): _segment(s, by_id[s.segment_id]) for s in segments},
+        "segments": {str(s.segment_id): _segment(s, by_id[s.segment_id], errors[s.segment_id]) for s in segments},
         "subscriptions": {f.name: _subscription(f, consumers(f.name), by_id) for f in subscriptions},
     }
+
+
+async def _ask(host: SegmentHost, spec: SegmentSpec) -> tuple[SegmentStatistics, str | None]:
+    try:
+        return await host.statistics(spec), None
+    except EngineError as e:
+        return SegmentStatistics(sealed=spec.sealed), str(e)
 
 
 def _total(rates: Iterable[float]) -> float:
     return sum(rates, 0.0)  # of nothing too it is a float
 
 
-def _segment(info: SegmentInfo, now: SegmentStatistics) -> dict[str, Any]:
+def _segment(info: SegmentInfo, now: SegmentStatistics, error: str | None) -> dict[str, Any]:
     return {
         "state": str(info.state),
         "hashRange": {"start": info.hash_range.start, "end": info.hash_range.end},
@@ -70,6 +85,7 @@ def _segment(info: SegmentInfo, now: SegmentStatistics) -> dict[str, Any]:
         "childIds": list(info.child_ids),
         "createdAtMs": info.created_at_ms,
         "sealedAtMs": info.sealed_at_ms,  # null while it is active
+        "unavailable": error,  # null when its owner has answered
         "firstOffset": now.first_offset,
         "nextOffset": now.next_offset,
         "storageSize": now.size_bytes,
@@ -106,24 +122,23 @@ def _consumers(
     sessions: Mapping[str, tuple[bool, tuple[int, ...]]], parts: Mapping[int, SubscriptionStatistics]
 ) -> dict[str, dict[str, Any]]:
     """Those that share segments, with their share, and those that are attached to segments, with these; by name."""
-    attached: dict[str, dict[int, ConsumerStatistics]] = {}
+    seen: dict[str, list[tuple[int, ConsumerStatistics]]] = {}
     for segment_id, part in parts.items():
         for member in part.members:
-            attached.setdefault(member.name, {})[segment_id] = member
-    return {
-        name: _consumer(sessions.get(name), attached.get(name, {}))
-        for name in sorted(sessions.keys() | attached.keys())
-    }
+            seen.setdefault(member.name, []).append((segment_id, member))
+    attached = {name for name, members in seen.items() if any(m.mode != LEFT for _, m in members)}
+    return {name: _consumer(sessions.get(name), seen.get(name, [])) for name in sorted(sessions.keys() | attached)}
 
 
 def _consumer(
-    session: tuple[bool, tuple[int, ...]] | None, attached: Mapping[int, ConsumerStatistics]
+    session: tuple[bool, tuple[int, ...]] | None, members: Sequence[tuple[int, ConsumerStatistics]]
 ) -> dict[str, Any]:
-    connected, ids = session or (True, tuple(attached))
+    """What went to it from segments that it has left, a moment ago, counts too."""
+    connected, ids = session or (True, tuple(dict.fromkeys(i for i, m in members if m.mode != LEFT)))
     return {
         "connected": connected,
         "segments": list(ids),
-        "unackedMessages": sum(m.unacknowledged for m in attached.values()),
-        "msgRateOut": _total(m.msg_rate_out for m in attached.values()),
-        "bytesRateOut": _total(m.bytes_rate_out for m in attached.values()),
+        "unackedMessages": sum(m.unacknowledged for _, m in members),
+        "msgRateOut": _total(m.msg_rate_out for _, m in members),
+        "bytesRateOut": _total(m.bytes_rate_out for _, m in members),
     }

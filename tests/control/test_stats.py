@@ -1,0 +1,30 @@
+"""The numbers of a topic when not all of them can be had."""
+
+from __future__ import annotations
+
+from control_fakes import Brokers, virtual
+
+from engine.control.ports import SegmentSpec, SegmentStatistics
+from engine.errors import TimeoutError
+
+
+@virtual
+async def test_a_segment_whose_owner_does_not_answer_is_marked_and_the_others_have_their_numbers(monkeypatch) -> None:
+    brokers = Brokers()
+    service = await brokers.start("a")
+    await service.create_topic("orders", segments=2)
+    await service.create_subscription("orders", "sub")
+    real = brokers.host.statistics
+
+    async def statistics(spec: SegmentSpec) -> SegmentStatistics:
+        if spec.name.segment_id == 1:
+            raise TimeoutError("no owner answered")
+        return await real(spec)
+
+    monkeypatch.setattr(brokers.host, "statistics", statistics)
+    stats = await service.get_stats("orders")
+    assert [s["unavailable"] for s in stats["segments"].values()] == [None, "no owner answered"]
+    assert stats["msgRateIn"] == 2.0
+    assert stats["segments"]["1"]["nextOffset"] == 0
+    assert stats["subscriptions"]["sub"]["segmentBacklog"] == {"0": 0}
+    await service.close()
