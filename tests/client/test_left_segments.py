@@ -204,3 +204,35 @@ async def test_a_draining_segment_that_is_lost_and_comes_back_is_attached_anew()
         await broker.until(lambda: 0 not in consumer.attachments)
         await share(broker, [0, 1])
         assert await take(consumer, 2) == [b"a", b"b"]  # nothing was acknowledged: O2
+
+
+# -- windows -----------------------------------------------------------------------------------------------------
+
+
+async def test_who_stays_gets_the_room_of_those_who_have_gone():
+    """What may be sent ahead, and how seldom the broker is told, is as if the others had never been there."""
+    broker = FakeBroker(segments=8)
+    async with broker.client() as client, await client.stream_consumer("t", "s", receive_queue_size=80) as consumer:
+        await broker.until(lambda: all(a.window for a in consumer.attachments.values()))
+        smallest = consumer._window_messages
+        assert smallest == 10
+        await share(broker, [0])
+        await broker.until(lambda: len(broker.last.consumers) == 1)
+        broker.publish(0, [b"a"] * 10)
+        await take(consumer, 10)
+        await broker.settle()
+        assert consumer.attachments[0].window == consumer._window_max
+        assert (consumer._window_messages, consumer._window_bytes) == consumer._window_max
+        ident = next(iter(broker.last.consumers))
+        assert broker.last.credit[ident][0] == 80
+        told = len(broker.of(Command.FLOW))
+        broker.publish(0, [b"b"] * 19)
+        await take(consumer, 19)
+        await broker.settle()
+        assert len(broker.of(Command.FLOW)) == told
+        broker.publish(0, [b"c"])
+        await take(consumer, 1)
+        await broker.until(lambda: broker.last.credit[ident][0] == 80)
+        await share(broker, list(range(8)))  # and as they come, less is granted again
+        await broker.until(lambda: len(broker.last.consumers) == 8)
+        assert consumer._window_messages == smallest

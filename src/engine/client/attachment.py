@@ -80,6 +80,7 @@ class Attachment:
     may have been delivered before the attachment was lost. `pushed`: how many messages were queued and not dropped
     again. `rewound`: the cursor was moved back since it was attached before. `looks`: those of the session when the
     segment was first said to be missing. `parked`: while it drains, what came and waits.
+    `window`: the messages and bytes that it may be sent ahead, None until it has got credit.
     """
 
     def __init__(self, owner: AttachmentOwner, segment_id: int, name: str, mode: str, start: int | None = None) -> None:
@@ -96,6 +97,7 @@ class Attachment:
         self.rewound = False
         self.looks: int | None = None
         self.parked: EntryQueue | None = None
+        self.window: tuple[int, int] | None = None
         self.closed = False
         self.tried = asyncio.Event()  # the first attempt has ended, either way
         self._owner = owner

@@ -23,8 +23,9 @@ from engine.client.compression import decompressor
 from engine.client.options import ConsumerOptions, check_count, check_timeout
 from engine.client.pool import Pool, call_threadsafe
 from engine.client.topic import TopicLayout, TopicSession
+from engine.client.windows import part, widen
 from engine.errors import AlreadyClosedError, CorruptionError, EngineError
-from engine.limits import READ_BLOCK_SIZE, RECEIVE_QUEUE_BYTES
+from engine.limits import RECEIVE_QUEUE_BYTES
 from engine.model.names import TopicName
 from engine.model.positions import MessageId
 
@@ -78,9 +79,10 @@ class Receiver(ABC):
         # What arrived and what was credited again, in total; what is between the two is queued or due.
         self._pushed_messages = self._pushed_bytes = 0
         self._credited_messages = self._credited_bytes = 0
-        # The smallest windows that were granted; a quarter of it is worth a FLOW.
-        self._window_messages = options.receive_queue_size
-        self._window_bytes = self._bytes_max = min(RECEIVE_QUEUE_BYTES, pool.options.memory_limit)
+        self._window_max = options.receive_queue_size, min(RECEIVE_QUEUE_BYTES, pool.options.memory_limit)
+        # The smallest window that was granted, by so many attachments; a quarter of it is worth a FLOW.
+        self._window_messages, self._window_bytes = self._window_max
+        self._fitted_to = 0
         self._returning = False
 
     # -- receiving -------------------------------------------------------------------------------------------
@@ -209,15 +211,17 @@ class Receiver(ABC):
 
     def attached(self, attachment: Attachment) -> None:
         """Grant the whole window: its part of what the consumer may hold."""
-        share = max(len(self.attachments), 1)
-        messages = max(self.options.receive_queue_size // share, 1)
-        size = max(self._bytes_max // share, READ_BLOCK_SIZE // 4)
-        self._window_messages = min(self._window_messages, messages)
-        self._window_bytes = min(self._window_bytes, size)
-        attachment.grant(messages, size)
+        attachment.window = part(self._window_max, len(self.attachments))
+        attachment.grant(*attachment.window)
+        self._fit_windows()
+
+    def _fit_windows(self) -> None:
+        self._fitted_to = len(self.attachments)
+        self._window_messages, self._window_bytes = widen(self.attachments.values(), self._window_max)
 
     def detached(self, attachment: Attachment) -> None:
         """What waits of it comes again; what is queued is dropped."""
+        attachment.window = None
         attachment.pushed -= self._drop(attachment.segment_id)
 
     def acknowledged_again(self, attachment: Attachment, ranges: Any) -> None:
@@ -253,6 +257,8 @@ class Receiver(ABC):
     def _return_credit(self) -> None:
         self._returning = False
         self._grant(self._queue.take_credit())
+        if len(self.attachments) != self._fitted_to:
+            self._fit_windows()
 
     def _grant(self, due: dict[int, tuple[int, int]]) -> None:
         for segment_id, (messages, size) in due.items():
