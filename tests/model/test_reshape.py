@@ -229,3 +229,23 @@ def test_a_topic_that_changes_its_shape_is_alive(kind: str) -> None:
     layout = SegmentLayout.create(2, now_ms=0)
     plan = {"split": plan_split(layout, 0), "merge": plan_merge(layout, 0, 1), "rebucket": plan_rebucket(layout, 0, 9)}
     assert not reserve(layout, plan[kind], "terminate").deleting
+
+
+def test_what_was_done_before_is_refused_by_saying_what_has_come_of_it() -> None:
+    layout = split_segment(SegmentLayout.create(1, now_ms=0), 0, 1)
+    with pytest.raises(InvalidArgumentError, match=r"sealed since epoch 1, split into 1 and 2$"):
+        plan_split(layout, 0)
+    layout = rebucket_segment(merge_segments(layout, 1, 2, 2), 3, 7, 3)
+    with pytest.raises(InvalidArgumentError, match=r"sealed since epoch 1, split into 1 and 2; active now: 4$"):
+        plan_split(layout, 0)
+    with pytest.raises(InvalidArgumentError, match=r"sealed since epoch 2, merged into 3; active now: 4$"):
+        plan_merge(layout, 1, 2)
+    with pytest.raises(InvalidArgumentError, match=r"sealed since epoch 3, rebucketed as 4$"):
+        plan_rebucket(layout, 3, 7)
+    with pytest.raises(InvalidArgumentError, match=r"is not in the layout; active: 4$"):
+        plan_split(layout, 9)
+    pruned = prune_segment(prune_segment(layout, 0), 1)
+    with pytest.raises(InvalidArgumentError, match="merged into 3"):
+        plan_split(pruned, 2)
+    with pytest.raises(InvalidArgumentError, match=r"active: 0, 1, .* 14 and 85 more$"):
+        plan_split(SegmentLayout.create(100, now_ms=0), 200)

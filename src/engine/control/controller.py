@@ -130,7 +130,7 @@ class ScalableTopicController:
             if self._shape.record is None:
                 return
             if self.layout.deleting:
-                await self._deletion().finish()
+                await self._finish_deletion(self._deletion(), "its pending deletion was finished")
             else:
                 await self._shape.settle()
 
@@ -202,7 +202,13 @@ class ScalableTopicController:
             if not self.layout.deleting:
                 await self._mark(deletion)
             self._end_coordinators(NotFoundError(f"{self.topic} was deleted"))
-            await deletion.finish()
+            await self._finish_deletion(deletion, "deleted")
+
+    async def _finish_deletion(self, deletion: TopicDeletion, said: str) -> None:
+        begun, segments = self._clock.monotonic(), len(self.layout.segments)
+        await deletion.finish()
+        seconds = self._clock.monotonic() - begun
+        log.info("%s: %s, with %d segments, in %.3f s", self.topic, said, segments, seconds)
 
     async def _mark(self, deletion: TopicDeletion) -> None:
         try:

@@ -108,8 +108,7 @@ class TopicShape:
         """Before another change: finish or undo the reshape that is pending, if there is one."""
         pending = self._pending()
         if pending is not None:
-            await self._advance(pending.resume, pending)
-            log.info("%s: the pending change was brought to its end", self.topic)
+            await self._advance(pending.resume, pending, "that was pending ")
 
     async def _reshape(self, plan: Plan) -> None:
         begun: list[Reshape] = []
@@ -155,11 +154,14 @@ class TopicShape:
         known = self.current.layout.segments if self.serving else {}
         return any(all(known.get(c.segment_id) for c in reshape.children) for reshape in begun)
 
-    async def _advance(self, act: Callable[[], Awaitable[None]], reshaping: TopicReshaping) -> None:
-        reshape, epoch = reshaping.reshape, reshaping.record.layout.epoch
+    async def _advance(self, act: Callable[[], Awaitable[None]], reshaping: TopicReshaping, which: str = "") -> None:
+        reshape, epoch, begun = reshaping.reshape, reshaping.record.layout.epoch, self._clock.monotonic()
         try:
             await act()
-            self._ended(self.topic, reshape.kind, reshaping.record.layout.epoch > epoch)
+            done = reshaping.record.layout.epoch > epoch
+            self._ended(self.topic, reshape.kind, done)
+            end, seconds = "done" if done else "undone", self._clock.monotonic() - begun
+            log.info("%s: the %s %swas %s in %.3f s", self.topic, reshape, which, end, seconds)
         finally:
             self.apply(reshaping.record)
 

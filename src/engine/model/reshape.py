@@ -6,7 +6,7 @@ A change that gives segments heirs is planned first, so that the heirs can be cr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from engine.errors import CorruptionError, InvalidArgumentError, NotFoundError
@@ -19,6 +19,9 @@ from engine.model.segment import SegmentInfo, SegmentState, bucket_ends
 SPLIT, MERGE, REBUCKET = "split", "merge", "rebucket"
 KINDS = frozenset((SPLIT, MERGE, REBUCKET))
 
+_HEIRS = {SPLIT: "split into", MERGE: "merged into", REBUCKET: "rebucketed as"}
+_SPOKEN_MAX = 16  # ids that an error or a line of the log names
+
 
 @dataclass(frozen=True, slots=True)
 class Reshape:
@@ -27,6 +30,10 @@ class Reshape:
     kind: str
     parent_ids: tuple[int, ...]  # by range start
     children: tuple[SegmentInfo, ...]  # by range start; their ranges tile those of the parents
+
+    def __str__(self) -> str:
+        parents, children = spoken(self.parent_ids), spoken(c.segment_id for c in self.children)
+        return f"{self.kind} of {parents} into {children}"
 
     def pending(self, phase: str) -> PendingChange:
         """It as a part of the topic's record."""
@@ -183,13 +190,30 @@ def prune_segment(layout: SegmentLayout, segment_id: int) -> SegmentLayout:
     return replace(layout, epoch=layout.epoch + 1, segments=segments)
 
 
+def spoken(segment_ids: Iterable[int]) -> str:
+    """ "1, 2 and 3"; of very many the first ones."""
+    ids = [str(i) for i in segment_ids]
+    ids = ids if len(ids) <= _SPOKEN_MAX else [*ids[: _SPOKEN_MAX - 1], f"{len(ids) - _SPOKEN_MAX + 1} more"]
+    return " and ".join((", ".join(ids[:-1]), ids[-1])) if len(ids) > 1 else "".join(ids)
+
+
+def _replaced(layout: SegmentLayout, info: SegmentInfo) -> str:
+    """What has happened to a sealed segment: who asks for it may not have heard, or has asked for it before."""
+    children = layout.children(info.segment_id)
+    merged = any(child.hash_range.width > info.hash_range.width for child in children)
+    verb = SPLIT if len(children) > 1 else MERGE if merged else REBUCKET
+    said = f"sealed since epoch {info.sealed_at_epoch}, {_HEIRS[verb]} {spoken(info.child_ids)}"
+    heirs = [i for i in sorted(layout.descendants(info.segment_id)) if layout.segments[i].active]
+    return said if heirs == sorted(info.child_ids) else f"{said}; active now: {spoken(heirs)}"
+
+
 def _active(layout: SegmentLayout, segment_id: int, verb: str) -> SegmentInfo:
     if type(segment_id) is not int:
         raise InvalidArgumentError(f"segment id {segment_id!r:.80} is not an integer; one of the active ones is right")
     info = layout.segments.get(segment_id)
     if info is None:
-        raise InvalidArgumentError(f"segment {segment_id} cannot be {verb}: it is not in the layout")
+        active = spoken(sorted(s.segment_id for s in layout.active))
+        raise InvalidArgumentError(f"segment {segment_id} cannot be {verb}: it is not in the layout; active: {active}")
     if not info.active:
-        since = info.sealed_at_epoch
-        raise InvalidArgumentError(f"segment {segment_id} cannot be {verb}: it is sealed since epoch {since}")
+        raise InvalidArgumentError(f"segment {segment_id} cannot be {verb}: it is {_replaced(layout, info)}")
     return info
