@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence
 from engine._native.batcher import Batcher, SealedEntry
 from engine._native.sealed import expand
 from engine.client.compression import decompressor
-from engine.client.lane import Lane, LaneOwner
+from engine.client.lane import Lane
+from engine.client.lane_attachment import LaneOwner
 from engine.client.ledger import Ledger
 from engine.client.topic import SegmentView, TopicLayout
 
