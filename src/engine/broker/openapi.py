@@ -9,6 +9,7 @@ from engine.errors import (
     AlreadyExistsError,
     AuthenticationError,
     AuthorizationError,
+    ConnectError,
     ConsumerBusyError,
     DiskFullError,
     EngineError,
@@ -22,6 +23,7 @@ from engine.errors import (
     StorageError,
     SubscriptionKindError,
     TimeoutError,
+    UnknownOutcomeError,
     UnsupportedError,
 )
 from engine.limits import BUCKETS_PER_SEGMENT_MAX
@@ -43,7 +45,9 @@ CODES: dict[type[EngineError], int] = {
     NotOwnerError: 503,
     StorageError: 503,
     SubscriptionKindError: 409,
+    ConnectError: 503,
     TimeoutError: 504,
+    UnknownOutcomeError: 504,
     DiskFullError: 507,
 }
 

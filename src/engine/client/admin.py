@@ -93,7 +93,8 @@ class AdminBackend(Protocol):
 class AsyncAdmin:
     """Made by a client (`client.admin`) or an engine.
 
-    Raises the typed errors of the broker, ConnectError, TimeoutError.
+    Raises the typed errors of the broker, ConnectError, TimeoutError; UnknownOutcomeError when the connection was lost
+    before a change was answered: look whether it is made, then repeat it.
     """
 
     def __init__(self, connect: Callable[[], Awaitable[AdminBackend]]) -> None:

@@ -18,6 +18,7 @@ from engine.errors import (
     EngineError,
     NotFoundError,
     TimeoutError,
+    UnknownOutcomeError,
 )
 from engine.model.names import SegmentName, TopicName
 from engine.wire.tcp import reason
@@ -51,7 +52,11 @@ class HttpAdmin:
         query: list[tuple[str, str]] | None = None,
         body: Any = None,
     ) -> Any:
-        """One request; each of `parts` is one part of the path, whatever characters it holds."""
+        """One request; each of `parts` is one part of the path, whatever characters it holds.
+
+        Raises the API's error, ConnectError, TimeoutError; UnknownOutcomeError when the connection was lost before the
+        answer to what changes something.
+        """
         url = self._url.with_path("/".join((under, *(_quote(p) for p in parts))), encoded=True)
         if query:
             url = url.with_query(query)
@@ -65,9 +70,14 @@ class HttpAdmin:
             if isinstance(e, EngineError):
                 raise
             raise TimeoutError(f"the admin API at {self._url} did not answer within {self._timeout:g} s") from e
-        except aiohttp.ClientError as e:
-            why = reason(e.os_error) if isinstance(e, aiohttp.ClientConnectorError) else str(e) or type(e).__name__
+        except (aiohttp.ClientConnectorError, aiohttp.InvalidURL) as e:
+            why = reason(e.os_error) if isinstance(e, aiohttp.ClientConnectorError) else str(e)
             raise ConnectError(f"cannot connect to the admin API at {self._url}: {why}") from e
+        except aiohttp.ClientError as e:
+            why = f"the connection to the admin API at {self._url} was lost: {str(e) or type(e).__name__}"
+            if method == "GET":
+                raise ConnectError(why) from e
+            raise UnknownOutcomeError(f"{why}; whether the change was made is not known: look, then repeat it") from e
 
     async def create_topic(
         self,

@@ -13,7 +13,8 @@ from engine.client import AsyncAdmin
 class Admin:
     """What operators do with topics, subscriptions and segments. Made by a client (`client.admin`) or an engine.
 
-    Every method raises ConnectError, TimeoutError, and InvalidArgumentError for malformed arguments.
+    Every method raises ConnectError, TimeoutError, and InvalidArgumentError for malformed arguments; one that changes
+    something also UnknownOutcomeError, when the connection was lost before the answer.
     """
 
     def __init__(self, portal: Portal, admin: AsyncAdmin) -> None:

@@ -1,0 +1,37 @@
+"""The admin API's connection is lost at the worst moment."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from engine.client.admin_http import HttpAdmin
+from engine.errors import ConnectError, UnknownOutcomeError
+
+
+async def test_who_asked_for_a_change_and_heard_nothing_is_told_that_the_outcome_is_unknown() -> None:
+    asked: list[bytes] = []
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append((await reader.readline()).split()[0])
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    admin = HttpAdmin(f"http://127.0.0.1:{port}", token=None, timeout=10)
+    try:
+        for change in (admin.split_segment("t", 0), admin.merge_segments("t", 0, 1), admin.delete_topic("t")):
+            with pytest.raises(UnknownOutcomeError, match="look, then repeat"):
+                await change
+        with pytest.raises(ConnectError, match="was lost"):
+            await admin.get_metadata("t")
+        assert set(asked) == {b"POST", b"DELETE", b"GET"}
+        server.close()
+        await server.wait_closed()
+        with pytest.raises(ConnectError, match="cannot connect"):
+            await admin.split_segment("t", 0)
+    finally:
+        server.close()
+        await admin.close()
