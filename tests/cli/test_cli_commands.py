@@ -273,6 +273,39 @@ def test_misuse_is_code_2_and_opens_nothing(engine: Run, tmp_path: Path):
         assert engine("topics", *wrong.split(), "--data", data).code == 2
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("topics split t -1", "'-1' is no segment id; `engine topics describe` shows them"),
+        ("topics merge t 0 -2", "'-2' is no segment id"),
+        ("topics rebucket t 0 -3", "-3 is not in the range"),
+        ("topics create a/b", "topic name 'a/b' has 2 parts between its slashes, not 3 or a name alone"),
+        ("topics create a//b", "namespace of 'a//b' is empty"),
+        ("topics create ..", "topic name is '..', which file systems keep for themselves"),
+        ("topics stats http://a/b/c", "scheme 'http' is unknown"),
+        ("produce a\tb", r"topic name 'a\tb' holds the control character '\t'"),
+        ("consume topic://t", "has 1 part between its slashes"),
+        ("subscriptions create t a/b", "subscription name 'a/b' holds a '/'"),
+        ("topics list --namespace public", "namespace 'public' is malformed"),
+        ("namespaces get public", "namespace 'public' is malformed"),
+        ("topics list --url 127.0.0.1:6650", "write engine://host:port"),
+    ],
+)
+def test_misuse_says_what_is_wrong(engine: Run, tmp_path: Path, line: str, said: str):
+    data = tmp_path / "untouched"
+    result = engine(*line.split(" "), *([] if "--url" in line else ["--data", data]))
+    assert result.code == 2
+    assert said in " ".join(result.err.split(" "))
+    assert not data.exists()
+
+
+def test_one_is_no_plural(engine: Run, place: list[str], tmp_path: Path):
+    result = engine("produce", "t", "--file", write_lines(tmp_path / "in", ["a"]), *place)
+    assert result.err == "1 message is durable in t\n"
+    shown = engine("topics", "describe", "t", "--active", *place).out
+    assert "4 buckets  1 message\n" in shown
+
+
 def test_nobody_answers(engine: Run):
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

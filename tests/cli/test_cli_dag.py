@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.cli.dag import backlog_text, print_layout, segment_backlogs, walk
+from engine.cli.dag import backlog_text, only_active, print_layout, segment_backlogs, walk
 from engine.cli.topics import change_text
 
 WHOLE = (0, 0xFFFF)
@@ -65,9 +65,34 @@ def test_a_merged_segment_stands_under_one_parent_and_is_named_under_the_other(c
 def test_a_deep_tree_has_one_line_for_each(capfd: pytest.CaptureFixture[str]):
     chain = layout((0, WHOLE, []), *((i, WHOLE, [i - 1]) for i in range(1, 300)))
     lines = drawn(capfd, chain).splitlines()
-    assert [line.split()[1] for line in lines[1:]] == [str(i) for i in range(300)]
-    assert len({line.index("1 bucket") for line in lines[1:]}) == 1
-    assert len(lines[-1]) < 300 * 4 + 60
+    assert [re.findall(r"\d+", line)[0] for line in lines[1:-1]] == [str(i) for i in range(300)]
+    assert len({line.index("1 bucket") for line in lines[1:-1]}) == 1
+    assert max(map(len, lines)) < 80
+    assert lines[-1] == "(the 292 oldest segments are not indented; --active shows only what is active)"
+
+
+def test_old_generations_are_not_indented_and_say_what_they_come_from(capfd: pytest.CaptureFixture[str]):
+    halves = [(0, 0x7FFF), (0x8000, 0xFFFF)]
+    rounds = [(0, WHOLE, [])]
+    for n in range(60):
+        first = 3 * n + 1
+        rounds += [(first, halves[0], [first - 1]), (first + 1, halves[1], [first - 1])]
+        rounds.append((first + 2, WHOLE, [first, first + 1]))
+    lines = drawn(capfd, layout(*rounds)).splitlines()
+    assert max(map(len, lines)) < 100
+    assert [line.split()[1] for line in lines[1:5]] == ["0", "1", "2", "3"]
+    assert lines[4].endswith("SEALED  1 bucket  from 1, 2")
+    drawn_in_full = [line for line in lines[1:-1] if "see above" not in line]
+    assert len(drawn_in_full) == len(rounds)
+
+
+def test_only_what_is_active(capfd: pytest.CaptureFixture[str]):
+    split = layout((0, WHOLE, []), (2, (0x8000, 0xFFFF), [0]), (1, (0, 0x7FFF), [0]))
+    assert drawn(capfd, only_active(split)).splitlines() == [
+        "a topic",
+        "├── 1  0000-7fff  ACTIVE  1 bucket",
+        "└── 2  8000-ffff  ACTIVE  1 bucket",
+    ]
 
 
 def test_what_is_in_the_segments(capfd: pytest.CaptureFixture[str]):
@@ -78,6 +103,8 @@ def test_what_is_in_the_segments(capfd: pytest.CaptureFixture[str]):
     lines = drawn(capfd, layout((0, WHOLE, []), (1, WHOLE, [0])), stats).splitlines()
     assert lines[1].endswith("SEALED  1 bucket  1,500 messages")
     assert lines[2].endswith("ACTIVE  1 bucket      7 messages  backlog audit 1,200, billing 3")
+    stats["segments"]["1"]["nextOffset"] = 1
+    assert "  1 message  backlog" in drawn(capfd, layout((0, WHOLE, []), (1, WHOLE, [0])), stats)
     assert lines[1].index("SEALED") == lines[2].index("ACTIVE")
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from engine.cli.values import service_url
 from engine.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ def connection_options(command: F) -> F:
     url = click.option(
         "--url",
         envvar="ENGINE_URL",
+        type=service_url,
+        metavar="URL",
         default=DEFAULT_URL,
         show_default=True,
         help="The server to talk to; ENGINE_URL says it too.",

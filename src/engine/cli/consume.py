@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from engine.cli.connection import connect, connection_options, json_option
-from engine.cli.values import position, separator
+from engine.cli.values import position, separator, topic_name
 from engine.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ DEFAULT_SUBSCRIPTION = "engine-consume"
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", type=topic_name)
 @click.option("-s", "--subscription", help="Read as this subscription, and acknowledge what was printed.")
 @click.option(
     "--mode",

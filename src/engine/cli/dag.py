@@ -1,10 +1,14 @@
-"""A topic's layout as a tree in the terminal: each segment under its parents, its children below it."""
+"""A topic's layout as a tree in the terminal: each segment under its parents, its children below it.
+
+What has often changed is deep: only its last generations are a tree, older ones stand before it, one below the other.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import click
 from rich.text import Text
 from rich.tree import Tree
 
@@ -12,7 +16,8 @@ from engine.cli import output
 
 GUIDE_WIDTH = 4  # of what rich draws before a label, for each level
 BACKLOGS_SHOWN = 3
-LINE_WIDTH_MAX = 65_536  # a topic that has often changed is deep
+LEVELS_MAX = 8
+LINE_WIDTH_MAX = 65_536  # whatever the terminal's: lines are not folded
 
 Segments = Mapping[int, dict[str, Any]]
 
@@ -20,6 +25,27 @@ Segments = Mapping[int, dict[str, Any]]
 def print_layout(title: str, metadata: Mapping[str, Any], stats: Mapping[str, Any] | None = None) -> None:
     """The tree on the standard output; with `stats`, how much is in each segment. Lines are as long as they are."""
     output.console(width=LINE_WIDTH_MAX).print(layout_tree(title, metadata, stats or {}))
+    if count := len(old(segments_of(metadata))):
+        oldest = "the oldest segment is" if count == 1 else f"the {count:,} oldest segments are"
+        click.echo(f"({oldest} not indented; --active shows only what is active)")
+
+
+def segments_of(metadata: Mapping[str, Any]) -> Segments:
+    """By id."""
+    return {int(name): segment for name, segment in metadata["segments"].items()}
+
+
+def only_active(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The same without what is sealed."""
+    return {**metadata, "segments": {i: s for i, s in metadata["segments"].items() if s["state"] == "ACTIVE"}}
+
+
+def old(segments: Segments) -> set[int]:
+    """Those with so many generations below them that a tree would grow out of sight."""
+    levels: dict[int, int] = {}
+    for i in sorted(segments, reverse=True):  # children have larger ids
+        levels[i] = 1 + max((levels[c] for c in segments[i]["childIds"] if c in levels), default=0)
+    return {i for i, count in levels.items() if count > LEVELS_MAX}
 
 
 def layout_tree(title: str, metadata: Mapping[str, Any], stats: Mapping[str, Any]) -> Tree:
@@ -27,17 +53,19 @@ def layout_tree(title: str, metadata: Mapping[str, Any], stats: Mapping[str, Any
 
     A merged segment stands, with its descendants, under the first of its parents; the others refer to it.
     """
-    segments = {int(name): segment for name, segment in metadata["segments"].items()}
-    lines = list(walk(segments))
+    segments = segments_of(metadata)
+    before = old(segments)
+    lines = [(i, 1, False, parents_in(segments, i)) for i in sorted(before)]
+    for i, depth, again, others in walk({i: s for i, s in segments.items() if i not in before}):
+        lines.append((i, depth, again, sorted({*others, *(p for p in parents_in(segments, i) if p in before)})))
     widths = [len(name_of(segments[i])) + GUIDE_WIDTH * depth for i, depth, _, _ in lines]
     known = facts(segments, stats)
     columns = [max((len(row[n]) for row in known.values()), default=0) for n in range(3)]
     tree = Tree(Text(title, style="bold"))
     places = [tree]
     for (i, depth, again, other_parents), width in zip(lines, widths, strict=True):
-        label = (
-            reference(i) if again else full_label(segments[i], max(widths) - width, columns, known[i], other_parents)
-        )
+        more = (known[i][3], origin(depth, other_parents))
+        label = reference(i) if again else full_label(segments[i], max(widths) - width, columns, (*known[i][:3], *more))
         del places[depth:]
         places.append(places[depth - 1].add(label))
     return tree
@@ -56,6 +84,11 @@ def walk(segments: Segments) -> Iterator[tuple[int, int, bool, list[int]]]:
             drawn.add(i)
             children = [c for c in segments[i]["childIds"] if c in segments]
             left += [(c, depth + 1, i) for c in reversed(by_range(segments, children))]
+
+
+def parents_in(segments: Segments, i: int) -> list[int]:
+    """Those that are still there."""
+    return [p for p in segments[i]["parentIds"] if p in segments]
 
 
 def by_range(segments: Segments, ids: list[int]) -> list[int]:
@@ -86,8 +119,8 @@ def segment_facts(
 ) -> tuple[str, str, str, str]:
     """One segment's; without `now` nobody has counted its messages."""
     count = len(segment.get("bucketBoundaries") or [0])
-    messages = "" if now is None else f"{now['nextOffset'] - now['firstOffset']:,} messages"
-    return segment["state"], plural(count, "bucket"), messages, backlog_text(backlogs)
+    messages = "" if now is None else output.plural(now["nextOffset"] - now["firstOffset"], "message")
+    return segment["state"], output.plural(count, "bucket"), messages, backlog_text(backlogs)
 
 
 def segment_backlogs(stats: Mapping[str, Any]) -> dict[int, dict[str, int]]:
@@ -108,27 +141,20 @@ def backlog_text(backlogs: Mapping[str, int]) -> str:
     return "backlog " + ", ".join([*shown, *([f"{more} more"] if more else [])]) if shown else ""
 
 
-def full_label(
-    segment: Mapping[str, Any], indent: int, columns: list[int], known: tuple[str, ...], other_parents: list[int]
-) -> Text:
+def full_label(segment: Mapping[str, Any], indent: int, columns: list[int], known: tuple[str, ...]) -> Text:
     """A line of the tree; `indent` and `columns` bring the columns of all lines under each other."""
     active = segment["state"] == "ACTIVE"
     label = Text(name_of(segment), style="bold" if active else "")
     state, *counts = (cell.rjust(width) for cell, width in zip(known[:3], columns, strict=True))
-    text = "  ".join(part for part in (state, *counts, known[3], merged_with(other_parents)) if part).rstrip()
+    text = "  ".join(part for part in (state, *counts, *known[3:]) if part).rstrip()
     return label.append(" " * indent + "  ").append(text, style="green" if active else "dim")
 
 
-def merged_with(parents: list[int]) -> str:
-    """What a merged segment says of the parents that it does not stand under."""
-    return f"merged, also from {', '.join(map(str, parents))}" if parents else ""
+def origin(depth: int, parents: list[int]) -> str:
+    """What a segment says of the parents that it does not stand under."""
+    return f"{'from' if depth == 1 else 'merged, also from'} {', '.join(map(str, parents))}" if parents else ""
 
 
 def reference(segment_id: int) -> Text:
     """A segment that stands, in full, under another parent."""
     return Text(f"{segment_id}  (merged: see above)", style="dim")
-
-
-def plural(count: int, what: str) -> str:
-    """1 bucket, 2 buckets."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"

@@ -8,6 +8,7 @@ import click
 
 from engine.cli import output
 from engine.cli.connection import connect, connection_options, json_option
+from engine.cli.values import namespace_name
 
 FOR_EVER = -1
 
@@ -18,7 +19,7 @@ def command() -> None:
 
 
 @command.command()
-@click.argument("namespace")
+@click.argument("namespace", type=namespace_name)
 @json_option
 @connection_options
 def get(namespace: str, url: str, data: str | None, as_json: bool) -> None:
@@ -32,7 +33,7 @@ def get(namespace: str, url: str, data: str | None, as_json: bool) -> None:
 
 
 @command.command("set")
-@click.argument("namespace")
+@click.argument("namespace", type=namespace_name)
 @click.option("--retention-time", type=click.IntRange(-1), metavar="SECONDS", help="-1: for ever. [default: 7 days]")
 @click.option("--retention-size", type=click.IntRange(-1), metavar="BYTES", help="Per segment. [default: -1, no limit]")
 @click.option("--durability", type=click.Choice(["fsync", "interval", "os"]), help="Of topics made from now on.")
@@ -56,7 +57,7 @@ def set_policies(
 
 
 @command.command()
-@click.argument("namespace")
+@click.argument("namespace", type=namespace_name)
 @connection_options
 def remove(namespace: str, url: str, data: str | None) -> None:
     """Go back to the broker's defaults."""

@@ -62,6 +62,11 @@ def show(value: Any) -> str:
     return str(value)
 
 
+def plural(count: int, what: str) -> str:
+    """1 bucket, 2 buckets."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
 def size(count: float) -> str:
     """Bytes as people write them: 1.5 GiB."""
     for unit in ("B", "KiB", "MiB", "GiB"):

@@ -10,14 +10,14 @@ import click
 
 from engine.cli import output
 from engine.cli.connection import connect, connection_options, json_option
-from engine.cli.values import key_values, separator
+from engine.cli.values import key_values, separator, topic_name
 from engine.errors import InvalidArgumentError
 
 PROGRESS_STEP = 1000
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", type=topic_name)
 @click.option("--file", "source", type=click.File("rb"), default="-", help="Read here instead of the standard input.")
 @click.option("--key", help="The key of every message.")
 @click.option("--key-separator", metavar="TEXT", help=r"A line is KEY, this text, VALUE. \t means a tab.")
@@ -62,7 +62,7 @@ def command(
     if as_json:
         output.print_json({"topic": topic, "messages": count, "bytes": byte_count})
     else:
-        click.echo(f"{count:,} messages are durable in {topic}", err=True)
+        click.echo(f"{output.plural(count, 'message')} {'is' if count == 1 else 'are'} durable in {topic}", err=True)
 
 
 def source_size(source: BinaryIO) -> int | None:

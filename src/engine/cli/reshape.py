@@ -8,13 +8,22 @@ import click
 
 from engine.cli import output
 from engine.cli.connection import connect, connection_options, json_option
-from engine.cli.dag import hash_range, plural
+from engine.cli.dag import hash_range
+from engine.cli.values import topic_name
 
-segment_id = click.IntRange(0)
+
+def segment_id(text: str) -> int:
+    """A segment's id as typed. Raises a usage error."""
+    if not (text.isascii() and text.isdecimal()):
+        raise click.BadParameter(f"{text!r} is no segment id; `engine topics describe` shows them")
+    return int(text)
 
 
-@click.command()
-@click.argument("topic")
+NUMBERS = {"ignore_unknown_options": True}  # -1 is a wrong number, and no option that is missing
+
+
+@click.command(context_settings=NUMBERS)
+@click.argument("topic", type=topic_name)
 @click.argument("segment", type=segment_id)
 @json_option
 @connection_options
@@ -25,8 +34,8 @@ def split(topic: str, segment: int, url: str, data: str | None, as_json: bool) -
     report(f"split segment {segment} of {topic}", [segment], metadata, as_json)
 
 
-@click.command()
-@click.argument("topic")
+@click.command(context_settings=NUMBERS)
+@click.argument("topic", type=topic_name)
 @click.argument("segment", type=segment_id)
 @click.argument("other", type=segment_id)
 @json_option
@@ -38,8 +47,8 @@ def merge(topic: str, segment: int, other: int, url: str, data: str | None, as_j
     report(f"merged segments {segment} and {other} of {topic}", [segment, other], metadata, as_json)
 
 
-@click.command()
-@click.argument("topic")
+@click.command(context_settings=NUMBERS)
+@click.argument("topic", type=topic_name)
 @click.argument("segment", type=segment_id)
 @click.argument("buckets", type=click.IntRange(1))
 @json_option
@@ -64,5 +73,5 @@ def report(done: str, parents: list[int], metadata: dict[str, Any], as_json: boo
 
 def described(segment: dict[str, Any]) -> str:
     """A new segment: 3 (0000-3fff, 2 buckets)."""
-    buckets = plural(len(segment.get("bucketBoundaries") or [0]), "bucket")
+    buckets = output.plural(len(segment.get("bucketBoundaries") or [0]), "bucket")
     return f"{segment['segmentId']} ({hash_range(segment)}, {buckets})"

@@ -7,7 +7,7 @@ import click
 from engine.cli import output
 from engine.cli.connection import connect, connection_options, json_option
 from engine.cli.statistics import print_subscription, print_subscriptions
-from engine.cli.values import position
+from engine.cli.values import position, subscription_name, topic_name
 from engine.errors import NotFoundError
 
 
@@ -17,7 +17,7 @@ def command() -> None:
 
 
 @command.command("list")
-@click.argument("topic")
+@click.argument("topic", type=topic_name)
 @json_option
 @connection_options
 def list_subscriptions(topic: str, url: str, data: str | None, as_json: bool) -> None:
@@ -31,8 +31,8 @@ def list_subscriptions(topic: str, url: str, data: str | None, as_json: bool) ->
 
 
 @command.command()
-@click.argument("topic")
-@click.argument("subscription")
+@click.argument("topic", type=topic_name)
+@click.argument("subscription", type=subscription_name)
 @json_option
 @connection_options
 def stats(topic: str, subscription: str, url: str, data: str | None, as_json: bool) -> None:
@@ -49,8 +49,8 @@ def stats(topic: str, subscription: str, url: str, data: str | None, as_json: bo
 
 
 @command.command()
-@click.argument("topic")
-@click.argument("subscription")
+@click.argument("topic", type=topic_name)
+@click.argument("subscription", type=subscription_name)
 @click.option("--from", "initial", type=click.Choice(["earliest", "latest"]), default="latest", show_default=True)
 @connection_options
 def create(topic: str, subscription: str, url: str, data: str | None, initial: str) -> None:
@@ -61,8 +61,8 @@ def create(topic: str, subscription: str, url: str, data: str | None, initial: s
 
 
 @command.command()
-@click.argument("topic")
-@click.argument("subscription")
+@click.argument("topic", type=topic_name)
+@click.argument("subscription", type=subscription_name)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @connection_options
 def delete(topic: str, subscription: str, url: str, data: str | None, yes: bool) -> None:
@@ -75,8 +75,8 @@ def delete(topic: str, subscription: str, url: str, data: str | None, yes: bool)
 
 
 @command.command()
-@click.argument("topic")
-@click.argument("subscription")
+@click.argument("topic", type=topic_name)
+@click.argument("subscription", type=subscription_name)
 @click.argument("when")
 @connection_options
 def seek(topic: str, subscription: str, when: str, url: str, data: str | None) -> None:
@@ -88,8 +88,8 @@ def seek(topic: str, subscription: str, when: str, url: str, data: str | None) -
 
 
 @command.command("clear-backlog")
-@click.argument("topic")
-@click.argument("subscription")
+@click.argument("topic", type=topic_name)
+@click.argument("subscription", type=subscription_name)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @connection_options
 def clear_backlog(topic: str, subscription: str, url: str, data: str | None, yes: bool) -> None:

@@ -10,9 +10,9 @@ import click
 
 from engine.cli import output, reshape
 from engine.cli.connection import connect, connection_options, json_option
-from engine.cli.dag import print_layout
+from engine.cli.dag import only_active, print_layout
 from engine.cli.statistics import print_stats
-from engine.cli.values import key_values
+from engine.cli.values import key_values, namespace_name, topic_name
 
 THE_BROKERS = "[default: the broker's]"
 THE_NAMESPACES = "What an acknowledgement means. [default: the namespace's, or the broker's]"
@@ -24,7 +24,14 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--namespace", default="public/default", show_default=True, help="As tenant/namespace.")
+@click.option(
+    "--namespace",
+    type=namespace_name,
+    metavar="NAMESPACE",
+    default="public/default",
+    show_default=True,
+    help="As tenant/namespace.",
+)
 @click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="Only topics that have it.")
 @json_option
 @connection_options
@@ -40,7 +47,7 @@ def list_topics(url: str, data: str | None, namespace: str, properties: tuple[st
 
 
 @command.command()
-@click.argument("topic")
+@click.argument("topic", type=topic_name)
 @click.option("--segments", type=click.IntRange(1), help=f"How many to start with. {THE_BROKERS}")
 @click.option("--key-hash", type=click.Choice(["xxh64", "murmur3"]), help=f"Fixed for good. {THE_BROKERS}")
 @click.option("--durability", type=click.Choice(["fsync", "interval", "os"]), help=THE_NAMESPACES)
@@ -71,13 +78,15 @@ def create(
 
 
 @command.command()
-@click.argument("topic")
+@click.argument("topic", type=topic_name)
+@click.option("--active", is_flag=True, help="Without the sealed segments: one line for each active one.")
 @json_option
 @connection_options
-def describe(topic: str, url: str, data: str | None, as_json: bool) -> None:
+def describe(topic: str, url: str, data: str | None, active: bool, as_json: bool) -> None:
     """What a topic is: its properties, and its segments as the tree that splits and merges have made."""
     with connect(url, data) as client:
         metadata = client.admin.get_metadata(topic)
+        metadata = only_active(metadata) if active else metadata
         numbers = {} if as_json else client.admin.get_stats(topic)
     if as_json:
         output.print_json(metadata)
@@ -106,7 +115,7 @@ def change_text(change: dict[str, Any]) -> str:
 
 
 @command.command()
-@click.argument("topic")
+@click.argument("topic", type=topic_name)
 @json_option
 @connection_options
 def stats(topic: str, url: str, data: str | None, as_json: bool) -> None:
@@ -120,7 +129,7 @@ def stats(topic: str, url: str, data: str | None, as_json: bool) -> None:
 
 
 @command.command()
-@click.argument("topic")
+@click.argument("topic", type=topic_name)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @connection_options
 def delete(topic: str, url: str, data: str | None, yes: bool) -> None:

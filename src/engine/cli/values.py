@@ -2,12 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
 import click
 
+from engine.errors import InvalidArgumentError
+from engine.model.names import TopicName, check_name, parse_namespace
+from engine.wire.url import parse_url
+
 ESCAPES = {"\\t": "\t", "\\0": "\0"}
+
+
+def checked(text: str, check: Callable[[str], object]) -> str:
+    """The text itself. Raises a usage error, before anything is opened, where `check` raises InvalidArgumentError."""
+    try:
+        check(text)
+    except InvalidArgumentError as e:
+        raise click.BadParameter(str(e)) from e
+    return text
+
+
+def topic_name(text: str) -> str:
+    """A topic as typed."""
+    return checked(text, TopicName.parse)
+
+
+def namespace_name(text: str) -> str:
+    """A namespace as typed."""
+    return checked(text, parse_namespace)
+
+
+def subscription_name(text: str) -> str:
+    """A subscription as typed."""
+    return checked(text, lambda name: check_name(name, "subscription name"))
+
+
+def service_url(text: str) -> str:
+    """A server's URL as typed."""
+    return checked(text, parse_url)
 
 
 def key_values(pairs: Iterable[str]) -> dict[str, str]:

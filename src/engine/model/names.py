@@ -35,8 +35,11 @@ def check_name(part: str, what: str) -> str:
         raise InvalidArgumentError(f"{what} {part!r} is not valid Unicode text") from e
     if size > NAME_SIZE_MAX:
         raise InvalidArgumentError(f"{what} is {size} bytes of UTF-8; at most {NAME_SIZE_MAX} are allowed")
-    if part in (".", "..") or "/" in part or any(ord(c) < 0x20 or ord(c) == 0x7F for c in part):
-        raise InvalidArgumentError(f"{what} {part!r} may not be '.' or '..', nor hold '/' or control characters")
+    if part in (".", ".."):
+        raise InvalidArgumentError(f"{what} is {part!r}, which file systems keep for themselves; another name is right")
+    if wrong := [c for c in part if c == "/" or ord(c) < 0x20 or ord(c) == 0x7F]:
+        kind = "a '/'" if wrong[0] == "/" else f"the control character {wrong[0]!r}"
+        raise InvalidArgumentError(f"{what} {part!r} holds {kind}; a name without it is right")
     return part
 
 
@@ -63,9 +66,11 @@ class TopicName:
         if len(parts) == 1 and rest == text:
             parts = [DEFAULT_TENANT, DEFAULT_NAMESPACE, *parts]
         if len(parts) != 3:
-            raise InvalidArgumentError(f"topic name {text!r} is malformed: {_FORMS}")
-        tenant, namespace, local = parts
-        return cls(check_name(tenant, "tenant"), check_name(namespace, "namespace"), check_name(local, "topic name"))
+            count = f"{len(parts)} part{'s' * (len(parts) != 1)} between its slashes"
+            raise InvalidArgumentError(f"topic name {text!r} has {count}, not 3 or a name alone: {_FORMS}")
+        for part, what in zip(parts, ("tenant", "namespace", "topic name"), strict=True):
+            check_name(part, what if what == "topic name" else f"{what} of {text!r}")
+        return cls(*parts)
 
     def __str__(self) -> str:
         return f"{TOPIC_SCHEME}{self.tenant}/{self.namespace}/{self.local}"

@@ -57,8 +57,8 @@ class NamespacePolicies:
         """Undo to_json(). Raises CorruptionError naming the field."""
         fields = Fields.parse("namespace record", value)
         present = {name: fields.values[key] for name, key in _JSON.items() if key in fields.values}
-        for name, value in present.items():
-            if type(value) is int and value < FOR_EVER:  # once, every negative number had no limit
+        for name, number in present.items():
+            if isinstance(number, int) and number < FOR_EVER:  # once, every negative number had no limit
                 present[name] = FOR_EVER
         try:
             return cls(**present)
