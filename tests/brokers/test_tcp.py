@@ -7,10 +7,13 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import engine.broker.peers
 from engine.broker.config import BrokerConfig
+from engine.broker.connection import Connection
 from engine.broker.peers import Peers
 from engine.broker.server import Broker
 from engine.client.client import AsyncClient
@@ -103,6 +106,42 @@ async def test_a_call_that_makes_no_sense_is_refused_by_name(
         peers = Peers(TcpConnector(), TOKEN)
         with pytest.raises(InvalidArgumentError):
             await peers.call(broker.service_url, target, method, args, 5)
+        await peers.close()
+
+
+async def test_a_slow_call_is_its_own_matter_and_only_silence_ends_the_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine.broker.peers, "PONG_S_MAX", 0.1)
+    async with brokers(tmp_path, 1) as (broker,):
+        silent = asyncio.Event()
+        answer = broker.members.answer
+
+        async def slow(admin: Any, service: Any, target: str, *rest: Any) -> Any:
+            if target == "slow":
+                await silent.wait()
+            return await answer(admin, service, target, *rest)
+
+        broker.members.answer = slow  # type: ignore[method-assign]
+        peers = Peers(TcpConnector(), TOKEN)
+        other = asyncio.create_task(peers.call(broker.service_url, "slow", "other", {}, 10))
+        with pytest.raises(TimeoutError):
+            await peers.call(broker.service_url, "slow", "call", {}, 0.05)
+        await asyncio.sleep(0.3)  # much more than a PING takes
+        assert len(broker.connections) == 1
+        silent.set()
+        with pytest.raises(InvalidArgumentError):
+            await other
+        silent.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(Connection, "frame_received", lambda *_: None)
+            other = asyncio.create_task(peers.call(broker.service_url, "slow", "other", {}, 10))
+            with pytest.raises(TimeoutError):
+                await peers.call(broker.service_url, "slow", "call", {}, 0.05)
+            with pytest.raises(ConnectError, match="silent"):
+                await other
+        with pytest.raises(InvalidArgumentError):
+            await peers.call(broker.service_url, "segment", "statistics", {}, 5)
         await peers.close()
 
 

@@ -10,8 +10,8 @@ import pytest
 from control_fakes import TOPIC, Channel, deafen, subscribe, virtual
 from reshape_bench import COMMITTED, KINDS, POINTS, Bench, once
 
-from engine.control.resources import INDEX_CHANGES, INDEX_TOPICS, index_key
-from engine.errors import EngineError, NotOwnerError, StorageError
+from engine.control.resources import INDEX_CHANGES, INDEX_TOPICS, ScalableTopicResources, index_key
+from engine.errors import EngineError, NotOwnerError, StorageError, UnknownOutcomeError
 from engine.metadata import keys
 
 every_point = pytest.mark.parametrize("point", POINTS)
@@ -121,12 +121,35 @@ async def test_l1_a_zombie_leaders_late_calls_are_refused(kind: str, point: str)
     if before.epoch == 0:
         with pytest.raises(NotOwnerError):
             zombie.result()
+    else:
+        assert zombie.result().layout.epoch == before.epoch  # the other has finished it
     await second.delete_subscription("orders", "later")
     after = await bench.settled()
     assert after.epoch == before.epoch
     assert sorted(after.segments) == sorted(before.segments)
     await service.close()
     await second.close()
+
+
+@every_kind
+@virtual
+async def test_who_lost_the_lead_in_the_middle_of_a_change_does_not_say_that_nothing_was_done(kind: str) -> None:
+    """Else it would be asked for once more of the next leader, who finishes it as well."""
+    bench = Bench(kind)
+    service = await bench.start()
+    brokers = bench.brokers
+    await brokers.start("b")
+    handle = brokers.handles["b"]
+
+    async def replaced() -> None:
+        bench.heal()
+        await bench.brokers.store.delete(keys.controller(TOPIC))
+        await ScalableTopicResources(handle).elect(TOPIC, "engine://c", await handle.session())
+
+    bench.at("before terminate_segment", once(replaced))
+    with pytest.raises(UnknownOutcomeError, match=f"the {kind} of .* was begun"):
+        await bench.change(service)
+    await service.close()
 
 
 @every_kind

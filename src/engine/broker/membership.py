@@ -83,8 +83,9 @@ class Membership:
     ) -> Any:
         """Have the topic's leader do something, which this broker is not, or was not a moment ago.
 
-        It is asked once: a lost connection leaves the outcome open, and ConnectError or TimeoutError says so. Only who
-        answers that he does not lead has not done it, and another is asked.
+        It is asked once: a lost connection leaves the outcome open, and ConnectError or TimeoutError says so, as
+        UnknownOutcomeError does where the leader has changed in the middle of it. Only who answers that he does not
+        lead has not changed the topic's shape, or has done what may be done twice; another is asked.
         """
         for _ in range(_FORWARDS_MAX):
             leader = await self._resources.load_leader(topic)

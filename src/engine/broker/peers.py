@@ -15,6 +15,8 @@ from engine.wire.stream import Connector, FrameStream
 
 log = logging.getLogger(__name__)
 
+PONG_S_MAX = 3.0  # a broker that answers a PING within this time is there, however long it takes for a call
+
 
 class _Peer:
     """This end of one connection (a FrameHandler). Loop thread only."""
@@ -24,6 +26,7 @@ class _Peer:
         self.stream = stream
         self.lost: EngineError | None = None
         self._last_id = 0
+        self._doubt: asyncio.TimerHandle | None = None  # runs while the answer to a PING is waited for
         self._answers: dict[int, asyncio.Future[memoryview]] = {}  # 0: of the handshake
 
     async def handshake(self, token: str | None) -> None:
@@ -38,7 +41,11 @@ class _Peer:
         await self._ask(0, Command.CONNECT, hello, HANDSHAKE_S_MAX)
 
     async def call(self, target: str, method: str, args: dict[str, Any], timeout: float) -> Any:
-        """The value that the other answers. Raises its error; ConnectError and TimeoutError leave the outcome open."""
+        """The value that the other answers. Raises its error; ConnectError and TimeoutError leave the outcome open.
+
+        One call that takes too long is that call's matter: the connection is given up when a PING is not answered
+        either.
+        """
         self._last_id += 1
         request = {"request_id": self._last_id, "target": target, "method": method}
         return unpack(await self._ask(self._last_id, Command.BROKER_CALL, request, timeout, pack(args)))
@@ -56,14 +63,29 @@ class _Peer:
         finally:
             self._answers.pop(ident, None)
         if not future.done():
+            self._probe()
             silence = f"the broker {self.url} did not answer {command.name} within {timeout:g} s"
-            self.lost = ConnectError(f"{silence}; the connection was given up")
-            self.stream.abort()
             raise TimeoutError(f"{silence}; the same may be asked again")
         return future.result()
 
+    def _probe(self) -> None:
+        if self._doubt is None and self.lost is None:
+            self.stream.send(Command.PING, {})
+            self._doubt = asyncio.get_running_loop().call_later(PONG_S_MAX, self._give_up)
+
+    def _give_up(self) -> None:
+        self._doubt = None
+        self.lost = ConnectError(f"the broker {self.url} is silent; the connection was given up")
+        self.stream.abort()
+
+    def _trust(self) -> None:
+        if self._doubt is not None:
+            self._doubt.cancel()
+            self._doubt = None
+
     def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
         """Hand an answer to who waits for it."""
+        self._trust()
         if command is Command.PING:
             self.stream.send(Command.PONG, {})
             return
@@ -84,6 +106,7 @@ class _Peer:
 
     def connection_lost(self, error: Exception | None) -> None:
         """Whether what was asked for was done is not known."""
+        self._trust()
         self.lost = self.lost or ConnectError(
             f"the connection to the broker {self.url} was lost: {error or 'it closed'}"
         )

@@ -228,6 +228,7 @@ class ScalableTopicController:
         """Split, merge or rebucket: the new layout. Raises InvalidArgumentError when `plan` does; nothing is touched.
 
         After another error it is undone, or, behind its point of no return, finished as soon as that can be done.
+        UnknownOutcomeError: another broker leads by now, which will finish it; NotOwnerError: it is not done.
         """
         async with self.changing():
             self._check_serving()

@@ -5,13 +5,21 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from engine.clock import Clock
 from engine.control.leadership import Leadership
 from engine.control.ports import SegmentHost, SegmentSpec, segment_spec
 from engine.control.reshaping import TopicReshaping
 from engine.control.resources import ScalableTopicResources, TopicRecord
-from engine.errors import EngineError, InvalidArgumentError, NotFoundError
+from engine.errors import (
+    EngineError,
+    FencedError,
+    InvalidArgumentError,
+    NotFoundError,
+    NotOwnerError,
+    UnknownOutcomeError,
+)
 from engine.metadata.store import ConflictError
 from engine.model.layout import SegmentLayout
 from engine.model.names import TopicName
@@ -112,11 +120,21 @@ class TopicShape:
 
     async def _reshape(self, plan: Plan) -> None:
         begun: list[Reshape] = []
+        recorded: list[Reshape] = []
         try:
-            reshaping = await self._begin(plan, begun)
+            reshaping = await self._begin(plan, begun, recorded)
             await self._advance(reshaping.finish, reshaping)
         except InvalidArgumentError:
             raise
+        except (ConflictError, FencedError, NotOwnerError) as e:
+            known = await self._is_done(begun)
+            if known is None and recorded and not await self._leads():
+                raise UnknownOutcomeError(  # NotOwnerError would say that nothing was done, and have it asked for again
+                    f"{self.topic}: the {recorded[0]} was begun and will be finished by another broker, which leads "
+                    "by now; look at the layout"
+                ) from e
+            if not known:
+                raise
         except Exception:
             if not await self._is_done(begun):
                 raise
@@ -124,7 +142,7 @@ class TopicShape:
             if self.pending:
                 self._unfinished(self.topic)
 
-    async def _begin(self, plan: Plan, begun: list[Reshape]) -> TopicReshaping:
+    async def _begin(self, plan: Plan, begun: list[Reshape], recorded: list[Reshape]) -> TopicReshaping:
         """The change with its intent recorded. The record may be one that an earlier leader was late to write."""
         for attempt in itertools.count(1):
             reshaping, reshape = self._reshaping(), plan(self.current.layout)
@@ -137,12 +155,16 @@ class TopicShape:
                 await self.reload()
                 if attempt == _BEGIN_ATTEMPTS_MAX or not self.serving or self.pending:
                     raise
+        recorded.append(reshape)
         self.apply(reshaping.record)
         await self._confirm()  # else the next leader may not have seen it; when it does, it undoes it
         return reshaping
 
-    async def _is_done(self, begun: list[Reshape]) -> bool:
-        """After a failure: whether it is done all the same. What can be undone is undone, if that works now."""
+    async def _is_done(self, begun: list[Reshape]) -> bool | None:
+        """After a failure: whether it is done all the same. What can be undone is undone, if that works now.
+
+        None: it is not, and will be; what is before its point of no return will be undone.
+        """
         try:
             await self._confirm()
             await self.reload()
@@ -151,6 +173,10 @@ class TopicShape:
                 await self._advance(pending.undo, pending)
         except (EngineError, ConflictError) as e:
             log.warning("%s: a change failed; it is finished or undone later: %s", self.topic, e)
+            with suppress(EngineError):
+                await self.reload()  # by who leads now, it may be so already
+        if (pending := self._pending()) is not None and pending.forward:
+            return None
         known = self.current.layout.segments if self.serving else {}
         return any(all(known.get(c.segment_id) for c in reshape.children) for reshape in begun)
 
@@ -164,6 +190,12 @@ class TopicShape:
             log.info("%s: the %s %swas %s in %.3f s", self.topic, reshape, which, end, seconds)
         finally:
             self.apply(reshaping.record)
+
+    async def _leads(self) -> bool:
+        try:
+            return await self._leadership.confirm()
+        except EngineError:
+            return False
 
     async def _confirm(self) -> None:
         if not await self._leadership.confirm():
