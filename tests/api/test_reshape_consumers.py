@@ -111,6 +111,29 @@ async def test_what_another_consumer_has_now_is_fenced(client: engine.AsyncClien
             await a.acknowledge_cumulative(kept)
 
 
+async def test_a_consumer_that_comes_and_goes_stops_nobody_who_acknowledges_seldom(client: engine.AsyncClient):
+    """SEMANTICS 18: what comes back before it was let go is delivered on, without an acknowledgement."""
+    await client.admin.create_topic("t", segments=2)
+    async with (
+        await client.producer("t") as producer,
+        await client.stream_consumer("t", "s", name="a", receive_queue_size=50) as a,
+    ):
+        for n in range(50):
+            await asyncio.gather(*(producer.send(b"%d:%d" % (k, n), key=b"%d" % k) for k in range(KEYS)))
+        values: list[bytes] = []
+        while len(values) < 10 * KEYS:
+            values += (await a.receive_batch(10 * KEYS - len(values), timeout=10)).values
+        async with await client.stream_consumer("t", "s", name="b"):
+            await until(lambda: any(attachment.draining for attachment in a.attachments.values()))
+        while len(values) < 50 * KEYS:
+            batch = await a.receive_batch(timeout=10)
+            assert len(batch)
+            values += batch.values
+        assert len(set(values)) == len(values) == 50 * KEYS
+        assert_in_order(values)
+        await a.acknowledge_cumulative(batch)
+
+
 async def test_after_a_seek_everything_comes_again_parents_first(one: engine.AsyncClient):
     """SEMANTICS 7, 11, 38: acknowledging one of it acknowledges no more than what came before."""
     async with await one.stream_consumer("t", "s") as consumer, await one.producer("t") as producer:
