@@ -9,7 +9,6 @@ import click
 
 from engine.errors import InvalidArgumentError
 from engine.model.names import TopicName, check_name, parse_namespace
-from engine.wire.url import parse_url
 
 ESCAPES = {"\\t": "\t", "\\0": "\0"}
 
@@ -40,7 +39,9 @@ def subscription_name(text: str) -> str:
 
 def service_url(text: str) -> str:
     """A server's URL as typed."""
-    return checked(text, parse_url)
+    from engine.client.options import check_url
+
+    return checked(text, check_url)
 
 
 def key_values(pairs: Iterable[str]) -> dict[str, str]:

@@ -28,6 +28,7 @@ from engine.limits import (
 from engine.model.names import check_name
 from engine.model.positions import Checkpoint
 from engine.wire.stream import Connector
+from engine.wire.url import parse_url
 
 ACCESS_MODES = ("shared", "exclusive", "exclusive_with_fencing", "wait_for_exclusive")
 INITIAL_POSITIONS = ("earliest", "latest")
@@ -52,6 +53,12 @@ def check_choice(name: str, value: Any, choices: tuple[str | None, ...]) -> str:
     if value not in choices:
         raise InvalidArgumentError(f"{name} is {value!r}; one of {', '.join(map(str, choices))} is right")
     return str(value)
+
+
+def check_url(url: str) -> str:
+    """`url` itself, when it is a service URL. Raises InvalidArgumentError."""
+    parse_url(url)
+    return url
 
 
 def check_seconds(name: str, value: Any, low: float = 0) -> None:
