@@ -67,6 +67,7 @@ class SealedSegments:
         except NotOwnerError:
             return False  # its owner looks
         if hosted is None:
+            await self._hosting.check_gone(spec)
             return True  # its store is gone already
         newest_ms = hosted.segment.statistics().last_publish_ms
         may_go = self._is_past(newest_ms, rule) and await self._hosting.drained(hosted, rule.subscriptions)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import logging
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,11 @@ from engine.model.names import SegmentName, TopicName
 
 if TYPE_CHECKING:
     from engine.storage.store import SegmentStore
+
+
+log = logging.getLogger(__name__)
+
+CLOSE_S_MAX = 10.0  # for cursors to be written when the broker closes
 
 
 class _Standing(enum.Enum):
@@ -278,17 +284,25 @@ class OpenSegments:
     # -- closing ---------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Let everybody attached go and write everything out."""
+        """Let everybody attached go and write everything out; what the metadata store does not take in time is left."""
         self._closed = True
         for task in list(self._opening.values()):
             task.cancel()
-        await asyncio.gather(*self._opening.values(), *self._leaving.values(), return_exceptions=True)
-        for hosted in self:
-            hosted.close_consumers(NotOwnerError(f"the broker of {hosted.name} is closing"))
-            for subscription in hosted.subscriptions.values():
-                await subscription.cursor.close()
+        try:
+            async with asyncio.timeout(CLOSE_S_MAX):
+                await asyncio.gather(*self._opening.values(), *self._leaving.values(), return_exceptions=True)
+                await self._close_cursors()
+        except TimeoutError:
+            log.warning("the metadata store takes no cursors: what was acknowledged last may be delivered once more")
         await self._store.close()
         self._hosted.clear()
+
+    async def _close_cursors(self) -> None:
+        for hosted in self:
+            hosted.close_consumers(NotOwnerError(f"the broker of {hosted.name} is closing"))
+        for hosted in self:
+            for subscription in hosted.subscriptions.values():
+                await subscription.cursor.close()
 
 
 def _names(layout: SegmentLayout, name: SegmentName) -> bool:

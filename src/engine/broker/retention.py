@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 
 from engine.broker.collection import Prune, Rule, SealedSegments
 from engine.broker.config import BrokerConfig
@@ -12,7 +13,7 @@ from engine.broker.segment_host import SegmentHosting
 from engine.broker.topics import HostedSegment
 from engine.clock import Clock
 from engine.control.service import ScalableTopicService
-from engine.errors import EngineError, NotFoundError, NotOwnerError
+from engine.errors import AlreadyClosedError, EngineError, NotFoundError, NotOwnerError
 from engine.model.names import TopicName
 
 log = logging.getLogger(__name__)
@@ -41,14 +42,25 @@ class RetentionLoop:
         self._rules: dict[TopicName, Rule] = {}  # during one look; reading a topic's layout is work for large ones
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Until cancelled. Whatever goes wrong in one look is said, and the next one comes all the same."""
+        await self._safely(self._look_for_orphans)
+        while True:
+            await asyncio.sleep(self._config.retention_interval)
+            await self._safely(self.look)
+
+    async def _safely(self, look: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await look()
+        except AlreadyClosedError as e:
+            log.debug("retention: %s", e)
+        except Exception:
+            log.exception("a look at what retention lets go failed")
+
+    async def _look_for_orphans(self) -> None:
         try:
             await self._orphans.look(await self._hosting.on_disk())
         except EngineError as e:
             log.warning("stores that no topic names: %s", e)
-        while True:
-            await asyncio.sleep(self._config.retention_interval)
-            await self.look()
 
     async def look(self) -> int:
         """Delete what may go now; how many files that were, and segments."""

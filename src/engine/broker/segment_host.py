@@ -135,6 +135,11 @@ class SegmentHosting(OpenSegments):
         """See the port."""
         return await self._store.list(topic)
 
+    async def check_gone(self, spec: SegmentSpec) -> None:
+        """A sealed segment has no store: raise StorageError when nothing of the topic has one, since all cannot go."""
+        if spec.sealed and not await self.stored(spec.name.topic):
+            raise StorageError(f"{spec.name}: the data directory has nothing of its topic; is the right disk mounted?")
+
     async def subscriptions(self, spec: SegmentSpec) -> list[str]:
         """See the port."""
         return [name for name, _ in await self._cursors.list(spec.name)]
@@ -185,6 +190,7 @@ class SegmentHosting(OpenSegments):
         """See the port."""
         hosted = await self.open_existing(spec)
         if hosted is None:
+            await self.check_gone(spec)
             return 0
         found = await self.known_subscription(hosted, subscription)
         if found is None:
@@ -226,6 +232,8 @@ class SegmentHosting(OpenSegments):
 
     async def _begin_watch(self, spec: SegmentSpec, subscription: str, watch: _DrainWatch) -> None:
         hosted = await self.open_existing(spec)
+        if hosted is None:
+            await self.check_gone(spec)
         found = None if hosted is None else await self.known_subscription(hosted, subscription)
         if hosted is None or found is None:
             watch.fire()  # retention has taken the store, or the subscription began when it was sealed already

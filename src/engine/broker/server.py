@@ -24,10 +24,10 @@ from engine.broker.segment_host import SegmentHosting
 from engine.clock import Clock, SystemClock
 from engine.control.config import ControlConfig
 from engine.control.service import ScalableTopicService
-from engine.errors import AlreadyClosedError, ConnectError, EngineError, InvalidConfigurationError
+from engine.errors import AlreadyClosedError, ConnectError, EngineError, InvalidArgumentError, InvalidConfigurationError
 from engine.metadata.sqlite import SqliteMetadataStore
 from engine.metadata.store import MetadataStore
-from engine.storage.config import StorageConfig
+from engine.storage.config import StorageConfig, storage_error
 from engine.storage.disk import Disk, OsDisk
 from engine.storage.store import SegmentStore
 from engine.storage.writer import FileWorkers
@@ -127,7 +127,7 @@ class Broker:
         log.info("broker on %s started", self._data)
 
     async def _open(self) -> None:
-        self._disk.make_directories(str(self._data))
+        self._make_directory()
         metadata = self._metadata
         if metadata is None:
             metadata = self._own_metadata = await SqliteMetadataStore.open(self._data / METADATA_FILE, clock=self.clock)
@@ -162,6 +162,15 @@ class Broker:
         self.tasks.spawn(self._retention.run(), "retention")
         if self.config.segment_idle_time is not None:
             self.tasks.spawn(IdleLoop(self.hosting, self.config.segment_idle_time).run(), "idle segments")
+
+    def _make_directory(self) -> None:
+        try:
+            self._disk.make_directories(str(self._data))
+        except (FileNotFoundError, NotADirectoryError, PermissionError) as e:
+            why = f"{self._data} cannot be the data directory: {e.strerror or e}"
+            raise InvalidArgumentError(f"{why}; a path where this process may make a directory is right") from e
+        except OSError as e:
+            raise storage_error(e, str(self._data)) from e
 
     def _membership(self, store: SegmentStore, metadata: MetadataStore) -> Membership:
         return Membership(

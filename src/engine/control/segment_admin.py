@@ -92,7 +92,10 @@ class SegmentAdmin:
             raise InvalidArgumentError(f"{name} has parents that are still there: {parents}; the oldest go first")
 
     async def _delete_unknown(self, name: SegmentName, controller: ScalableTopicController) -> None:
-        layout = controller.layout
+        record = await self._resources.load_topic(name.topic)  # what is known here may be older
+        layout = controller.layout if record is None else record.layout
+        if name.segment_id in layout.segments:
+            raise InvalidArgumentError(f"{name} has just come into the layout; try again")
         if name.segment_id in _children(layout):
             raise InvalidArgumentError(f"{name} is just being made by a change of the topic")
         spec = SegmentSpec(name, layout.durability, bucket_ends(1))

@@ -7,6 +7,7 @@ Every call blocks and may raise OSError. A simulated disk implements the same tw
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 from collections.abc import Sequence
@@ -210,6 +211,8 @@ class OsDisk:
         try:
             os.mkdir(path, 0o750)
         except FileExistsError:
+            if not os.path.isdir(path):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path) from None
             # Whoever made it may have died before the sync. Directories far above may not be ours to sync.
             with contextlib.suppress(PermissionError):
                 self.sync_directory(parent)

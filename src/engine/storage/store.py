@@ -234,15 +234,15 @@ class SegmentStore:
         """The segments of these topics that consist of more than one file. Reads directories only."""
         places = [(topic, self._topic_directory(topic)) for topic in topics]
 
-        def work() -> list[str]:
+        def work() -> list[SegmentName]:
             return [
-                _spell(topic, n)
+                name
                 for topic, directory in places
-                for n in self._disk.list(directory)
-                if sum(f.endswith(SUFFIX) for f in self._disk.list(f"{directory}/{n}")) > 1
+                for name, files in _stores_in(self._disk, topic, directory)
+                if sum(f.endswith(SUFFIX) for f in files) > 1
             ]
 
-        return [SegmentName.parse(text) for text in await self._run(work, self._root)]
+        return await self._run(work, self._root)
 
     async def exists(self, name: SegmentName) -> bool:
         """Whether the segment has files, and is not half deleted. Reads a directory only."""
@@ -271,12 +271,11 @@ class SegmentStore:
         """The segments of a topic that have files, by id."""
         directory = self._topic_directory(topic)
 
-        def work() -> list[str]:
-            inside = {n: self._disk.list(f"{directory}/{n}") for n in self._disk.list(directory)}
-            return [n for n, files in inside.items() if DELETED not in files and any(f.endswith(SUFFIX) for f in files)]
+        def work() -> Sequence[SegmentName]:
+            inside = _stores_in(self._disk, topic, directory)
+            return [n for n, files in inside if DELETED not in files and any(f.endswith(SUFFIX) for f in files)]
 
-        names = await self._run(work, directory)
-        return sorted((SegmentName.parse(_spell(topic, n)) for n in names), key=lambda n: n.segment_id)
+        return sorted(await self._run(work, directory), key=lambda n: n.segment_id)
 
     async def close(self) -> None:
         """Close all segments. Idempotent."""
@@ -331,6 +330,12 @@ def _names_in(disk: Disk, path: str) -> list[str]:
         return disk.list(path)
     except NotADirectoryError:
         return []  # not ours
+
+
+def _stores_in(disk: Disk, topic: TopicName, directory: str) -> Iterator[tuple[SegmentName, Sequence[str]]]:
+    """Each segment's directory, with what is in it. What else lies there, as `lost+found`, is not ours."""
+    for name in _segments_in(topic, _names_in(disk, directory)):
+        yield name, _names_in(disk, f"{directory}/{name.descriptor}")
 
 
 def _segments_in(topic: TopicName, descriptors: Iterable[str]) -> Iterator[SegmentName]:

@@ -1,0 +1,25 @@
+"""Single segments, asked for by an operator of a leader that does not know the newest layout yet."""
+
+from __future__ import annotations
+
+import pytest
+from control_fakes import TOPIC, virtual
+from reshape_bench import Bench
+
+from engine.errors import InvalidArgumentError
+
+
+@virtual
+async def test_what_a_newer_layout_has_is_not_taken_for_a_left_over() -> None:
+    bench = Bench("split")
+    service = await bench.start()
+    controller = service._controllers.get(TOPIC)
+    assert controller is not None
+    old = controller._shape.record
+    await bench.change(service)
+    child = (await bench.layout()).segments[2]
+    controller._shape.record = old
+    with pytest.raises(InvalidArgumentError, match="has just come into the layout"):
+        await service.segments.delete(TOPIC.segment(child.hash_range, 2))
+    assert not bench.host.deleted
+    await service.close()
