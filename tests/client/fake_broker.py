@@ -49,6 +49,7 @@ class FakeBroker:
         self.open_door.set()
         self.assigned: list[int] = list(range(segments))
         self.confirming = True
+        self.refuse_acks: EngineError | None = None
         self.hang_up_after: Command | None = None  # once: what this command is answered with is the connection's last
         self.keep_alive = 30.0
         self.silent = False  # answers no PING
@@ -359,6 +360,9 @@ class FakeConnection:
     def ack(self, header: dict[str, Any], payload: memoryview) -> None:
         segment = self.consumers[header["consumer_id"]][0]
         if not self.broker.confirming:
+            return
+        if self.broker.refuse_acks is not None:
+            self.error(header, self.broker.refuse_acks)
             return
         if header["ack_type"] == "cumulative":
             self.broker.cursors[segment] = max(self.broker.cursors[segment], header["position"])

@@ -138,6 +138,21 @@ async def two_segments() -> FakeBroker:
     return broker
 
 
+async def test_an_ack_that_is_refused_for_now_is_sent_again_with_pauses(broker: FakeBroker):
+    broker.publish(0, [b"a"])
+    async with broker.client() as client, await client.stream_consumer("t", "s") as consumer:
+        batch = await consumer.receive_batch()
+        broker.refuse_acks = NotOwnerError("the lease may be over")
+        ack = asyncio.ensure_future(consumer.acknowledge_cumulative(batch))
+        await eventually(lambda: bool(broker.of(Command.ACK)))
+        for _ in range(10):
+            await broker.settle()
+        assert len(broker.of(Command.ACK)) <= 3
+        broker.refuse_acks = None
+        await asyncio.wait_for(ack, 5)
+        assert broker.cursors == {0: 1}
+
+
 async def test_a_cumulative_ack_that_cannot_be_saved_says_so_and_saves_the_rest():
     """SEMANTICS 12: never remembered optimistically. Repeatable with the same outcome."""
     broker = await two_segments()

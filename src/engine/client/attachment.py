@@ -313,12 +313,15 @@ class Attachment:
         False when there is none any more.
         """
         self._owed += 1
+        backoff = self._owner.pool.retry_delays()
         try:
             while not (self.closed or self.draining):
                 await self._attached_again.wait()
                 sent = self.start_ack(ack_type, position=position, ranges=ranges)
                 if sent is not None and await self._confirmed(sent):
                     return True
+                if self._attached_again.is_set():  # refused by who still serves it: not at once again
+                    await asyncio.sleep(backoff.next())
             return False
         finally:
             self._owed -= 1
