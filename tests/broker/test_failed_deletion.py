@@ -1,0 +1,50 @@
+"""Sealed segments that left the layout and could not be deleted then (SEMANTICS 42)."""
+
+from __future__ import annotations
+
+from peer import Peer
+from test_collection import ORDERS, drain, ids, publish, split_topic
+
+from engine.errors import StorageError
+
+
+async def test_a_pruned_segment_whose_deletion_failed_goes_at_the_next_look(start_broker, monkeypatch):
+    async with start_broker(retention_time=0.0) as broker:
+        peer = await Peer.connect(broker)
+        await drain(peer, await split_topic(broker, peer))
+        delete, failures = broker.hosting._store.delete, [StorageError("the disk is busy")]
+
+        async def fail_first(name):
+            if failures:
+                raise failures.pop()
+            await delete(name)
+
+        monkeypatch.setattr(broker.hosting._store, "delete", fail_first)
+        look = broker._retention.look
+        await look()
+        assert await ids(broker) == [1, 2]
+        assert sorted(n.segment_id for n in (await broker.hosting.on_disk())[ORDERS]) == [0, 1, 2]
+        await look()
+        assert sorted(n.segment_id for n in (await broker.hosting.on_disk())[ORDERS]) == [1, 2]
+        assert not broker.hosting.undeleted
+
+
+async def test_a_pruned_segment_whose_deletion_failed_goes_with_its_topic(start_broker, monkeypatch):
+    async with start_broker(retention_time=0.0) as broker:
+        peer = await Peer.connect(broker)
+        await drain(peer, await split_topic(broker, peer))
+
+        async def fail(name):
+            raise StorageError("the disk is busy")
+
+        with monkeypatch.context() as busy:
+            busy.setattr(broker.hosting._store, "delete", fail)
+            await broker._retention.look()
+        assert await ids(broker) == [1, 2]
+        await broker.service.delete_topic("orders")
+        assert not (await broker.hosting.on_disk()).get(ORDERS)
+        await broker.service.create_topic("orders")
+        peer = await Peer.connect(broker)
+        await publish(peer, await peer.segment("orders"))  # the old one would be sealed
+        (hosted,) = broker.hosting
+        assert hosted.segment.next_offset == 5
