@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from control_fakes import TOPIC, virtual
+from control_fakes import TOPIC, deafen, virtual
 from reshape_bench import Bench
 
 from engine.errors import InvalidArgumentError
@@ -13,6 +13,7 @@ from engine.errors import InvalidArgumentError
 async def test_what_a_newer_layout_has_is_not_taken_for_a_left_over() -> None:
     bench = Bench("split")
     service = await bench.start()
+    deafen(service)
     controller = service._controllers.get(TOPIC)
     assert controller is not None
     old = controller._shape.record
