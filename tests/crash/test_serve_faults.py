@@ -147,7 +147,7 @@ def test_a_failed_sync_of_the_metadata_is_said_and_mended_by_a_restart(serve: Ca
     with Client(server.url) as client, client.producer("orders") as producer:
         producer.send(b"0")
         producer.send(b"1")
-        with client.stream_consumer("orders", "s", initial_position="earliest") as consumer:
+        with client.stream_consumer("orders", "s", name="c", initial_position="earliest") as consumer:
             first, second = consumer.receive(timeout=20), consumer.receive(timeout=20)
             consumer.acknowledge_cumulative(first)
             assert server.health() == 200
@@ -161,7 +161,7 @@ def test_a_failed_sync_of_the_metadata_is_said_and_mended_by_a_restart(serve: Ca
     assert server.health() == 200
     with Client(server.url) as client:
         assert read_all(client, "orders", 3) == [b"0", b"1", b"2"]
-        with client.stream_consumer("orders", "s", initial_position="earliest") as consumer:
+        with client.stream_consumer("orders", "s", name="c", initial_position="earliest") as consumer:
             assert consumer.receive(timeout=20).value in (b"1", b"2"), "what was confirmed stays so"
 
 
