@@ -5,6 +5,7 @@ Each rule is a function of the evidence; what it is called, and what must hold, 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -92,35 +93,36 @@ def disagreement(evidence: Evidence) -> Iterator[Violation]:
             yield Violation("D4", f"readings {first} and {second} differ: {differ}", at)
 
 
+def _overtaken(evidence: Evidence, events: list[Fact]) -> Iterator[tuple[Fact, Send, Send]]:
+    """(event, its send, the send before it) where, under one key of one client, a later send stands before."""
+    last: dict[tuple[str, str], Send] = {}
+    for event in events:
+        send = evidence.sends.get(event["value"])
+        if send is None or send.key is None:
+            continue
+        before = last.get((send.client, send.key))
+        if before is not None and before.invoked > send.invoked:
+            yield event, send, before
+        last[send.client, send.key] = send
+
+
 def key_order(evidence: Evidence) -> Iterator[Violation]:
     """O1: what one client sent under one key is read in the order it was sent."""
     for events in evidence.finals.values():
-        last: dict[tuple[str, str], Send] = {}
-        for event in events:
-            send = evidence.sends.get(event["value"])
-            if send is None or send.key is None:
-                continue
-            before = last.get((send.client, send.key))
-            if before is not None and before.invoked > send.invoked:
-                yield Violation("O1", f"{send.value} is read behind {before.value}", event["n"])
-            last[send.client, send.key] = send
+        for event, send, before in _overtaken(evidence, events):
+            yield Violation("O1", f"{send.value} is read behind {before.value}", event["n"])
 
 
 def delivered_key_order(evidence: Evidence) -> Iterator[Violation]:
     """O1 as a stream subscription sees it, whoever of its consumers is given what: first deliveries in send order."""
-    last: dict[tuple[str, str, str], Send] = {}
-    given: set[tuple[str, str]] = set()
+    firsts: dict[str, dict[str, Fact]] = defaultdict(dict)
     for event in evidence.deliveries:
         attachment = evidence.attachments[event["attachment"]]
-        send = evidence.sends.get(event["value"])
-        name = attachment.subscription
-        if attachment.kind != "stream" or send is None or send.key is None or (name, send.value) in given:
-            continue
-        given.add((name, send.value))
-        before = last.get((name, send.client, send.key))
-        if before is not None and before.invoked > send.invoked:
+        if attachment.kind == "stream":
+            firsts[attachment.subscription].setdefault(event["value"], event)
+    for name, given in firsts.items():
+        for event, send, before in _overtaken(evidence, list(given.values())):
             yield Violation("O1", f"{name} was given {send.value} behind {before.value}", event["n"])
-        last[name, send.client, send.key] = send
 
 
 def _reached(acks: list[tuple[int, dict[int, int]]], segment: int, until: int) -> int:
@@ -202,18 +204,12 @@ def checkpoints(evidence: Evidence) -> Iterator[Violation]:
     for number, events in _chains(evidence):
         name = evidence.attachments[number].client
         places: set[Place] = set()
-        last: dict[tuple[str, str], Send] = {}
         for event in events:
             if place_of(event) in places:
                 yield Violation("C3", f"{name} was given {event['value']} twice", event["n"])
             places.add(place_of(event))
-            send = evidence.sends.get(event["value"])
-            if send is None or send.key is None:
-                continue
-            before = last.get((send.client, send.key))
-            if before is not None and before.invoked > send.invoked:
-                yield Violation("C3", f"{name} was given {send.value} behind {before.value}", event["n"])
-            last[send.client, send.key] = send
+        for event, send, before in _overtaken(evidence, events):
+            yield Violation("C3", f"{name} was given {send.value} behind {before.value}", event["n"])
 
 
 def complete_checkpoints(evidence: Evidence) -> Iterator[Violation]:
