@@ -10,6 +10,7 @@ from engine.model.names import SegmentName, TopicName
 TOPICS = "/topics/"
 NAMESPACES = "/namespaces/"
 BROKERS = "/brokers/"
+LOAD = "load"  # what a segment's load report is called below the segment
 
 
 def prefix_end(prefix: str) -> str:
@@ -48,6 +49,11 @@ def topic(name: TopicName) -> str:
     return f"{topics_of(name.tenant, name.namespace)}{encode(name.local)}"
 
 
+def schema(name: TopicName) -> str:
+    """Holds the schemas of the topic's values."""
+    return f"{topic(name)}/schema"
+
+
 def controller(name: TopicName) -> str:
     """Holds the leader's broker URL and term; ephemeral."""
     return f"{topic(name)}/controller"
@@ -75,12 +81,17 @@ def cursor(segment: SegmentName, subscription_name: str) -> str:
 
 def segment(segment: SegmentName) -> str:
     """Holds the segment's ownership (owner's URL and session, term)."""
-    return f"{topic(segment.topic)}/segments/{segment.segment_id}"
+    return f"{segments(segment.topic)}{segment.segment_id}"
+
+
+def segments(name: TopicName) -> str:
+    """The prefix of the records of a topic's segments, with the records below them."""
+    return f"{topic(name)}/segments/"
 
 
 def load(segment_name: SegmentName) -> str:
     """Holds the segment's last load report."""
-    return f"{segment(segment_name)}/load"
+    return f"{segment(segment_name)}/{LOAD}"
 
 
 def transaction(txn_id: str) -> str:

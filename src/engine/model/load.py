@@ -1,0 +1,63 @@
+"""`SegmentLoadStats`: what a segment's owner reports of its load, and when that is worth reporting (PIP-483)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from engine.model.fields import Fields, dump
+
+_DIGITS = 3  # of a rate in the record; the smallest that is not zero is one message in the window
+
+_JSON = {
+    "msg_rate_in": "msgRateIn",
+    "bytes_rate_in": "bytesRateIn",
+    "msg_rate_out": "msgRateOut",
+    "bytes_rate_out": "bytesRateOut",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentLoadStats:
+    """Rates per second. In: what was made durable; out: what was sent, to all subscriptions and readers together."""
+
+    msg_rate_in: float = 0.0
+    bytes_rate_in: float = 0.0
+    msg_rate_out: float = 0.0
+    bytes_rate_out: float = 0.0
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing comes in and nothing goes out."""
+        return not any(getattr(self, name) for name in _JSON)
+
+    def differs(self, written: SegmentLoadStats, threshold: float) -> bool:
+        """Whether any rate has moved from what was written by more than this part of it, or crossed zero (SEMANTICS
+        32).
+        """
+        return any(_moved(getattr(self, name), getattr(written, name), threshold) for name in _JSON)
+
+    def to_mapping(self) -> dict[str, float]:
+        """By the specification's names."""
+        return {_JSON[f.name]: round(getattr(self, f.name), _DIGITS) for f in fields(self)}
+
+    def to_json(self) -> bytes:
+        """The load record's value."""
+        return dump(self.to_mapping())
+
+    @classmethod
+    def from_json(cls, value: bytes) -> SegmentLoadStats:
+        """Undo to_json(). Raises CorruptionError naming the field."""
+        record = Fields.parse("load record", value)
+        return cls(**{name: _rate(record, key) for name, key in _JSON.items()})
+
+
+def _moved(now: float, written: float, threshold: float) -> bool:
+    return (now == 0) != (written == 0) or abs(now - written) > threshold * written
+
+
+def _rate(record: Fields, key: str) -> float:
+    value: Any = record.values.get(key)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
+        record.wrong(key, f"is {value!r:.80}, not a rate")
+    return float(value)
