@@ -203,3 +203,9 @@ class SubscriptionKindError(ConsumerBusyError):
     """Consumers of another kind hold the subscription; while they do, waiting does not help."""
 
     code = 28
+
+
+class SchemaError(InvalidArgumentError):
+    """A schema does not go together with the topic's, or a value not with its schema."""
+
+    code = 30

@@ -328,6 +328,7 @@ _HANDLERS: dict[Command, Callable[[Connection, dict[str, Any], memoryview], None
     Command.SEND: requests.send,
     Command.CLOSE_PRODUCER: requests.close_producer,
     Command.SUBSCRIBE: requests.subscribe,
+    Command.TOPIC_SCHEMA: requests.topic_schema,
     Command.FLOW: requests.flow,
     Command.ACK: requests.acknowledge,
     Command.REDELIVER: requests.redeliver,

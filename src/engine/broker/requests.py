@@ -20,7 +20,8 @@ from engine.errors import (
     NotOwnerError,
     UnsupportedError,
 )
-from engine.model.names import SegmentName, check_name
+from engine.model.names import SegmentName, TopicName, check_name
+from engine.model.schema import TopicSchema
 from engine.model.subscriptions import InitialPosition, SubscriptionKind
 from engine.wire.commands import Command
 
@@ -116,6 +117,24 @@ async def _leave(connection: Connection, header: Header) -> dict[str, Any]:
     who = (header["topic"], header["subscription"], header["consumer_name"])
     await service.unregister_consumer(*who, instance=header["instance"])
     return {}
+
+
+def topic_schema(connection: Connection, header: Header, payload: memoryview) -> None:
+    """TOPIC_SCHEMA."""
+    declared = None if header["schema"] is None else TopicSchema.of(header["schema"])
+    work = _topic_schema(connection, TopicName.parse(header["topic"]), declared, header["producer"])
+    connection.start(header["request_id"], work)
+
+
+async def _topic_schema(
+    connection: Connection, topic: TopicName, declared: TopicSchema | None, producer: bool
+) -> dict[str, Any]:
+    schemas = connection.broker.service.schemas
+    if declared is None:
+        history = await schemas.history(topic)
+    else:
+        history = await schemas.declare(topic, declared, producer=producer)
+    return {"versions": [version.to_mapping() for version in history.versions]}
 
 
 # -- producers ---------------------------------------------------------------------------------------------------------

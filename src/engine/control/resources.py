@@ -76,6 +76,7 @@ class ScalableTopicResources:
         """Everything below the topic but its leader's record."""
         for prefix in (keys.subscriptions(topic), f"{keys.topic(topic)}/segments/"):
             await self._delete_below(prefix)
+        await self._delete(keys.schema(topic), ANY)
 
     async def list_topics(self, tenant: str, namespace: str) -> list[tuple[TopicName, bytes]]:
         """The topics of a namespace by name, each with its record's value."""

@@ -21,6 +21,7 @@ from engine.control.ports import (
     segment_spec,
 )
 from engine.control.resources import LeaderRecord, ScalableTopicResources, TopicRecord
+from engine.control.schemas import TopicSchemas
 from engine.control.segment_admin import SegmentAdmin
 from engine.control.shape import Plan
 from engine.control.stats import topic_stats
@@ -78,6 +79,7 @@ class ScalableTopicService:
             brokers=brokers,
         )
         self.statistics = self._controllers.statistics
+        self.schemas = TopicSchemas(self._resources)
         self.segments = SegmentAdmin(self._controllers, self._resources, host)
         self._watches = TopicWatches(
             self._resources,

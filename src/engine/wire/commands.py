@@ -46,6 +46,7 @@ class Command(enum.IntEnum):
     SEND_RECEIPT = 23
     SEND_ERROR = 24
     CLOSE_PRODUCER = 25
+    TOPIC_SCHEMA = 26
 
     SUBSCRIBE = 30
     SUBSCRIBE_SUCCESS = 31
@@ -63,6 +64,7 @@ class Command(enum.IntEnum):
 _C = Command
 _OPT_STR = (str, type(None))
 _OPT_INT = (int, type(None))
+_OPT_LIST = (list, type(None))
 
 FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
     # First frame of a connection, and its answer. Anything else before CONNECTED is a ProtocolError.
@@ -104,7 +106,8 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
         "kind": str,
         "initial_position": str,
     },
-    # `segments`: [{"segment_id": int, "topic": segment name, "mode": "exclusive" | "shared"}, ...]
+    # `segments`: [{"segment_id": int, "topic": segment name, "mode": "exclusive" | "shared",
+    # "bucketBoundaries": [end, ...] of "shared" ones: all of the segment's inclusive ends, the last is 65535}, ...]
     _C.SCALABLE_TOPIC_ASSIGNMENT: {
         "request_id": _OPT_INT,
         "consumer_id": int,
@@ -148,9 +151,14 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
     _C.SEND_ERROR: {"producer_id": int, "sequence": int, "code": int, "message": str},
     # From a client: -> SUCCESS. From a broker: the segment is sealed or moved (`code`); no request_id.
     _C.CLOSE_PRODUCER: {"request_id": _OPT_INT, "producer_id": int, "code": _OPT_INT, "message": _OPT_STR},
+    # At any broker -> SUCCESS {"versions": [{"type", "definition"}, ...]}: the schemas that the topic's values may have
+    # been written with, oldest first. `schema`: {"type", "definition"} that the client declares, None: it only asks.
+    # `producer`: whether it will write by it, or read. SchemaError when it does not go together with what is there.
+    _C.TOPIC_SCHEMA: {"request_id": int, "topic": str, "schema": (dict, type(None)), "producer": bool},
     # Consumers attach to one segment on its owner -> SUBSCRIBE_SUCCESS.
     # `mode`: "exclusive" | "shared" (a stream consumer, bucket-shared) | "queue" | "reader" (no cursor).
     # `start`: for "reader", the first offset wanted. `initial_position` creates a missing subscription.
+    # `bucketBoundaries`: for "shared", as assigned; others than the segment's are answered with NotOwnerError.
     _C.SUBSCRIBE: {
         "request_id": int,
         "consumer_id": int,
@@ -160,6 +168,7 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
         "mode": str,
         "start": _OPT_INT,
         "initial_position": _OPT_STR,
+        "bucketBoundaries": _OPT_LIST,
         "priority": _OPT_INT,
     },
     # `position`: the offset delivery starts at: the cursor's first unacknowledged one, or `start` clamped.
@@ -178,14 +187,17 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
         "skip": (list, type(None)),
         "redelivered": (list, type(None)),
     },
-    # -> SUCCESS once durable. cumulative: `position` is the first offset not acknowledged.
+    # -> SUCCESS once durable. cumulative: `position` is the first offset not acknowledged; or, of a segment's buckets
+    # one by one, `buckets`: [[bucket, position], ...]. FencedError when a bucket that is not acknowledged so far belongs
+    # to another consumer; what the others say is saved all the same.
     # individual: `ranges` is a list of inclusive [first, last].
     _C.ACK: {
         "request_id": int,
         "consumer_id": int,
         "ack_type": str,
         "position": _OPT_INT,
-        "ranges": (list, type(None)),
+        "ranges": _OPT_LIST,
+        "buckets": _OPT_LIST,
     },
     # Queue consumers hand back: inclusive ranges to deliver again; count + 1 each.
     _C.REDELIVER: {"consumer_id": int, "ranges": list},
@@ -194,8 +206,15 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
     # From a client: -> SUCCESS. From a broker: the attachment has ended (`code`); no request_id.
     _C.CLOSE_CONSUMER: {"request_id": _OPT_INT, "consumer_id": int, "code": _OPT_INT, "message": _OPT_STR},
     # -> SUCCESS {"offset": int, "first": int, "end": int}. `at`: "earliest" | "latest" | milliseconds.
-    # With a `subscription`, also "acknowledged": the offset below which it has acknowledged everything.
-    _C.SEGMENT_OFFSET: {"request_id": int, "topic": str, "at": (str, int), "subscription": _OPT_STR},
+    # With a `subscription`, also "acknowledged": the offset below which it has acknowledged everything; and with
+    # `buckets`: [[bucket, position], ...] also "open_buckets": those in which something below the position is not.
+    _C.SEGMENT_OFFSET: {
+        "request_id": int,
+        "topic": str,
+        "at": (str, int),
+        "subscription": _OPT_STR,
+        "buckets": _OPT_LIST,
+    },
     # Between brokers -> SUCCESS. `target`: "segment" (the owner of a segment), "admin" or "service" (the leader of a
     # topic). Payload, both ways: one msgpack value, the map of arguments and the result, which may be larger than a
     # header. What the methods and their arguments are is in broker/calls.py.

@@ -1,0 +1,55 @@
+"""`TopicSchemas`: which schemas the messages of a topic may have been written with. Any broker may serve it."""
+
+from __future__ import annotations
+
+from engine.control.resources import ScalableTopicResources
+from engine.errors import EngineError, NotFoundError
+from engine.metadata import keys
+from engine.metadata.store import ABSENT, ConflictError, Expected, OutcomeUnknownError
+from engine.model.names import TopicName
+from engine.model.schema import SchemaHistory, TopicSchema
+
+_ATTEMPTS_MAX = 10  # several clients may declare new versions at the same time
+
+
+class TopicSchemas:
+    """A history changes by compare-and-set, so that two who declare at once are checked against each other."""
+
+    def __init__(self, resources: ScalableTopicResources) -> None:
+        self._resources = resources
+
+    async def history(self, topic: TopicName) -> SchemaHistory:
+        """What was declared so far. Raises NotFoundError when there is no such topic."""
+        return (await self._load(topic))[0]
+
+    async def declare(self, topic: TopicName, schema: TopicSchema, *, producer: bool) -> SchemaHistory:
+        """The history with `schema` checked against it, and durably in it where it is new for a producer, or the first.
+
+        Raises NotFoundError, SchemaError when it does not go together with what is there.
+        """
+        for _ in range(_ATTEMPTS_MAX):
+            known, version = await self._load(topic)
+            wanted = known.declared_by_producer(schema) if producer else known.declared_by_consumer(schema)
+            if wanted == known or await self._save(topic, wanted, version):
+                return wanted
+        raise EngineError(f"the schema of {topic} is changed by others all the time; try again")
+
+    async def _load(self, topic: TopicName) -> tuple[SchemaHistory, Expected | int]:
+        found = await self._resources.load_topic(topic)
+        if found is None or found.layout.deleting:
+            raise NotFoundError(f"{topic} does not exist")
+        born = found.layout.created_at_ms
+        record = await self._resources.metadata.get(keys.schema(topic))
+        if record is None:
+            return SchemaHistory(born), ABSENT
+        history = SchemaHistory.from_json(record.value)
+        # One of another time was left by a topic that had this name before.
+        return history if history.topic_created_ms == born else SchemaHistory(born), record.stat.version
+
+    async def _save(self, topic: TopicName, history: SchemaHistory, version: Expected | int) -> bool:
+        """Whether it is there; False when somebody else was faster, or may have been."""
+        try:
+            await self._resources.metadata.put(keys.schema(topic), history.to_json(), version)
+        except (ConflictError, OutcomeUnknownError):
+            return False  # the next look tells
+        return True

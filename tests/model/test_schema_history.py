@@ -1,0 +1,114 @@
+"""Which schemas go together, and how a topic's history of them grows."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from engine.errors import CorruptionError, InvalidArgumentError, SchemaError
+from engine.limits import SCHEMA_SIZE_MAX, SCHEMA_VERSIONS_MAX
+from engine.model.schema import SchemaHistory, SchemaType, TopicSchema, canonical
+
+
+def record(*fields: dict[str, object], kind: SchemaType = SchemaType.JSON) -> TopicSchema:
+    return TopicSchema(kind, canonical({"type": "record", "name": "value", "fields": list(fields)}))
+
+
+NUMBER = {"name": "number", "type": "long"}
+NOTE = {"name": "note", "type": ["null", "string"], "default": None}
+PLACE = {"name": "place", "type": "string"}
+STRING = TopicSchema(SchemaType.STRING)
+NOTHING = SchemaHistory(7)
+
+
+def test_the_first_schema_is_recorded_whoever_declares_it() -> None:
+    assert NOTHING.declared_by_producer(STRING).versions == (STRING,)
+    assert NOTHING.declared_by_consumer(STRING).versions == (STRING,)
+
+
+def test_a_known_schema_adds_no_version() -> None:
+    once = NOTHING.declared_by_producer(record(NUMBER))
+    assert once.declared_by_producer(record(NUMBER)) is once
+    assert once.declared_by_consumer(record(NUMBER)) is once
+
+
+def test_an_optional_field_may_come_and_go() -> None:
+    both = NOTHING.declared_by_producer(record(NUMBER)).declared_by_producer(record(NUMBER, NOTE))
+    assert len(both.versions) == 2
+    assert NOTHING.declared_by_producer(record(NUMBER, NOTE)).declared_by_producer(record(NUMBER)).versions
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (record(NUMBER), record(NUMBER, PLACE), "place"),  # cannot read what is there
+        (record(NUMBER, PLACE), record(NUMBER), "place"),  # those who read could not go on
+        (record(NUMBER), record({"name": "number", "type": "string"}), "number|long"),
+        (STRING, record(NUMBER), "string"),
+        (record(NUMBER), record(NUMBER, kind=SchemaType.MSGPACK), "msgpack"),
+    ],
+)
+def test_a_producer_that_does_not_go_together_is_refused(before: TopicSchema, after: TopicSchema, said: str) -> None:
+    history = NOTHING.declared_by_producer(before)
+    with pytest.raises(SchemaError, match=said):
+        history.declared_by_producer(after)
+
+
+def test_a_new_version_is_held_against_every_one_before_it() -> None:
+    """Two that go with the second need not go with the first: versions are not a chain."""
+    text = {"name": "note", "type": "string", "default": ""}
+    number = {"name": "note", "type": "long", "default": 0}
+    history = NOTHING.declared_by_producer(record(NUMBER, text)).declared_by_producer(record(NUMBER))
+    with pytest.raises(SchemaError, match="version 1"):
+        history.declared_by_producer(record(NUMBER, number))
+
+
+def test_a_consumer_needs_to_read_and_adds_nothing() -> None:
+    history = NOTHING.declared_by_producer(record(NUMBER, PLACE))
+    assert history.declared_by_consumer(record(NUMBER)) is history
+    with pytest.raises(SchemaError, match="cannot be used to read version 1"):
+        history.declared_by_consumer(record(NUMBER, PLACE, {"name": "more", "type": "long"}))
+
+
+def test_what_has_no_declared_form_goes_with_all_of_its_type() -> None:
+    loose = TopicSchema(SchemaType.JSON)
+    assert NOTHING.declared_by_producer(loose).declared_by_producer(record(NUMBER)).declared_by_consumer(loose)
+
+
+def test_versions_are_bounded() -> None:
+    history = NOTHING
+    for i in range(SCHEMA_VERSIONS_MAX):
+        history = history.declared_by_producer(record(NUMBER, {**NOTE, "name": f"note{i}"}))
+    with pytest.raises(SchemaError, match=f"{SCHEMA_VERSIONS_MAX} versions"):
+        history.declared_by_producer(record(NUMBER))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: TopicSchema(SchemaType.AVRO),
+        lambda: TopicSchema(SchemaType.AVRO, '{"type":"record"}'),
+        lambda: TopicSchema(SchemaType.JSON, "{"),
+        lambda: TopicSchema(SchemaType.STRING, '"string"'),
+        lambda: TopicSchema(SchemaType.JSON, json.dumps({"type": "string", "doc": "x" * SCHEMA_SIZE_MAX})),
+        lambda: TopicSchema.of({"type": "protobuf", "definition": ""}),
+        lambda: TopicSchema.of({"type": "json", "definition": 5}),
+        lambda: TopicSchema.of([]),
+        lambda: canonical({1, 2}),
+    ],
+)
+def test_what_is_no_schema_is_refused(make: object) -> None:
+    with pytest.raises(InvalidArgumentError):
+        make()  # type: ignore[operator]
+
+
+def test_the_record_is_read_as_it_was_written() -> None:
+    history = NOTHING.declared_by_producer(record(NUMBER)).declared_by_producer(record(NUMBER, NOTE))
+    assert SchemaHistory.from_json(history.to_json()) == history
+
+
+@pytest.mark.parametrize("value", [b"{}", b"[]", b'{"topicCreatedAt":1,"versions":[{"type":"xml"}]}', b"\xff"])
+def test_a_damaged_record_is_corruption(value: bytes) -> None:
+    with pytest.raises(CorruptionError, match="schema record"):
+        SchemaHistory.from_json(value)
