@@ -63,6 +63,10 @@ CONNECTIONS_MAX = 10_000
 # Control (DESIGN section 13).
 CONSUMER_GRACE_S = 60.0
 CONTROLLER_IDLE_S = 60.0
+AUTO_SCALE_INTERVAL_S = 60.0
+AUTO_SCALE_QUIET_S = 0.1  # consumers that join within such pauses of each other are one burst, for at most
+AUTO_SCALE_BURST_S_MAX = 1.0
+LOAD_WINDOW_S = 60.0  # over which the rates of a load report are averaged
 RESUME_S_MIN = 0.1  # the first pause after an unfinished change failed again; then twice as long, up to
 RESUME_S_MAX = 2.0
 DRAIN_ASK_S = 1.0  # the first consumer of a subscription waits this long for owners of sealed segments

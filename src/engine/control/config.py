@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.errors import InvalidConfigurationError
 from engine.limits import (
+    AUTO_SCALE_INTERVAL_S,
     BUCKETS_PER_SEGMENT_MAX,
     CONSUMER_GRACE_S,
     CONTROLLER_IDLE_S,
     ENTRY_BUCKETS_DEFAULT,
     SEGMENTS_PER_TOPIC_MAX,
 )
+from engine.model.autoscale import AutoScalePolicy, conflict
 from engine.model.layout import DURABILITIES, KEY_HASHES
 
 
@@ -26,6 +28,8 @@ class ControlConfig:
     key_hash: str = "xxh64"
     grace_period: float = CONSUMER_GRACE_S  # seconds a disconnected consumer keeps its share
     controller_idle: float = CONTROLLER_IDLE_S  # seconds after which a leader with nothing to do resigns
+    auto_scale: AutoScalePolicy = field(default_factory=AutoScalePolicy)
+    auto_scale_interval: float = AUTO_SCALE_INTERVAL_S  # seconds between two looks at what traffic calls for
 
     def __post_init__(self) -> None:
         wrong = {
@@ -36,6 +40,8 @@ class ControlConfig:
             "key_hash": " or ".join(KEY_HASHES) * (self.key_hash not in KEY_HASHES),
             "grace_period": "0 or more seconds" * (not self.grace_period >= 0),
             "controller_idle": "more than 0 seconds" * (not self.controller_idle > 0),
+            "auto_scale": (problem := conflict(self.auto_scale)) and f"a policy that agrees with itself ({problem})",
+            "auto_scale_interval": "more than 0 seconds" * (not self.auto_scale_interval > 0),
         }
         for key, right in wrong.items():
             if right:

@@ -11,7 +11,14 @@ from types import MappingProxyType
 from typing import Any
 
 from engine.errors import CorruptionError, InvalidArgumentError, NotFoundError
-from engine.limits import HASH_RING_SIZE, LAYOUT_SIZE_MAX, PROPERTIES_SIZE_MAX, SEGMENTS_PER_TOPIC_MAX
+from engine.limits import (
+    ENTRY_BUCKETS_DEFAULT,
+    HASH_RING_SIZE,
+    LAYOUT_SIZE_MAX,
+    PROPERTIES_SIZE_MAX,
+    SEGMENTS_PER_TOPIC_MAX,
+)
+from engine.model.autoscale import AutoScalePolicyOverride
 from engine.model.fields import Fields, dump
 from engine.model.hashrange import HashRange
 from engine.model.segment import SegmentInfo, bucket_ends
@@ -23,7 +30,7 @@ DELETION = "delete"  # the kind of PendingChange that ends a topic; under all ot
 
 _KNOWN = frozenset(
     ("epoch", "nextSegmentId", "segments", "properties", "keyHash", "durability", "createdAtMs", "change")
-)
+) | frozenset(("entryBuckets", "autoScalePolicy"))
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 _LARGE = 4096  # bytes of a topic record that is read once per version: a wide topic's is looked at for every segment
@@ -73,6 +80,8 @@ class SegmentLayout:
     created_at_ms: int = 0
     properties: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
     change: PendingChange | None = None
+    buckets_total: int = ENTRY_BUCKETS_DEFAULT  # the topic's budget (PIP-486); what there is may be more
+    auto_scale_policy: AutoScalePolicyOverride | None = None
     extra: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)  # fields of a newer version
     active: tuple[SegmentInfo, ...] = field(init=False, compare=False, repr=False)  # by rising range start
     _starts: tuple[int, ...] = field(init=False, compare=False, repr=False)
@@ -113,7 +122,8 @@ class SegmentLayout:
         check_topic_facts(segments, key_hash, durability, properties or {})
         ends = bucket_ends(_bucket_share(segments, buckets_total))
         infos = {i: SegmentInfo(i, r, ends, 0, now_ms) for i, r in enumerate(HashRange.divide(segments))}
-        layout = cls(0, segments, infos, key_hash, durability, now_ms, MappingProxyType(dict(properties or {})))
+        facts = MappingProxyType(dict(properties or {}))
+        layout = cls(0, segments, infos, key_hash, durability, now_ms, facts, buckets_total=buckets_total)
         check_size(layout)
         return layout
 
@@ -188,7 +198,10 @@ class SegmentLayout:
             "keyHash": self.key_hash,
             "durability": self.durability,
             "createdAtMs": self.created_at_ms,
+            "entryBuckets": self.buckets_total,
         }
+        if self.auto_scale_policy is not None:
+            fields["autoScalePolicy"] = self.auto_scale_policy.to_json()
         if self.change is not None:
             fields["change"] = self.change.to_json()
         return {**self.extra, **fields}
@@ -230,6 +243,8 @@ class SegmentLayout:
             fields.number("createdAtMs", 0),
             MappingProxyType(fields.texts("properties", {})),
             PendingChange.from_json(fields.fields("change")) if "change" in fields.values else None,
+            max(1, fields.number("entryBuckets", ENTRY_BUCKETS_DEFAULT)),
+            _read_policy(fields),
             MappingProxyType({k: v for k, v in fields.values.items() if k not in _KNOWN}),
         )
 
@@ -278,6 +293,11 @@ def _one_of(fields: Fields, name: str, right: tuple[str, ...]) -> str:
     if text not in right:
         fields.wrong(name, f"is {text!r:.80}, not one of {', '.join(right)}")
     return text
+
+
+def _read_policy(fields: Fields) -> AutoScalePolicyOverride | None:
+    value = fields.values.get("autoScalePolicy")
+    return None if value is None else AutoScalePolicyOverride.read("topic record: field 'autoScalePolicy'", value)
 
 
 def _read_segments(fields: Fields) -> Iterator[tuple[int, SegmentInfo]]:

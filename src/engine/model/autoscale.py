@@ -1,0 +1,176 @@
+"""`AutoScalePolicy`: when a topic changes its own shape, and how overrides of it resolve (PIP-483, PIP-486).
+
+A policy is set at three levels: the broker's configuration says everything, a namespace and a topic may override single
+fields. Fields resolve one by one, the most specific wins (SEMANTICS 34).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+from typing import Any
+
+from engine.errors import CorruptionError, InvalidArgumentError
+from engine.limits import BUCKETS_PER_SEGMENT_MAX, MIB, SEGMENTS_PER_TOPIC_MAX
+
+RATES = ("msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out")
+
+_DAG_DEPTH_MAX = 1_000_000
+_NUMBER_MAX = 1e15
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class AutoScalePolicy:
+    """What holds for one topic. Times are seconds, rates per second. Raises InvalidArgumentError naming the field.
+
+    Fields that are valid alone and wrong together raise nothing: see `resolve`. `problem` says what is wrong then.
+    """
+
+    enabled: bool = True
+    max_segments: int = 64  # active ones
+    min_segments: int = 1
+    max_dag_depth: int = 10  # merges in a lineage; splits do not count (SEMANTICS 6)
+    split_cooldown: float = 60.0
+    merge_cooldown: float = 300.0
+    merge_window: float = 300.0  # for how long a segment must have been cold
+    rebucket_cooldown: float = 60.0
+    max_buckets: int = BUCKETS_PER_SEGMENT_MAX  # of one segment, as far as consumers can raise it
+    # Below it in every segment, consumers that find no segment of their own get buckets, not segments (SEMANTICS 31).
+    split_floor_msg_rate_in: float = 1_000.0
+    # A segment above any of these is split; two neighbours below all of those are merged.
+    split_msg_rate_in_threshold: float = 10_000.0
+    split_bytes_rate_in_threshold: float = 50.0 * MIB
+    split_msg_rate_out_threshold: float = 50_000.0
+    split_bytes_rate_out_threshold: float = 250.0 * MIB
+    merge_msg_rate_in_threshold: float = 1_000.0
+    merge_bytes_rate_in_threshold: float = 5.0 * MIB
+    merge_msg_rate_out_threshold: float = 5_000.0
+    merge_bytes_rate_out_threshold: float = 25.0 * MIB
+    problem: str = ""  # why it is disabled although nobody said so
+
+    def __post_init__(self) -> None:
+        for name in NAMES:
+            _check(name, getattr(self, name))
+
+    def split_threshold(self, rate: str) -> float:
+        """Above which a segment is overloaded; `rate` is one of RATES."""
+        value: float = getattr(self, f"split_{rate}_threshold")
+        return value
+
+    def merge_threshold(self, rate: str) -> float:
+        """Below which a segment is cold; `rate` is one of RATES."""
+        value: float = getattr(self, f"merge_{rate}_threshold")
+        return value
+
+    def to_mapping(self) -> dict[str, Any]:
+        """All fields but `problem`."""
+        return {name: getattr(self, name) for name in NAMES}
+
+
+def _camel(name: str) -> str:
+    head, *rest = name.split("_")
+    return head + "".join(part.capitalize() for part in rest)
+
+
+NAMES = tuple(f.name for f in fields(AutoScalePolicy) if f.name != "problem")
+_JSON = {name: _camel(name) for name in NAMES}
+_NAMES_OF_JSON = {key: name for name, key in _JSON.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class AutoScalePolicyOverride:
+    """What a namespace or a topic says otherwise: the fields it sets, validated one by one. False when it sets none."""
+
+    values: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+    extra: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)  # fields of a newer version, in JSON
+
+    def __bool__(self) -> bool:
+        return bool(self.values)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> AutoScalePolicyOverride:
+        """From a mapping of AutoScalePolicy's field names; None stands for a field that is not set.
+
+        Raises InvalidArgumentError naming the field, also an unknown one.
+        """
+        if not isinstance(values, Mapping):
+            raise InvalidArgumentError(f"the auto-scale policy is {values!r:.80}; a mapping of its fields is right")
+        if unknown := sorted(str(name) for name in values if name not in _JSON):
+            raise InvalidArgumentError(f"auto-scale policy {unknown[0]!r} is unknown; known are {', '.join(NAMES)}")
+        chosen = {name: values[name] for name in NAMES if values.get(name) is not None}
+        for name, value in chosen.items():
+            _check(name, value)
+        return cls(MappingProxyType(chosen))
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Undo of(): only what is set."""
+        return dict(self.values)
+
+    @classmethod
+    def of_json(cls, values: Mapping[str, Any]) -> AutoScalePolicyOverride:
+        """From the specification's names. What a newer version has added is kept; InvalidArgumentError otherwise."""
+        if not isinstance(values, Mapping):
+            raise InvalidArgumentError(f"the auto-scale policy is {values!r:.80}; a JSON object of its fields is right")
+        known = cls.of({_NAMES_OF_JSON[key]: value for key, value in values.items() if key in _NAMES_OF_JSON})
+        extra = {key: value for key, value in values.items() if key not in _NAMES_OF_JSON}
+        return dataclasses.replace(known, extra=MappingProxyType(extra))
+
+    @classmethod
+    def read(cls, what: str, values: Any) -> AutoScalePolicyOverride:
+        """of_json() for what is stored. Raises CorruptionError, which begins with `what`."""
+        try:
+            return cls.of_json(values)
+        except InvalidArgumentError as e:
+            raise CorruptionError(f"{what}: {e}") from e
+
+    def to_json(self) -> dict[str, Any]:
+        """A part of a topic's or a namespace's record."""
+        return {**self.extra, **{_JSON[name]: value for name, value in self.values.items()}}
+
+
+def resolve(
+    broker: AutoScalePolicy,
+    namespace: AutoScalePolicyOverride | None = None,
+    topic: AutoScalePolicyOverride | None = None,
+) -> AutoScalePolicy:
+    """What holds for a topic. Fields that are wrong together disable it and are named in `problem`; nothing raises."""
+    values = {**(namespace.values if namespace else {}), **(topic.values if topic else {})}
+    policy = dataclasses.replace(broker, **values)
+    problem = conflict(policy)
+    return dataclasses.replace(policy, enabled=False, problem=problem) if problem else policy
+
+
+def conflict(policy: AutoScalePolicy) -> str:
+    """What is wrong with fields that are each valid alone; "" when nothing is."""
+    if policy.min_segments > policy.max_segments:
+        return f"min_segments is {policy.min_segments}, above max_segments, {policy.max_segments}"
+    for rate in RATES:
+        low, high = policy.merge_threshold(rate), policy.split_threshold(rate)
+        if low >= high:
+            return f"merge_{rate}_threshold is {low:g}, not below split_{rate}_threshold, {high:g}"
+    return ""
+
+
+_INTEGERS = {
+    "max_segments": (1, SEGMENTS_PER_TOPIC_MAX),
+    "min_segments": (1, SEGMENTS_PER_TOPIC_MAX),
+    "max_dag_depth": (0, _DAG_DEPTH_MAX),
+    "max_buckets": (1, BUCKETS_PER_SEGMENT_MAX),
+}
+
+
+def _check(name: str, value: Any) -> None:
+    if name == "enabled":
+        good, right = isinstance(value, bool), "true or false"
+    elif name in _INTEGERS:
+        low, high = _INTEGERS[name]
+        good, right = type(value) is int and low <= value <= high, f"an integer from {low} to {high}"
+    else:
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        good = number and 0 <= value <= _NUMBER_MAX
+        right = f"a number {'of seconds ' if name.endswith(('cooldown', 'window')) else ''}from 0 to {_NUMBER_MAX:g}"
+    if not good:
+        raise InvalidArgumentError(f"{name} is {value!r:.80}; {right} is right")
