@@ -147,6 +147,8 @@ class Consumer(ABC):
         self.bytes_credit -= size
         self.out.count(messages, size)
         self.sent.count(messages, size)
+        self.hosted.sent_messages += messages
+        self.hosted.sent_bytes += size
         header: dict[str, Any] = {
             "consumer_id": self.ident,
             "segment_id": self.hosted.name.segment_id,

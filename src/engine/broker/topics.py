@@ -225,7 +225,7 @@ class HostedSegment:
     """One open segment. Loop thread only."""
 
     __slots__ = ("_turns", "_vacancy", "closed", "idle_since", "incoming", "name", "producers", "readers", "segment",
-                 "spec", "subscriptions", "term")  # fmt: skip
+                 "sent_bytes", "sent_messages", "spec", "subscriptions", "term")  # fmt: skip
 
     def __init__(self, spec: SegmentSpec, segment: Segment, term: int) -> None:
         self.spec = spec
@@ -233,6 +233,8 @@ class HostedSegment:
         self.segment = segment
         self.term = term
         self.incoming = Rate(asyncio.get_running_loop().time)
+        self.sent_messages = 0  # to all consumers and readers, since it was opened
+        self.sent_bytes = 0
         self.producers: dict[str, Producer] = {}
         self.subscriptions: dict[str, HostedSubscription] = {}
         self.readers: Bag[SegmentReader] = Bag()
