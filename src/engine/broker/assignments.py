@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import EngineError
-from engine.model.subscriptions import ConsumerAssignment
+from engine.model.subscriptions import AssignedSegment, ConsumerAssignment
 from engine.wire.commands import Command
 
 if TYPE_CHECKING:
@@ -85,10 +85,13 @@ class Registration:
         header: dict[str, Any] = {
             "consumer_id": self._ident,
             "layout_epoch": assignment.layout_epoch,
-            "segments": [
-                {"segment_id": s.segment_id, "topic": str(s.name), "mode": str(s.mode)} for s in assignment.segments
-            ],
+            "segments": [_assigned(segment) for segment in assignment.segments],
         }
         if request_id is not None:
             header["request_id"] = request_id
         self._connection.send(Command.SCALABLE_TOPIC_ASSIGNMENT, header)
+
+
+def _assigned(segment: AssignedSegment) -> dict[str, Any]:
+    fields = {"segment_id": segment.segment_id, "topic": str(segment.name), "mode": str(segment.mode)}
+    return {**fields, "bucketBoundaries": list(segment.bucket_ends)} if segment.bucket_ends else fields

@@ -21,7 +21,14 @@ from engine.control.sessions import ConsumerSession, SessionState
 from engine.errors import ConsumerBusyError, EngineError, NotOwnerError
 from engine.model.layout import SegmentLayout
 from engine.model.names import TopicName
-from engine.model.subscriptions import AssignedSegment, ConsumerAssignment, ConsumerRegistration, SubscriptionKind
+from engine.model.subscriptions import (
+    AssignedSegment,
+    AttachMode,
+    ConsumerAssignment,
+    ConsumerRegistration,
+    Share,
+    SubscriptionKind,
+)
 
 log = logging.getLogger(__name__)
 
@@ -219,19 +226,22 @@ class SubscriptionCoordinator:
         """Compute all shares; push those that changed, losers first. `answered` gets its own as an answer."""
         members = {s.name: s for s in self._sessions.values() if s.member}
         drained = frozenset[int]() if self._draining is None else self._draining.drained
-        shares = assign(self._layout, self.kind, drained, members)
-        changed = [(members[name], ids) for name, ids in shares.items() if ids != members[name].segment_ids]
-        changed.sort(key=lambda item: set(item[0].segment_ids) <= set(item[1]))
-        for session, ids in changed:
-            session.segment_ids, session.layout_epoch = ids, self._layout.epoch
+        found = assign(self._layout, self.kind, drained, members)
+        changed = [(members[name], shares) for name, shares in found.items() if shares != members[name].shares]
+        changed.sort(key=lambda item: set(item[0].shares) <= set(item[1]))
+        for session, shares in changed:
+            session.shares, session.layout_epoch = shares, self._layout.epoch
             if session.channel is not None and session is not answered:
                 session.channel.push_assignment(self._assignment(session))
         self._write_behind(session for session, _ in changed)
 
     def _assignment(self, session: ConsumerSession) -> ConsumerAssignment:
-        infos = (self._layout.segments[i] for i in session.segment_ids)
-        names = (self.topic.segment(s.hash_range, s.segment_id) for s in infos)
-        return ConsumerAssignment(self._layout.epoch, tuple(AssignedSegment(name) for name in names))
+        return ConsumerAssignment(self._layout.epoch, tuple(self._assigned(share) for share in session.shares))
+
+    def _assigned(self, share: Share) -> AssignedSegment:
+        info = self._layout.segments[share.segment_id]
+        ends = info.bucket_ends if share.mode is AttachMode.SHARED else ()
+        return AssignedSegment(self.topic.segment(info.hash_range, info.segment_id), share.mode, ends)
 
     # Its end, and what it looks like.
 

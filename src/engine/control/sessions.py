@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from engine.control.ports import ConsumerChannel
 from engine.errors import ConsumerBusyError, EngineError, NotOwnerError
-from engine.model.subscriptions import ConsumerRegistration, SubscriptionKind
+from engine.model.subscriptions import ConsumerRegistration, Shares, SubscriptionKind
 
 
 class SessionState(enum.Enum):
@@ -42,7 +42,7 @@ class ConsumerSession:
         "layout_epoch",
         "lock",
         "name",
-        "segment_ids",
+        "shares",
         "state",
         "stored",
         "timer",
@@ -58,7 +58,7 @@ class ConsumerSession:
         self.timer: asyncio.TimerHandle | None = None
         # Its share, as last computed.
         self.layout_epoch = 0
-        self.segment_ids: tuple[int, ...] = ()
+        self.shares: Shares = ()
         # Its record.
         self.lock = asyncio.Lock()
         self.stored: ConsumerRegistration | None = None
@@ -69,7 +69,7 @@ class ConsumerSession:
         """A session as an earlier leader left it: disconnected, with its share (SEMANTICS 14)."""
         session = cls(stored.consumer_name, stored.kind)
         session.instance = stored.instance
-        session.layout_epoch, session.segment_ids = stored.layout_epoch, stored.segment_ids
+        session.layout_epoch, session.shares = stored.layout_epoch, stored.shares
         session.stored, session.version = stored, version
         session.move_to(SessionState.DISCONNECTED)
         return session
@@ -116,6 +116,11 @@ class ConsumerSession:
         if channel is not None and error is not None:
             channel.close(error)
 
+    @property
+    def segment_ids(self) -> tuple[int, ...]:
+        """The segments of its share, in its order."""
+        return tuple(share.segment_id for share in self.shares)
+
     def registration(self, term: int) -> ConsumerRegistration:
         """What its record should hold."""
-        return ConsumerRegistration(self.name, self.instance, self.kind, term, self.layout_epoch, self.segment_ids)
+        return ConsumerRegistration(self.name, self.instance, self.kind, term, self.layout_epoch, self.shares)

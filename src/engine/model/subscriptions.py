@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from engine.errors import InvalidArgumentError
 from engine.model.fields import Fields, dump
@@ -61,12 +61,26 @@ class AttachMode(enum.StrEnum):
     SHARED = "shared"
 
 
+class Share(NamedTuple):
+    """One segment that a consumer reads, and how."""
+
+    segment_id: int
+    mode: AttachMode = AttachMode.EXCLUSIVE
+
+
+Shares = tuple[Share, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class AssignedSegment:
-    """One segment of a consumer's share. `name` carries its id and hash range."""
+    """One segment of a consumer's share. `name` carries its id and hash range.
+
+    `bucket_ends`: the segment's inclusive bucket ends, for SHARED only; all of them, whoever gets which (SEMANTICS 16).
+    """
 
     name: SegmentName
     mode: AttachMode = AttachMode.EXCLUSIVE
+    bucket_ends: tuple[int, ...] = ()
 
     @property
     def segment_id(self) -> int:
@@ -129,16 +143,27 @@ class ConsumerRegistration:
     kind: SubscriptionKind
     term: int
     layout_epoch: int = 0
-    segment_ids: tuple[int, ...] = ()
+    shares: Shares = ()
+
+    @property
+    def segment_ids(self) -> tuple[int, ...]:
+        """The segments of its share, in its order."""
+        return tuple(share.segment_id for share in self.shares)
 
     def to_json(self) -> bytes:
         """The record's value."""
+        assignment: dict[str, object] = {
+            "layoutEpoch": self.layout_epoch,
+            "segmentIds": self.segment_ids,
+        }
+        if shared := [segment_id for segment_id, mode in self.shares if mode is AttachMode.SHARED]:
+            assignment["sharedSegmentIds"] = shared
         fields = {
             "consumerName": self.consumer_name,
             "instance": self.instance,
             "kind": self.kind,
             "term": self.term,
-            "assignment": {"layoutEpoch": self.layout_epoch, "segmentIds": self.segment_ids},
+            "assignment": assignment,
         }
         return dump(fields)
 
@@ -147,11 +172,13 @@ class ConsumerRegistration:
         """Undo to_json(). Raises CorruptionError naming the field."""
         record = Fields.parse("consumer registration", value)
         assignment = record.fields("assignment")
+        shared = frozenset(assignment.numbers("sharedSegmentIds", []))
+        modes = {True: AttachMode.SHARED, False: AttachMode.EXCLUSIVE}
         return cls(
             record.text("consumerName"),
             record.text("instance"),
             record.choice("kind", SubscriptionKind),
             record.number("term"),
             assignment.number("layoutEpoch"),
-            assignment.numbers("segmentIds"),
+            tuple(Share(i, modes[i in shared]) for i in assignment.numbers("segmentIds")),
         )

@@ -1,34 +1,56 @@
-"""Who reads which segment: round-robin over consumers by name (PIP-468). Pure and deterministic (SEMANTICS 15)."""
+"""Who reads which segment: round-robin over consumers by name (PIP-468), and over segments where there are more
+consumers than those (PIP-486). Pure and deterministic (SEMANTICS 15).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from engine.model.layout import SegmentLayout
 from engine.model.segment import SegmentInfo
-from engine.model.subscriptions import SubscriptionKind
+from engine.model.subscriptions import AttachMode, Share, Shares, SubscriptionKind
 
-Shares = dict[str, tuple[int, ...]]
+SHARING = False  # until brokers dispatch by bucket
 
 
 def assign(
     layout: SegmentLayout, kind: SubscriptionKind, drained: AbstractSet[int], consumers: Iterable[str]
-) -> Shares:
-    """{consumer name: segment ids by range start}, every consumer present, surplus ones with nothing.
+) -> dict[str, Shares]:
+    """{consumer name: its segments by range start}, every consumer present, surplus ones with nothing.
 
-    `drained` are the sealed segments in which a stream subscription has acknowledged everything.
+    `drained` are the sealed segments in which a stream subscription has acknowledged everything. A segment with more
+    than one reader is SHARED by all of them; it never has more readers than buckets. Checkpoint groups never share
+    (SEMANTICS 29).
     """
     names = sorted(consumers)
     if kind is SubscriptionKind.CHECKPOINT:
-        return _with_history(layout, share_out(layout.active, names))
-    return share_out(open_segments(layout, drained), names)
+        return _with_history(layout, _deal_segments(layout.active, names))
+    segments = open_segments(layout, drained)
+    if len(names) <= len(segments) or not SHARING:
+        return _exclusive(_deal_segments(segments, names))
+    return _deal_places(segments, names)
 
 
-def share_out(segments: Sequence[SegmentInfo], names: Sequence[str]) -> Shares:
+def _deal_segments(segments: Sequence[SegmentInfo], names: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """Segments in order of range start, dealt to the names in their order."""
     ordered = sorted(segments, key=_by_range)
     return {name: tuple(s.segment_id for s in ordered[i :: len(names)]) for i, name in enumerate(names)}
+
+
+def _deal_places(segments: Sequence[SegmentInfo], names: Sequence[str]) -> dict[str, Shares]:
+    """The names in their order, dealt to the segments by range start, round after round: one place for each bucket."""
+    rounds = range(max((s.bucket_count for s in segments), default=0))
+    places = [s.segment_id for turn in rounds for s in segments if s.bucket_count > turn]
+    taken = dict(zip(names, places, strict=False))
+    readers = Counter(taken.values())
+    modes = {i: AttachMode.SHARED if count > 1 else AttachMode.EXCLUSIVE for i, count in readers.items()}
+    return {name: (Share(taken[name], modes[taken[name]]),) if name in taken else () for name in names}
+
+
+def _exclusive(dealt: Mapping[str, tuple[int, ...]]) -> dict[str, Shares]:
+    return {name: tuple(Share(i) for i in ids) for name, ids in dealt.items()}
 
 
 def open_segments(layout: SegmentLayout, drained: AbstractSet[int]) -> list[SegmentInfo]:
@@ -48,15 +70,15 @@ def _by_range(segment: SegmentInfo) -> tuple[int, int]:
     return (segment.hash_range.start, segment.segment_id)
 
 
-def _with_history(layout: SegmentLayout, shares: Shares) -> Shares:
+def _with_history(layout: SegmentLayout, dealt: Mapping[str, tuple[int, ...]]) -> dict[str, Shares]:
     """Checkpoint groups have no cursor to gate by (SEMANTICS 10): a sealed segment goes where its first heir goes."""
-    owner = {segment_id: name for name, ids in shares.items() for segment_id in ids}
-    whole: dict[str, list[SegmentInfo]] = {name: [] for name in shares}
+    owner = {segment_id: name for name, ids in dealt.items() for segment_id in ids}
+    whole: dict[str, list[int]] = {name: [] for name in dealt}
     heirs = _first_heirs(layout)
     for segment in sorted(layout.segments.values(), key=_by_range):
         if (name := owner.get(heirs[segment.segment_id].segment_id)) is not None:
-            whole[name].append(segment)
-    return {name: tuple(s.segment_id for s in segments) for name, segments in whole.items()}
+            whole[name].append(segment.segment_id)
+    return _exclusive({name: tuple(ids) for name, ids in whole.items()})
 
 
 def _first_heirs(layout: SegmentLayout) -> dict[int, SegmentInfo]:
