@@ -1,10 +1,12 @@
-"""The documents: links lead somewhere, and the examples of the README run."""
+"""The documents: links lead somewhere, and the examples run."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import re
+import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +15,6 @@ import pytest
 from source_tree import ROOT, files, relative
 
 PAGES = [p for p in files(".md") if "tests" not in p.relative_to(ROOT).parts]
-README = ROOT / "README.md"
 
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 _CODE = re.compile(r"^```python\n(?P<code>.*?)^```", re.DOTALL | re.MULTILINE)
@@ -41,15 +42,20 @@ def test_links_lead_somewhere():
     assert not faults, "\n" + "\n".join(faults)
 
 
-def examples() -> list[str]:
-    return [m["code"] for m in _CODE.finditer(README.read_text())] if README.exists() else []
+def examples() -> Iterator[pytest.ParameterSet]:
+    """Every Python example of every page, named by its page and its number there."""
+    for page in PAGES:
+        for number, match in enumerate(_CODE.finditer(page.read_text()), 1):
+            yield pytest.param(relative(page), match["code"], id=f"{relative(page)}-{number}")
 
 
-@pytest.mark.parametrize("code", examples(), ids=[str(n) for n in range(1, len(examples()) + 1)])
-def test_examples_run(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Each example of the README is a whole program; it runs in an empty directory."""
+@pytest.mark.parametrize(("page", "code"), list(examples()))
+def test_examples_run(page: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Each example is a whole program; it runs in an empty directory."""
     monkeypatch.chdir(tmp_path)
-    exec(compile(code, "README.md", "exec"), {"__name__": "__main__"})
+    example = types.ModuleType("example")  # dataclasses look their module up
+    monkeypatch.setitem(sys.modules, "example", example)
+    exec(compile(code, page, "exec"), example.__dict__)
 
 
 def test_every_setting_is_documented():
