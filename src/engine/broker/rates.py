@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 
 WINDOW_S = 5.0  # a rate is averaged over this time, or half a second less
+LOAD_WINDOW_S = 60.0  # that of load reports: what is above a threshold for so long is no burst
 _SLOT_S = 0.5
 _SLOTS = 10
 _FIRST_S_MIN = 1.0  # what came in the first instant is not taken for more than came in it
@@ -59,3 +60,36 @@ class Rate:
     def silent(self) -> bool:
         """Whether nothing came within the window, as of the last sample()."""
         return not self._marks
+
+
+Counts = tuple[int, ...]
+
+
+class Window:
+    """Rates of counters over a longer time, for whoever looks at them now and then. Nothing is done when they count.
+
+    What has been looked at for less than the window is averaged over the time since the first look. Loop thread only.
+    """
+
+    __slots__ = ("_looks", "_span_s")
+
+    def __init__(self, now: float, counts: Counts, span_s: float = LOAD_WINDOW_S) -> None:
+        """`now`: seconds, monotonic. `counts`: what each counter stands at."""
+        self._span_s = span_s
+        self._looks: deque[tuple[float, Counts]] = deque([(now, counts)])
+
+    def look(self, now: float, counts: Counts) -> tuple[float, ...]:
+        """How many of each came per second, lately."""
+        looks = self._looks
+        looks.append((now, counts))
+        while looks[1][0] <= now - self._span_s:
+            looks.popleft()
+        begun, before = looks[0]
+        elapsed = max(now - begun, _SLOT_S)
+        return tuple((count - first) / elapsed for count, first in zip(counts, before, strict=True))
+
+    def rest(self, now: float) -> None:
+        """Nothing has come for as long as the window, up to now."""
+        _, counts = self._looks[-1]
+        self._looks.clear()
+        self._looks.append((now - self._span_s, counts))

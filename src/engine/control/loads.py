@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from engine.metadata import keys
 from engine.metadata.store import MetadataStore
-from engine.model.load import SegmentLoadStats
+from engine.model.load import ReportedLoad, SegmentLoadStats
 from engine.model.names import TopicName
 
 
-@dataclass(frozen=True, slots=True)
-class ReportedLoad:
-    """A load record, and when it was written: since then the load has been about that (SEMANTICS 32)."""
-
-    stats: SegmentLoadStats
-    modified_ms: int
-
-
 async def read_loads(metadata: MetadataStore, topic: TopicName) -> dict[int, ReportedLoad]:
-    """The last report of each segment that has one, by id. Raises CorruptionError."""
+    """The last report of each segment that has one, sealed ones too, by id. Raises CorruptionError."""
     prefix = keys.segments(topic)
     found = await metadata.list(prefix, keys.prefix_end(prefix))
     reports = {}

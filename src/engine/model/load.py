@@ -52,6 +52,14 @@ class SegmentLoadStats:
         return cls(**{name: _rate(record, key) for name, key in _JSON.items()})
 
 
+@dataclass(frozen=True, slots=True)
+class ReportedLoad:
+    """A load record, and when it was written: since then the load has been about that (SEMANTICS 32)."""
+
+    stats: SegmentLoadStats
+    modified_ms: int
+
+
 def _moved(now: float, written: float, threshold: float) -> bool:
     return (now == 0) != (written == 0) or abs(now - written) > threshold * written
 
