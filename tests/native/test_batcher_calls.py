@@ -261,18 +261,19 @@ def test_an_entry_written_without_the_gil_keeps_others_waiting() -> None:
             st.binary(max_size=4),
             st.dictionaries(st.text(max_size=3), st.text(max_size=3), max_size=1),
             st.one_of(st.none(), st.integers(0, 100)),
-            st.one_of(st.none(), st.integers(0, 100)),
+            st.integers(0, 1000),
             st.integers(0, 2),
             st.booleans(),
         ),
         min_size=1,
         max_size=30,
-    )
+    ),
+    st.booleans(),
 )
-def test_resplit_moves_every_message_with_all_it_has(rows: list[Any]) -> None:
+def test_resplit_moves_every_message_with_all_it_has(rows: list[Any], delayed: bool) -> None:
     subject = batcher(WHOLE)
-    for value, key, properties, event_time, deliver_at, skip, waits in rows:
-        sequence = subject.next_sequence + skip
+    for value, key, properties, event_time, time, skip, waits in rows:
+        sequence, deliver_at = subject.next_sequence + skip, time if delayed else None
         subject.add(value, key, properties, event_time, sequence, sequence if waits else None, deliver_at)
     (parent,) = sealed(subject)
     parent.attempts = 3

@@ -87,7 +87,7 @@ class ModelBatcher:
         where = self.route(hashed) if message.key is not None else (len(self.starts), 0)
         packed = len(msgpack.packb(message.properties)) if message.properties else 0
         cost = len(message.value) + len(message.key or b"") + packed + RECORD_COST
-        if not self.fits(self.open[where], cost, message.sequence_id):
+        if not self.fits(self.open[where], cost, message.sequence_id, message.deliver_at_ms):
             self.seal(where)
         batch = self.open[where]
         batch.messages.append(message)
@@ -99,9 +99,12 @@ class ModelBatcher:
             self.seal(where)
         self.sequence = message.sequence_id + 1
 
-    def fits(self, batch: OpenBatch, cost: int, sequence: int) -> bool:
+    def fits(self, batch: OpenBatch, cost: int, sequence: int, deliver_at: int | None) -> bool:
         if not batch.messages:
             return True
+        other = batch.messages[0].deliver_at_ms
+        if deliver_at != other and (deliver_at is None or other is None or abs(deliver_at - other) > 1000):
+            return False
         count = len(batch.messages) + 1
         return (
             batch.bytes + cost <= self.bytes_max

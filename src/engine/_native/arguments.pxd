@@ -24,6 +24,5 @@ cdef int check_size(str name, size_t size, size_t size_max) except -1
 # A sequence id given by the caller: `least` or more.
 cdef uint64_t checked_sequence(object given, uint64_t least) except? 0xFFFFFFFFFFFFFFFF
 # Event time, deliver-at and properties of a message. Returns the bytes that m.properties points into, or None.
-# UnsupportedError for deliver-at where there are to be no `delays`.
-cdef bytes fill_extras(Message* m, object pack, object now_ms, bint delays, object properties, object event_time,
-                       object deliver_at, object deliver_after)
+cdef bytes fill_extras(Message* m, object pack, object now_ms, object properties, object event_time, object deliver_at,
+                       object deliver_after)

@@ -13,7 +13,7 @@ from engine._native.builder cimport Message
 from engine._native.columns cimport Column, instant_ms
 from engine._native.columns import instants_ms
 
-from engine.errors import InvalidArgumentError, MessageTooLargeError, UnsupportedError
+from engine.errors import InvalidArgumentError, MessageTooLargeError
 from engine.limits import KEY_SIZE_MAX, MESSAGE_SIZE_MAX, PROPERTIES_SIZE_MAX
 
 cdef extern from "Python.h":
@@ -152,14 +152,11 @@ def _deliver_after(deliver_at, after, now_ms):
     return now_ms() + round(seconds * 1000)
 
 
-cdef bytes fill_extras(Message* m, object pack, object now_ms, bint delays, object properties, object event_time,
-                       object deliver_at, object deliver_after):
+cdef bytes fill_extras(Message* m, object pack, object now_ms, object properties, object event_time, object deliver_at,
+                       object deliver_after):
     cdef bytes packed = None
     if event_time is not None:
         m.event_time = instant_ms(event_time, "event_time")
-    if not delays and (deliver_at is not None or deliver_after is not None):
-        given = "deliver_after" if deliver_at is None else "deliver_at"
-        raise UnsupportedError(f"the option {given} is not part of this version: messages are delivered at once")
     if deliver_at is not None:
         m.deliver_at = instant_ms(deliver_at, "deliver_at")
     if deliver_after is not None:

@@ -23,7 +23,6 @@ cdef class Batcher(Buckets):
     cdef object on_full
     cdef object pack
     cdef object now_ms
-    cdef bint delays              # whether deliver_at and deliver_after are taken
     # Counted; changed with the GIL held only.
     cdef readonly Py_ssize_t pending_bytes
     cdef readonly Py_ssize_t pending_messages

@@ -26,7 +26,6 @@ class Batcher(Buckets):
         on_full: Callable[[], None] | None = None,
         pack: Callable[[dict[str, str]], bytes] | None = None,
         now_ms: Callable[[], int] | None = None,
-        delays: bool = True,
     ) -> None: ...
     @property
     def last_sequence(self) -> int: ...

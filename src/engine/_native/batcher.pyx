@@ -44,15 +44,13 @@ cdef class Batcher(Buckets):
 
     `on_open()` is called when something became open after nothing was, `on_sealed()` when take() has something
     again, `on_full()` when the pending limit is met: it may make room, by waiting for release(), or raise. `pack`,
-    when given, makes the msgpack map of a message's properties; `now_ms` tells the time for deliver_after; without
-    `delays`, deliver_at and deliver_after raise UnsupportedError. A callback that raises does so out of a call
-    whose message was taken. InvalidArgumentError for a limit that an entry could not keep.
+    when given, makes the msgpack map of a message's properties; `now_ms` tells the time for deliver_after. A callback
+    that raises does so out of a call whose message was taken. InvalidArgumentError for a limit that an entry could not keep.
     """
 
     def __init__(self, bytes producer_name not None, *, int key_hash=XXH64, Py_ssize_t bytes_max=BATCH_BYTES_MAX,
                  Py_ssize_t messages_max=BATCH_MESSAGES_MAX, Py_ssize_t pending_bytes_max=PENDING_BYTES_MAX,
-                 uint64_t first_sequence=0, on_open=None, on_sealed=None, on_full=None, pack=None, now_ms=None,
-                 bint delays=True):
+                 uint64_t first_sequence=0, on_open=None, on_sealed=None, on_full=None, pack=None, now_ms=None):
         if self.routes is not None:
             raise InvalidArgumentError("a batcher is constructed once")
         _check_bounds("bytes_max", bytes_max, ENTRY_SIZE_MAX)
@@ -68,7 +66,7 @@ cdef class Batcher(Buckets):
         self.bytes_max, self.messages_max, self.pending_max = bytes_max, messages_max, pending_bytes_max
         self.next_sequence = first_sequence
         self.on_open, self.on_sealed, self.on_full = on_open, on_sealed, on_full
-        self.pack, self.now_ms, self.delays = pack, now_ms, delays
+        self.pack, self.now_ms = pack, now_ms
 
     @property
     def last_sequence(self):
@@ -91,7 +89,7 @@ cdef class Batcher(Buckets):
             self.accept(value, key, sequence_id, None, &m)
             return
         cdef bytes held = fill_extras(
-            &m, self.pack, self.now_ms, self.delays, properties, event_time, deliver_at, deliver_after)  # noqa: F841
+            &m, self.pack, self.now_ms, properties, event_time, deliver_at, deliver_after)  # noqa: F841
         self.accept(value, key, sequence_id, None, &m)
 
     def add(self, value, key=None, properties=None, event_time=None, sequence_id=None, waiter=None, deliver_at=None,
@@ -104,7 +102,7 @@ cdef class Batcher(Buckets):
         m.properties_size = 0
         m.event_time = m.deliver_at = INT64_MIN
         cdef bytes held = fill_extras(
-            &m, self.pack, self.now_ms, self.delays, properties, event_time, deliver_at, deliver_after)  # noqa: F841
+            &m, self.pack, self.now_ms, properties, event_time, deliver_at, deliver_after)  # noqa: F841
         return self.accept(value, key, sequence_id, waiter, &m)
 
     def add_columns(self, values, keys=None, event_times=None, Py_ssize_t start=0):

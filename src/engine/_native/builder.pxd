@@ -8,6 +8,7 @@ cdef enum:
     RECORD_COST = 16              # bytes a message is charged besides its own: offsets, sequence, its share of padding
     EXTRA_COST_MAX = 20           # what event time, deliver-at and property offset add, for every message of an entry
     ENTRY_COST_MAX = 512          # header, producer name and padding
+    DELAYS_MS_MAX = 1000          # between the deliver-at times of one entry, which goes out once for each of them
 
 # One message on its way in. The pointers are the caller's, valid during the call.
 cdef struct Message:
@@ -38,6 +39,7 @@ cdef struct Builder:
     uint32_t count
     uint32_t flags                # of entry.pxd, as far as the messages so far need them
     size_t bytes                  # charged: keys, values, properties and RECORD_COST each
+    int64_t deliver_at            # of the first message
     uint64_t first_sequence
     uint64_t last_sequence
     uint16_t bucket_min
@@ -60,12 +62,20 @@ cdef struct Builder:
 cdef inline size_t message_cost(const Message* m) noexcept nogil:
     return m.value_size + m.key_size + m.properties_size + RECORD_COST
 
+# May messages with these deliver-at times share an entry? Only if both have one: the broker withholds an entry's
+# messages one by one, but what it sends is the entry.
+cdef inline bint delays_agree(int64_t a, int64_t b) noexcept nogil:
+    cdef uint64_t apart = <uint64_t> max(a, b) - <uint64_t> min(a, b)
+    return min(a, b) != INT64_MIN and apart <= DELAYS_MS_MAX
+
 # May the message join the batch? False: seal first. An empty batch takes anything that is within the limits.
 cdef inline bint builder_fits(const Builder* b, const Message* m, size_t bytes_max, uint32_t messages_max,
                               size_t entry_max) noexcept nogil:
     cdef size_t bytes = b.bytes + message_cost(m)
     if b.count == 0:
         return True
+    if m.deliver_at != b.deliver_at and not delays_agree(m.deliver_at, b.deliver_at):
+        return False
     return (
         bytes <= bytes_max and b.count < messages_max
         and bytes + EXTRA_COST_MAX * (b.count + 1) + ENTRY_COST_MAX <= entry_max
@@ -105,6 +115,7 @@ cdef inline int builder_add(Builder* b, const Message* m) noexcept nogil:
             return -1
     if b.count == 0:
         b.first_sequence = m.sequence
+        b.deliver_at = m.deliver_at
         b.bucket_min = b.bucket_max = bucket
         b.segment_min = b.segment_max = segment
     elif m.sequence != b.last_sequence + 1:

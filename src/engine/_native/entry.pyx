@@ -376,17 +376,17 @@ cdef Fault _verify(const uint8_t* p, Py_ssize_t size, Py_ssize_t* at, Py_ssize_t
 def compress(data, int codec, compressor):
     """The entry `data` with its body put through `compressor(body) -> bytes`; `data` itself where that saves nothing.
 
-    Raises InvalidArgumentError for a codec that no entry can name, or an entry that is compressed already.
+    So is one with deliver-at times: the broker reads them. InvalidArgumentError: no such codec, or compressed already.
     """
     cdef Entry entry = Entry(data)
     cdef uint32_t packed_size, size
     cdef uint8_t* p
     if not COMPRESSION_LZ4 <= codec <= COMPRESSION_ZSTD or entry.p[AT_COMPRESSION] != COMPRESSION_NONE:
         raise InvalidArgumentError(f"codec is 1 (lz4) or 2 (zstd) and the entry not compressed yet; codec is {codec}")
-    packed = compressor(entry.compressed_body())
+    packed = b"" if entry.p[AT_FLAGS] & DELIVER_AT else compressor(entry.compressed_body())
     packed_size = PyBytes_GET_SIZE(packed)
     size = HEADER_SIZE + pad8(packed_size)
-    if size >= entry.size:
+    if not packed_size or size >= entry.size:
         return data
     made = PyBytes_FromStringAndSize(NULL, size)
     p = <uint8_t*> PyBytes_AS_STRING(made)

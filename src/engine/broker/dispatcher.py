@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyroaring import BitMap64
 
 from engine.broker.consumers import Consumer, Range, SegmentReader
+from engine.broker.delayed import Delays, has_delays
 from engine.broker.redelivery import range_set, runs
 from engine.errors import CorruptionError, EngineError, InvalidArgumentError
 from engine.limits import ENTRY_HEADER_SIZE, KIB, READ_BLOCK_SIZE
@@ -25,27 +26,34 @@ log = logging.getLogger(__name__)
 REPLAY_READ_SIZE = 64 * KIB  # a message to deliver again is looked for in blocks of this size
 _TURNS_PER_BLOCK = 4  # each consumer gets about this many turns of a block with many entries
 
-# Where the broker looks into an entry's header (_native/entry.pxd): size, count, first offset.
-_HEADER = struct.Struct("<4xI12xI64xQ")
+# Where the broker looks into an entry's header (_native/entry.pxd): size, flags, count, first offset.
+_HEADER = struct.Struct("<4xI9xB2xI64xQ")
+_DELIVER_AT = 32
 
 
 class EntryAt(NamedTuple):
-    """One entry of a block: its bytes [start, stop) and its messages [first, last], inclusive."""
+    """One entry of a block: its bytes [start, stop) and its messages [first, last], inclusive.
+
+    `delayed`: some have a time before which they are not to be delivered.
+    """
 
     start: int
     stop: int
     first: int
     last: int
+    delayed: bool
 
 
 def entries_of(data: memoryview) -> Iterator[EntryAt]:
     """The entries of a block, by their headers. Raises CorruptionError for what does not add up."""
     at = 0
     while at < len(data):
-        size, count, first = _HEADER.unpack_from(data, at) if at + ENTRY_HEADER_SIZE <= len(data) else (0, 0, 0)
+        size, flags, count, first = (
+            _HEADER.unpack_from(data, at) if at + ENTRY_HEADER_SIZE <= len(data) else (0, 0, 0, 0)
+        )
         if size < ENTRY_HEADER_SIZE or at + size > len(data) or not count:
             raise CorruptionError(f"an entry of {size} bytes and {count} messages at byte {at} of {len(data)}")
-        yield EntryAt(at, at + size, first, first + count - 1)
+        yield EntryAt(at, at + size, first, first + count - 1, flags & _DELIVER_AT != 0)
         at += size
 
 
@@ -95,8 +103,8 @@ class QueueDispatcher:
     exactly one consumer or due for redelivery.
     """
 
-    __slots__ = ("_asked", "_counts", "_cursor", "_next", "_pumping", "_reader", "_replay", "_turn", "consumers",
-                 "hosted", "subscription")  # fmt: skip
+    __slots__ = ("_asked", "_counts", "_cursor", "_delays", "_next", "_pumping", "_reader", "_replay", "_turn",
+                 "consumers", "hosted", "subscription")  # fmt: skip
 
     def __init__(self, subscription: HostedSubscription) -> None:
         self.subscription = subscription
@@ -107,6 +115,7 @@ class QueueDispatcher:
         self._asked = self._next  # the offset that the read under way begins at
         self._replay = BitMap64()
         self._counts = subscription.redeliveries
+        self._delays = Delays(self._now_ms, self._released)
         self._turn = 0
         self._pumping = False
         self._reader = SegmentReader(hosted, self._step, self.close)
@@ -131,6 +140,7 @@ class QueueDispatcher:
             self.pump()
         else:
             self._reader.stop()
+            self._delays.close()
             self.hosted.readers.discard(self._reader)
             self.subscription.queue_left(self)
 
@@ -152,6 +162,7 @@ class QueueDispatcher:
         for first, last in ranges:
             self._replay.remove_range(first, last + 1)
             self._counts.clear(first, last)
+            self._delays.forget(first, last)
             for consumer in self.consumers:
                 consumer.unacknowledged.remove_range(first, last + 1)
         return self.subscription.ack_individual(ranges)
@@ -240,7 +251,11 @@ class QueueDispatcher:
     def _deal_whole(self, block: Block, start: int) -> bool:
         """A lone consumer gets a new block in one piece, when there is nothing in it to skip."""
         new = start == self._next == block.first_offset and not self._replay
-        if not new or self._cursor.unacked(start, block.next_offset) != [(start, block.next_offset)]:
+        if (
+            not new
+            or has_delays(block.data)
+            or self._cursor.unacked(start, block.next_offset) != [(start, block.next_offset)]
+        ):
             return False
         consumer = self.consumers[0]
         consumer.unacknowledged.add_range(start, block.next_offset)
@@ -251,12 +266,12 @@ class QueueDispatcher:
 
     def _deal_turn(self, block: Block, entries: list[EntryAt], at: int, share: int, ready: list[QueueConsumer]) -> int:
         """One consumer's turn: up to `share` entries that follow each other. Where the next turn begins."""
-        while at < len(entries) and not self._due(entries[at]):
+        while at < len(entries) and not self._due(block, entries[at]):
             self._pass(entries[at])
             at += 1
         first = at
         due = BitMap64()
-        while at < len(entries) and at - first < share and (wanted := self._due(entries[at])):
+        while at < len(entries) and at - first < share and (wanted := self._due(block, entries[at])):
             due |= wanted
             self._pass(entries[at])
             at += 1
@@ -265,7 +280,7 @@ class QueueDispatcher:
             self._give(ready[self._turn % len(ready)], block, entries[first], entries[at - 1], due)
         return at
 
-    def _due(self, entry: EntryAt) -> BitMap64:
+    def _due(self, block: Block, entry: EntryAt) -> BitMap64:
         """The messages of an entry that somebody is to get now."""
         due = BitMap64()
         if entry.last >= self._next:
@@ -273,7 +288,24 @@ class QueueDispatcher:
                 due.add_range(start, stop)
         if self._replay:
             due |= self._replay & range_set(entry.first, entry.last)
+        if entry.delayed and due:
+            withheld = self._delays.withhold(block.data[entry.start : entry.stop], due)
+            self._replay -= withheld
+            due -= withheld
         return due
+
+    @property
+    def withheld(self) -> int:
+        """Messages that are not due yet."""
+        return len(self._delays)
+
+    def _now_ms(self) -> int:
+        return self.consumers[0].connection.broker.clock.time_ms()
+
+    def _released(self, offsets: BitMap64) -> None:
+        """The time of these has come: not a redelivery, but they are read again as such."""
+        self._replay |= offsets
+        self.pump()
 
     def _pass(self, entry: EntryAt) -> None:
         """The entry is dealt with. What lies between is not lost: reading is without gaps."""

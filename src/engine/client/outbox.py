@@ -115,7 +115,6 @@ class Outbox:
             on_sealed=self._on_loop(self._sealed),
             on_full=on_full,
             now_ms=self.pool.options.clock.time_ms,
-            delays=False,  # nobody holds a message back yet; better refused than delivered at once
         )
         self.ledger = Ledger(
             self.batcher,

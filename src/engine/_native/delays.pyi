@@ -1,0 +1,6 @@
+"""When the messages of an entry are to be delivered."""
+
+from typing_extensions import Buffer
+
+def has_delays(block: Buffer) -> bool: ...
+def withheld(entry: Buffer, now_ms: int, tick_ms: int) -> list[tuple[int, int, int]]: ...
