@@ -13,7 +13,7 @@ from engine.broker.ownership import Ownership
 from engine.broker.topics import HostedSegment
 from engine.control.ports import SegmentSpec
 from engine.errors import AlreadyClosedError, NotFoundError, NotOwnerError, StorageError
-from engine.metadata import keys
+from engine.metadata import keys, unsure
 from engine.metadata.store import MetadataStore
 from engine.model.layout import SegmentLayout
 from engine.model.names import SegmentName, TopicName
@@ -220,6 +220,7 @@ class OpenSegments:
         if lease is not None:
             lease.check()
         await self._store.delete(name)  # after what a crash would leave where nobody looks
+        await unsure.delete(self._metadata, keys.load(name))
         await self._ownership.removed(name)
         self.undeleted.pop(name, None)
 
