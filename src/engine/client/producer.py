@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from engine._native.batcher import MessageColumns
@@ -50,17 +50,18 @@ class AsyncProducer:
         event_time: datetime | int | None = None,
         sequence_id: int | None = None,
         deliver_at: datetime | int | None = None,
-        deliver_after: float | None = None,
+        deliver_after: float | timedelta | None = None,
         transaction: None = None,
     ) -> MessageId:
         """Send one message and wait until it is durable; its id. Waits for room first at the pending limit.
 
         `value`: any buffer. `key`: bytes, text (UTF-8) or None. `event_time`: an aware datetime or
-        milliseconds. A cancelled send may still be written. The id has the offset -1 when the broker knew the message
+        milliseconds. `deliver_at` (the same) or `deliver_after` (seconds, or a timedelta): queue consumers do not get
+        the message before, by the broker's clock, and at most a tenth of a second later; ordered consumers get it in
+        its place, at once. A cancelled send may still be written. The id has the offset -1 when the broker knew the message
         from an earlier attempt and not any more where it lies.
 
-        Raises MessageTooLargeError, InvalidArgumentError and UnsupportedError (`deliver_at`, `deliver_after`,
-        `transaction`) before anything is sent; TimeoutError after `send_timeout`, when the outcome is unknown;
+        Raises MessageTooLargeError, InvalidArgumentError and UnsupportedError (`transaction`) before anything is sent; TimeoutError after `send_timeout`, when the outcome is unknown;
         UnknownOutcomeError; StorageError, DiskFullError: not written, and neither was what went behind it to the same
         segment, but the producer goes on; AlreadyClosedError; what the broker answers.
         """
@@ -85,7 +86,7 @@ class AsyncProducer:
         event_time: datetime | int | None = None,
         sequence_id: int | None = None,
         deliver_at: datetime | int | None = None,
-        deliver_after: float | None = None,
+        deliver_after: float | timedelta | None = None,
     ) -> None:
         """Enqueue one message. Failures surface in flush(), close() and `on_error`.
 
@@ -111,7 +112,7 @@ class AsyncProducer:
         event_time: datetime | int | None,
         sequence_id: int | None,
         deliver_at: datetime | int | None,
-        deliver_after: float | None,
+        deliver_after: float | timedelta | None,
     ) -> None:
         """send() for a caller that waits on a future of its own; from any thread where the client is `threadsafe`."""
         if self._outbox.failure is not None:

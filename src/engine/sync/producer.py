@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from engine.aio.portal import Portal
@@ -50,18 +50,19 @@ class Producer:
         event_time: datetime | int | None = None,
         sequence_id: int | None = None,
         deliver_at: datetime | int | None = None,
-        deliver_after: float | None = None,
+        deliver_after: float | timedelta | None = None,
         transaction: None = None,
     ) -> MessageId:
         """Send one message and wait until it is durable; its id.
 
         `value`: any buffer, 5 MiB at most. `key`: bytes, text (UTF-8) or None; messages of one key stay in order.
         `properties`: text to text. `event_time`: an aware datetime or milliseconds since 1970. `sequence_id`: larger
-        than the last one; left out, it is the next. Waits for room first at the pending limit. The id has the offset
+        than the last one; left out, it is the next. `deliver_at` (an aware datetime or milliseconds) or `deliver_after`
+        (seconds, or a timedelta): queue consumers do not get the message before, by the broker's clock, and at most a
+        tenth of a second later; ordered consumers get it in its place, at once. Waits for room first at the pending limit. The id has the offset
         -1 when the broker knew the message from an earlier attempt and not any more where it lies.
 
-        Raises MessageTooLargeError, InvalidArgumentError and UnsupportedError (`deliver_at`, `deliver_after`,
-        `transaction`) before anything is sent; TimeoutError after the producer's `send_timeout`, when the outcome is
+        Raises MessageTooLargeError, InvalidArgumentError and UnsupportedError (`transaction`) before anything is sent; TimeoutError after the producer's `send_timeout`, when the outcome is
         unknown; UnknownOutcomeError; StorageError, DiskFullError: not written, and the producer goes on.
         """
         refuse_transaction(transaction)
@@ -79,7 +80,7 @@ class Producer:
         event_time: datetime | int | None = None,
         sequence_id: int | None = None,
         deliver_at: datetime | int | None = None,
-        deliver_after: float | None = None,
+        deliver_after: float | timedelta | None = None,
     ) -> None:
         """Enqueue one message; the arguments are those of send(). Failures surface in flush(), close() and `on_error`.
 
