@@ -55,15 +55,16 @@ class AsyncProducer:
     ) -> MessageId:
         """Send one message and wait until it is durable; its id. Waits for room first at the pending limit.
 
-        `value`: any buffer. `key`: bytes, text (UTF-8) or None. `event_time`: an aware datetime or
-        milliseconds. `deliver_at` (the same) or `deliver_after` (seconds, or a timedelta): queue consumers do not get
-        the message before, by the broker's clock, and at most a tenth of a second later; ordered consumers get it in
-        its place, at once. A cancelled send may still be written. The id has the offset -1 when the broker knew the message
-        from an earlier attempt and not any more where it lies.
+        `value`: any buffer. `key`: bytes, text (UTF-8) or None. `event_time`: an aware datetime or milliseconds.
+        `deliver_at` (the same) or `deliver_after` (seconds, or a timedelta): queue consumers do not get the message
+        before, by the broker's clock, and at most a tenth of a second later; ordered consumers get it in its place, at
+        once. A cancelled send may still be written. The id has the offset -1 when the broker knew the message from an
+        earlier attempt and not any more where it lies.
 
-        Raises MessageTooLargeError, InvalidArgumentError and UnsupportedError (`transaction`) before anything is sent; TimeoutError after `send_timeout`, when the outcome is unknown;
-        UnknownOutcomeError; StorageError, DiskFullError: not written, and neither was what went behind it to the same
-        segment, but the producer goes on; AlreadyClosedError; what the broker answers.
+        Raises MessageTooLargeError, InvalidArgumentError and UnsupportedError (`transaction`) before anything is sent;
+        TimeoutError after `send_timeout`, when the outcome is unknown; UnknownOutcomeError; StorageError,
+        DiskFullError: not written, and neither was what went behind it to the same segment, but the producer goes on;
+        AlreadyClosedError; what the broker answers.
         """
         refuse_transaction(transaction)
         if self._outbox.failure is not None:

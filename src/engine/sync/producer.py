@@ -59,11 +59,13 @@ class Producer:
         `properties`: text to text. `event_time`: an aware datetime or milliseconds since 1970. `sequence_id`: larger
         than the last one; left out, it is the next. `deliver_at` (an aware datetime or milliseconds) or `deliver_after`
         (seconds, or a timedelta): queue consumers do not get the message before, by the broker's clock, and at most a
-        tenth of a second later; ordered consumers get it in its place, at once. Waits for room first at the pending limit. The id has the offset
-        -1 when the broker knew the message from an earlier attempt and not any more where it lies.
+        tenth of a second later; ordered consumers get it in its place, at once. Waits for room first at the pending
+        limit. The id has the offset -1 when the broker knew the message from an earlier attempt and not any more where
+        it lies.
 
-        Raises MessageTooLargeError, InvalidArgumentError and UnsupportedError (`transaction`) before anything is sent; TimeoutError after the producer's `send_timeout`, when the outcome is
-        unknown; UnknownOutcomeError; StorageError, DiskFullError: not written, and the producer goes on.
+        Raises MessageTooLargeError, InvalidArgumentError and UnsupportedError (`transaction`) before anything is sent;
+        TimeoutError after the producer's `send_timeout`, when the outcome is unknown; UnknownOutcomeError;
+        StorageError, DiskFullError: not written, and the producer goes on.
         """
         refuse_transaction(transaction)
         self._portal.check_thread()
