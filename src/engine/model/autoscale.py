@@ -17,6 +17,8 @@ from engine.limits import BUCKETS_PER_SEGMENT_MAX, MIB, SEGMENTS_PER_TOPIC_MAX
 
 RATES = ("msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out")
 
+BUCKETS_MAX = BUCKETS_PER_SEGMENT_MAX  # of one segment, however it came to have them
+
 _DAG_DEPTH_MAX = 1_000_000
 _NUMBER_MAX = 1e15
 _NOTHING: Mapping[str, Any] = MappingProxyType({})

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
+from engine.limits import LOAD_WINDOW_S
 from engine.model.fields import Fields, dump
+
+WINDOW_MS = int(LOAD_WINDOW_S * 1000)  # a segment younger than this reports less than it has: its rates still rise
 
 _DIGITS = 3  # of a rate in the record; the smallest that is not zero is one message in the window
 
@@ -25,6 +28,11 @@ class SegmentLoadStats:
     bytes_rate_in: float = 0.0
     msg_rate_out: float = 0.0
     bytes_rate_out: float = 0.0
+
+    def rate(self, name: str) -> float:
+        """One of them, by its field's name."""
+        value: float = getattr(self, name)
+        return value
 
     @property
     def silent(self) -> bool:
