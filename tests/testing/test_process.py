@@ -50,6 +50,21 @@ def test_what_was_due_meanwhile_runs_in_its_order() -> None:
     run_virtual(body())
 
 
+def test_what_is_cancelled_after_the_stop_is_not_run_though_it_was_due() -> None:
+    async def body() -> None:
+        process, done = Process("p"), []
+        loop = asyncio.get_running_loop()
+        later = process.run(loop.call_later, 2, done.append, "later")
+        process.run(loop.call_later, 1, later.cancel)
+        process.suspend()
+        await asyncio.sleep(5)
+        process.resume()
+        await asyncio.sleep(1)
+        assert done == []
+
+    run_virtual(body())
+
+
 def test_a_stopped_process_can_be_killed() -> None:
     async def body() -> None:
         process = Process("p")

@@ -13,7 +13,7 @@ from concurrent.futures import Executor, Future
 from contextvars import Context, copy_context
 from typing import Any, TypeVar
 
-from engine.testing.process import adopting, owner_of
+from engine.testing.process import Gated, adopting, owner_of
 
 T = TypeVar("T")
 
@@ -86,14 +86,24 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     ) -> asyncio.Handle:
         """As asyncio's; what belongs to a suspended process is held."""
         context = copy_context() if context is None else context
-        return super().call_soon(_gated(callback, context), *args, context=context)
+        owner = owner_of(context)
+        if owner is None:
+            return super().call_soon(callback, *args, context=context)
+        gated = Gated(owner, callback, context)
+        handle = gated.handle = super().call_soon(gated, *args, context=context)
+        return handle
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         """As asyncio's; what belongs to a suspended process is held."""
         context = copy_context() if context is None else context
-        return super().call_at(when, _gated(callback, context), *args, context=context)
+        owner = owner_of(context)
+        if owner is None:
+            return super().call_at(when, callback, *args, context=context)
+        gated = Gated(owner, callback, context)
+        handle = gated.handle = super().call_at(when, gated, *args, context=context)
+        return handle
 
     def time(self) -> float:
         """Virtual seconds since the loop was made."""
@@ -130,11 +140,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self._deadline = float("inf")
             _cancel_all(self)
             self.close()
-
-
-def _gated(callback: Callable[..., object], context: Context) -> Callable[..., object]:
-    owner = owner_of(context)
-    return callback if owner is None else owner.gate(callback, context)
 
 
 def run_virtual(main: Coroutine[Any, Any, T], time_limit: float = 3600.0) -> T:

@@ -17,13 +17,36 @@ _OWNER: ContextVar[Process | None] = ContextVar("owner", default=None)
 _UNWINDING_TURNS = 100
 
 
+class Gated:
+    """A callback of a process, held while that is suspended. `handle`: what the loop gave for it."""
+
+    __slots__ = ("_callback", "_context", "_process", "handle")
+
+    def __init__(self, process: Process, callback: Callable[..., object], context: Context) -> None:
+        self._process = process
+        self._callback = callback
+        self._context = context
+        self.handle: asyncio.Handle | None = None
+
+    def __call__(self, *arguments: Any) -> None:
+        if self._process.suspended:
+            self._process.hold(self, arguments, self._context)
+        else:
+            self._callback(*arguments)
+
+    def pass_on(self, *arguments: Any) -> None:
+        """What was held is due, unless what ran since then has cancelled it, as with any loop."""
+        if self.handle is None or not self.handle.cancelled():
+            self(*arguments)
+
+
 class Process:
     """One life of a program. Tasks and timers started under it are its own."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.suspended = False
-        self._held: list[tuple[Callable[..., object], tuple[Any, ...], Context]] = []  # what is due meanwhile
+        self._held: list[tuple[Gated, tuple[Any, ...], Context]] = []  # what is due meanwhile
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._context = copy_context()
         self._context.run(_OWNER.set, self)
@@ -45,19 +68,12 @@ class Process:
         """SIGCONT: what was due meanwhile runs now, in the order in which it was due. Idempotent."""
         self.suspended = False
         held, self._held = self._held, []
-        for callback, arguments, context in held:
-            asyncio.get_running_loop().call_soon(callback, *arguments, context=context)
+        for gated, arguments, context in held:
+            asyncio.get_running_loop().call_soon(gated.pass_on, *arguments, context=context)
 
-    def gate(self, callback: Callable[..., object], context: Context) -> Callable[..., object]:
-        """The callback, held while the process is suspended."""
-
-        def gated(*arguments: Any) -> None:
-            if self.suspended:
-                self._held.append((callback, arguments, context))
-            else:
-                callback(*arguments)
-
-        return gated
+    def hold(self, gated: Gated, arguments: tuple[Any, ...], context: Context) -> None:
+        """It is due, and waits for resume()."""
+        self._held.append((gated, arguments, context))
 
     def adopt(self, task: asyncio.Task[Any]) -> None:
         """Remember a task until it ends."""
