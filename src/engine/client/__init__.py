@@ -11,7 +11,7 @@ from engine.client.ledger import ProducerStatistics
 from engine.client.options import Batching
 from engine.client.producer import AsyncProducer
 from engine.client.queue_consumer import AsyncQueueConsumer
-from engine.client.receiver import ConsumerStatistics
+from engine.client.receiving import ConsumerStatistics
 from engine.client.stream_consumer import AsyncStreamConsumer
 from engine.model.positions import Checkpoint, MessageId
 

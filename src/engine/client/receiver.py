@@ -1,18 +1,15 @@
-"""What the three kinds of consumers share: one queue, receivers served in the order they came, credit, and the end.
+"""What the three kinds of consumers of one topic share: one queue, credit, attachments, and the end.
 
-Blocks are verified once, when they arrive, and read lazily. A receive takes messages only in the very step in which
-it returns them, so a cancelled one has taken nothing (SEMANTICS 41).
+Blocks are verified once, when they arrive, and read lazily.
 """
 
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from abc import abstractmethod
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any
 
 from engine._native.batch import MessageBatch, decode_block
 from engine._native.entry_queue import EntryQueue
@@ -20,8 +17,9 @@ from engine._native.message import Message
 from engine.aio.once import Once
 from engine.client.attachment import QUEUE, SHARED, Attachment
 from engine.client.compression import decompressor
-from engine.client.options import ConsumerOptions, check_count, check_timeout
+from engine.client.options import ConsumerOptions
 from engine.client.pool import Pool, call_threadsafe
+from engine.client.receiving import ConsumerStatistics, Receiving
 from engine.client.topic import TopicLayout, TopicSession
 from engine.client.windows import part, widen
 from engine.errors import AlreadyClosedError, CorruptionError, EngineError
@@ -29,39 +27,12 @@ from engine.limits import RECEIVE_QUEUE_BYTES
 from engine.model.names import TopicName
 from engine.model.positions import MessageId
 
-BATCH_MESSAGES = 10_000
-T = TypeVar("T")
 
-
-@dataclass(frozen=True, slots=True)
-class ConsumerStatistics:
-    """Totals since the consumer was made; `queued…` and `segments` are of this moment. Bytes are of entries."""
-
-    messages_received: int
-    bytes_received: int
-    messages_queued: int
-    bytes_queued: int
-    segments: int
-
-
-class _Turn:
-    """A receive that waits. `future` ends with True when it may look, False when its time is over."""
-
-    __slots__ = ("future",)
-
-    def __init__(self, future: asyncio.Future[bool]) -> None:
-        self.future = future
-
-    def wake(self, outcome: bool) -> None:
-        """End the future, once."""
-        if not self.future.done():
-            self.future.set_result(outcome)
-
-
-class Receiver(ABC):
-    """Base of the consumers. Loop thread only, but for take_now()."""
+class Receiver(Receiving):
+    """Base of the consumers of one topic. Loop thread only, but for take_now()."""
 
     def __init__(self, pool: Pool, topic: TopicName, options: ConsumerOptions) -> None:
+        super().__init__()
         self.pool = pool
         self.options = options
         self.session = TopicSession(pool, topic)
@@ -71,9 +42,6 @@ class Receiver(ABC):
         self._make_id = partial(MessageId, topic=self._topic)
         self._queue = EntryQueue(self._topic, self._make_id)
         self._decompress = decompressor()
-        self._loop = asyncio.get_running_loop()
-        self._turns: deque[_Turn] = deque()
-        self._failure: EngineError | None = None
         self._closed = False
         self._end = Once()
         # What arrived and what was credited again, in total; what is between the two is queued or due.
@@ -87,51 +55,6 @@ class Receiver(ABC):
 
     # -- receiving -------------------------------------------------------------------------------------------
 
-    async def receive(self, timeout: float | None = None) -> Message | None:
-        """The next message; None when none came within `timeout` seconds (None: wait for ever).
-
-        Raises AlreadyClosedError when the consumer is closed, also meanwhile; CorruptionError for damaged data;
-        InvalidArgumentError for a `timeout` below 0 or no number.
-        """
-        check_timeout(timeout)
-        if not self._turns and (message := self._queue.pop_message()) is not None:
-            self._popped()
-            return message
-        return await self._in_turn(self._pop_message, timeout)
-
-    async def receive_batch(
-        self, max_messages: int = BATCH_MESSAGES, max_bytes: int | None = None, timeout: float | None = None
-    ) -> MessageBatch:
-        """The messages that wait, at least one, at most `max_messages` and `max_bytes` of keys and values (but one
-        message always).
-
-        Empty when none came within `timeout` seconds. Raises as receive().
-        """
-        check_count("max_messages", max_messages)
-        if max_bytes is not None:
-            check_count("max_bytes", max_bytes)
-        check_timeout(timeout)
-        limit = -1 if max_bytes is None else max_bytes
-        if not self._turns and self._queue.messages:
-            batch = self._queue.pop_batch(max_messages, limit)
-            self._popped()
-            return batch
-        found = await self._in_turn(partial(self._pop_batch, max_messages, limit), timeout)
-        return MessageBatch(self._topic, [], {}, self._make_id) if found is None else found
-
-    def __aiter__(self) -> AsyncIterator[Message]:
-        """Messages as they come, until the consumer is closed."""
-        return self._iterate()
-
-    async def _iterate(self) -> AsyncIterator[Message]:
-        while True:
-            try:
-                message = await self.receive()
-            except AlreadyClosedError:
-                return
-            if message is not None:
-                yield message
-
     def take_now(self, max_messages: int | None = None, max_bytes: int = -1) -> Any:
         """From any thread: the next Message (or MessageBatch), None when nothing waits or others wait for it before."""
         if self._turns:
@@ -142,43 +65,19 @@ class Receiver(ABC):
             call_threadsafe(self._loop, self._return_credit)
         return found
 
+    @property
+    def waiting(self) -> int:
+        """How many messages wait to be received."""
+        return self._queue.messages
+
     def _pop_message(self) -> Message | None:
-        message: Message | None = self._queue.pop_message()
-        return message
+        return self._queue.pop_message()
 
     def _pop_batch(self, max_messages: int, max_bytes: int) -> MessageBatch | None:
         return self._queue.pop_batch(max_messages, max_bytes) if self._queue.messages else None
 
-    async def _in_turn(self, pop: Callable[[], T | None], timeout: float | None) -> T | None:
-        """pop() as soon as there is something and all who came before have had theirs."""
-        self._check_open()
-        turn = _Turn(self._loop.create_future())
-        self._turns.append(turn)
-        timer = None if timeout is None else self._loop.call_later(timeout, turn.wake, False)
-        if timeout is None or self._queue.messages:
-            self._wake()
-        try:
-            while await turn.future:
-                found = pop()
-                if found is not None:
-                    self._popped()
-                    return found
-                turn.future = self._loop.create_future()  # a take_now() was faster
-            return None
-        finally:
-            if timer is not None:
-                timer.cancel()
-            self._turns.remove(turn)
-            self._wake()
-
-    def _wake(self) -> None:
-        """Let the one who waits longest look, if there is something to see."""
-        if self._turns and self._queue.messages:
-            self._turns[0].wake(True)
-
-    def _check_open(self) -> None:
-        if self._failure is not None:
-            raise self._failure
+    def _no_messages(self) -> MessageBatch:
+        return MessageBatch(self._topic, [], {}, self._make_id)
 
     # -- arriving --------------------------------------------------------------------------------------------
 
@@ -270,7 +169,7 @@ class Receiver(ABC):
 
     # -- what the kinds differ in ----------------------------------------------------------------------------
 
-    def end_reached(self, attachment: Attachment) -> None:  # noqa: B027 - most kinds need not know
+    def end_reached(self, attachment: Attachment) -> None:
         """A sealed segment was sent to its end."""
 
     def segment_missing(self, attachment: Attachment, error: EngineError) -> bool:
@@ -325,7 +224,7 @@ class Receiver(ABC):
     def layout_changed(self, layout: TopicLayout) -> None:
         """A newer layout."""
 
-    async def _leave(self) -> None:  # noqa: B027 - most kinds know nobody else
+    async def _leave(self) -> None:
         """Say goodbye to whoever else knows this consumer."""
 
     # -- life ------------------------------------------------------------------------------------------------
@@ -341,15 +240,6 @@ class Receiver(ABC):
                 wait.cancel()
         if not isinstance(self._failure, CorruptionError):
             self._check_open()  # damaged data is met where it stands, behind what is good
-
-    def fail(self, error: EngineError) -> None:
-        """Nothing more arrives; receives raise this when they have had what is queued."""
-        if self._failure is not None:
-            return
-        self._failure = error
-        for turn in self._turns:
-            if not turn.future.done():
-                turn.future.set_exception(error)
 
     @property
     def topic(self) -> str:
@@ -391,9 +281,3 @@ class Receiver(ABC):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of {self._topic}{' (closed)' if self._closed else ''}>"
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()

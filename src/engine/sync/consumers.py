@@ -18,7 +18,7 @@ from engine.client import (
 )
 from engine.client.options import check_count, check_timeout
 from engine.client.queue_consumer import NACK_DELAY_S
-from engine.client.receiver import BATCH_MESSAGES
+from engine.client.receiving import BATCH_MESSAGES
 from engine.errors import AlreadyClosedError
 from engine.sync.closing import run_to_close
 
