@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import pytest
 
 from engine.broker.config import BrokerConfig
 from engine.errors import InvalidConfigurationError
+from engine.model.autoscale import AutoScalePolicy
 
 
 def test_later_sources_win(tmp_path):
@@ -73,3 +77,90 @@ def test_other_variables_of_the_prefix_are_told_and_ignored(caplog):
     config = BrokerConfig.load(environment=dict.fromkeys([*names, *foreign, "ENGINEERS", "SEGMENTS"], "1"))
     assert config == BrokerConfig()
     assert [r.getMessage().split()[0] for r in caplog.records] == foreign
+
+
+# The specification's table (PIP-483): property, default as it is written there, and what that is here.
+SPECIFICATION = [
+    ("scalableTopicAutoScaleEnabled", True, True),
+    ("scalableTopicAutoScaleInterval", "60s", 60.0),
+    ("scalableTopicMaxSegments", 64, 64),
+    ("scalableTopicMinSegments", 1, 1),
+    ("scalableTopicMaxDagDepth", 10, 10),
+    ("scalableTopicSplitCooldown", "1m", 60.0),
+    ("scalableTopicMergeCooldown", "5m", 300.0),
+    ("scalableTopicMergeWindow", "5m", 300.0),
+    ("scalableTopicSplitMsgRateInThreshold", 10000, 10000),
+    ("scalableTopicSplitBytesRateInThreshold", "50MB", 52428800),
+    ("scalableTopicSplitMsgRateOutThreshold", 50000, 50000),
+    ("scalableTopicSplitBytesRateOutThreshold", "250MB", 262144000),
+    ("scalableTopicMergeMsgRateInThreshold", 1000, 1000),
+    ("scalableTopicMergeBytesRateInThreshold", "5MB", 5242880),
+    ("scalableTopicMergeMsgRateOutThreshold", 5000, 5000),
+    ("scalableTopicMergeBytesRateOutThreshold", "25MB", 26214400),
+    ("scalableTopicLoadReportInterval", "10s", 10.0),
+    ("scalableTopicLoadReportRateChangeThreshold", "25%", 0.25),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "value"), SPECIFICATION)
+def test_auto_scale_has_the_specifications_properties_and_defaults(name, text, value, tmp_path):
+    key = re.sub(r"([A-Z])", r"_\1", name).lower()
+    assert getattr(BrokerConfig(), key) == value
+    path = tmp_path / "engine.toml"
+    path.write_text(f"{name} = {json.dumps(text)}\n")
+    assert BrokerConfig.load(path) == BrokerConfig()
+
+
+def test_durations_sizes_and_shares_may_be_text_from_everywhere(tmp_path):
+    path = tmp_path / "engine.toml"
+    path.write_text('scalableTopicMergeWindow = "90s"\nretention_time = "2d"\nretention_size = "1GB"\n')
+    environment = {
+        "ENGINE_SCALABLE_TOPIC_SPLIT_COOLDOWN": "500ms",
+        "ENGINE_SCALABLE_TOPIC_SPLIT_BYTES_RATE_IN_THRESHOLD": "60MB",
+        "ENGINE_SCALABLE_TOPIC_LOAD_REPORT_RATE_CHANGE_THRESHOLD": "10%",
+        "ENGINE_KEEP_ALIVE": "7",
+    }
+    config = BrokerConfig.load(path, environment=environment, scalable_topic_rebucket_cooldown="2m")
+    assert (config.scalable_topic_merge_window, config.retention_time, config.retention_size) == (90, 172800, 2**30)
+    assert (config.scalable_topic_split_cooldown, config.keep_alive) == (0.5, 7.0)
+    assert config.scalable_topic_split_bytes_rate_in_threshold == 60 * 2**20
+    assert config.scalable_topic_load_report_rate_change_threshold == 0.1
+    assert config.auto_scale_policy().rebucket_cooldown == 120.0
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"scalable_topic_split_cooldown": "soon"}, "scalable_topic_split_cooldown is 'soon'; a number of seconds"),
+        ({"scalable_topic_merge_window": -1}, "scalable_topic_merge_window is -1; a number of seconds"),
+        ({"scalable_topic_max_segments": 0}, "scalable_topic_max_segments is 0; an integer from 1"),
+        ({"scalable_topic_auto_scale_enabled": "on"}, "scalable_topic_auto_scale_enabled is 'on'; true or false"),
+        ({"scalable_topic_auto_scale_interval": 0}, "scalable_topic_auto_scale_interval is 0"),
+        ({"scalable_topic_load_report_interval": "0s"}, "scalable_topic_load_report_interval is 0.0"),
+        ({"scalable_topic_load_report_rate_change_threshold": 25}, "is 25; a part from 0 to 10, or text like '25%'"),
+        ({"scalable_topic_split_msg_rate_in_threshold": "5MB"}, "scalable_topic_split_msg_rate_in_threshold is '5MB'"),
+        ({"scalable_topic_split_bytes_rate_in_threshold": "5s"}, "split_bytes_rate_in_threshold is '5s'"),
+        # Together.
+        (
+            {"scalable_topic_min_segments": 65},
+            "scalable_topic_min_segments is 65, above scalable_topic_max_segments, 64",
+        ),
+        (
+            {"scalable_topic_merge_bytes_rate_out_threshold": "300MB"},
+            "scalable_topic_merge_bytes_rate_out_threshold is .*, not below "
+            "scalable_topic_split_bytes_rate_out_threshold",
+        ),
+    ],
+)
+def test_what_is_wrong_about_auto_scale_is_named(values, text):
+    with pytest.raises(InvalidConfigurationError, match=text):
+        BrokerConfig.load(**values)
+
+
+def test_the_policy_is_the_configurations():
+    config = BrokerConfig(
+        scalable_topic_auto_scale_enabled=False, scalable_topic_max_segments=7, scalable_topic_max_buckets=16
+    )
+    policy = config.auto_scale_policy()
+    assert (policy.enabled, policy.max_segments, policy.max_buckets, policy.problem) == (False, 7, 16, "")
+    assert BrokerConfig().auto_scale_policy() == AutoScalePolicy()

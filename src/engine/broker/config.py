@@ -7,12 +7,12 @@ import difflib
 import logging
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engine.errors import InvalidConfigurationError
+from engine.errors import InvalidArgumentError, InvalidConfigurationError
 from engine.limits import (
     BUCKETS_PER_SEGMENT_MAX,
     CONNECTIONS_MAX,
@@ -26,6 +26,8 @@ from engine.limits import (
     PUBLISH_BYTES_IN_FLIGHT_MAX,
     SEGMENTS_PER_TOPIC_MAX,
 )
+from engine.model.autoscale import NAMES, AutoScalePolicy, conflict
+from engine.model.units import byte_count, seconds, share
 
 log = logging.getLogger(__name__)
 
@@ -47,10 +49,16 @@ _SPECIFICATION_NAMES = {
 # Values of the specification in another unit: (our field, factor).
 _UNITS = {"retention_minutes": ("retention_time", 60.0), "publish_buffer_mb": ("publish_bytes_max", MIB)}
 
+_POLICY = AutoScalePolicy()
+# Fields of the policy, and our keys for them.
+_POLICY_KEYS = {name: f"scalable_topic_{name}" for name in NAMES} | {"enabled": "scalable_topic_auto_scale_enabled"}
+
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
-    """Sizes are bytes, times seconds. Raises InvalidConfigurationError naming the key.
+    """Sizes are bytes, times seconds; both, and shares, may be text with a unit: "50MB", "5m", "25%".
+
+    Raises InvalidConfigurationError naming the key.
 
     `retention_time` and `retention_size` keep acknowledged messages: a file goes when it is fully acknowledged and
     older than the one, or beyond the other (per segment). None: no limit of that kind. A sealed segment goes as a whole
@@ -88,12 +96,51 @@ class BrokerConfig:
     frame_size_max: int = FRAME_SIZE_MAX
     publish_bytes_max: int = PUBLISH_BYTES_IN_FLIGHT_MAX  # received and not durable yet, over all connections
 
+    # How topics change their own shape, where namespace and topic say nothing else (PIP-483, PIP-486).
+    scalable_topic_auto_scale_enabled: bool = _POLICY.enabled
+    scalable_topic_auto_scale_interval: float = 60.0  # between two looks at a topic's load
+    scalable_topic_max_segments: int = _POLICY.max_segments
+    scalable_topic_min_segments: int = _POLICY.min_segments
+    scalable_topic_max_dag_depth: int = _POLICY.max_dag_depth
+    scalable_topic_split_cooldown: float = _POLICY.split_cooldown
+    scalable_topic_merge_cooldown: float = _POLICY.merge_cooldown
+    scalable_topic_merge_window: float = _POLICY.merge_window
+    scalable_topic_split_msg_rate_in_threshold: float = _POLICY.split_msg_rate_in_threshold
+    scalable_topic_split_bytes_rate_in_threshold: float = _POLICY.split_bytes_rate_in_threshold
+    scalable_topic_split_msg_rate_out_threshold: float = _POLICY.split_msg_rate_out_threshold
+    scalable_topic_split_bytes_rate_out_threshold: float = _POLICY.split_bytes_rate_out_threshold
+    scalable_topic_merge_msg_rate_in_threshold: float = _POLICY.merge_msg_rate_in_threshold
+    scalable_topic_merge_bytes_rate_in_threshold: float = _POLICY.merge_bytes_rate_in_threshold
+    scalable_topic_merge_msg_rate_out_threshold: float = _POLICY.merge_msg_rate_out_threshold
+    scalable_topic_merge_bytes_rate_out_threshold: float = _POLICY.merge_bytes_rate_out_threshold
+    scalable_topic_split_floor_msg_rate_in: float = _POLICY.split_floor_msg_rate_in
+    scalable_topic_rebucket_cooldown: float = _POLICY.rebucket_cooldown
+    scalable_topic_max_buckets: int = _POLICY.max_buckets
+    scalable_topic_load_report_interval: float = 10.0
+    scalable_topic_load_report_rate_change_threshold: float = 0.25
+
     def __post_init__(self) -> None:
+        for key, parse in _TEXTS.items():
+            value = getattr(self, key)
+            if isinstance(value, str) and (found := parse(value)) is not None:
+                object.__setattr__(self, key, found)
         for key, right in self._wrong().items():
             if right and key == "auth_token":
                 raise InvalidConfigurationError(f"auth_token is malformed; {right} is right")
             if right:
                 raise InvalidConfigurationError(f"{key} is {getattr(self, key)!r}; {right} is right")
+        self.auto_scale_policy()
+
+    def auto_scale_policy(self) -> AutoScalePolicy:
+        """What it says of how topics change their own shape. Raises InvalidConfigurationError."""
+        try:
+            policy = AutoScalePolicy(**{name: getattr(self, key) for name, key in _POLICY_KEYS.items()})
+            problem = conflict(policy)
+        except InvalidArgumentError as e:
+            problem = str(e)
+        if problem:
+            raise InvalidConfigurationError(re.sub(r"\w+", lambda word: _POLICY_KEYS.get(word[0], word[0]), problem))
+        return policy
 
     def _wrong(self) -> dict[str, str]:
         """For every key: what would be right, or "" when it is."""
@@ -122,6 +169,11 @@ class BrokerConfig:
             "connections_max": _integer(self.connections_max, 1, 1_000_000),
             "frame_size_max": _integer(self.frame_size_max, FRAME_SIZE_MAX, 4 * FRAME_SIZE_MAX),
             "publish_bytes_max": _integer(self.publish_bytes_max, FRAME_SIZE_MAX, 2**40),
+            "scalable_topic_auto_scale_interval": _number(self.scalable_topic_auto_scale_interval, 0.01),
+            "scalable_topic_load_report_interval": _number(self.scalable_topic_load_report_interval, 0.01),
+            "scalable_topic_load_report_rate_change_threshold": _share(
+                self.scalable_topic_load_report_rate_change_threshold
+            ),
         }
 
     @classmethod
@@ -218,7 +270,12 @@ def _number(value: Any, low: float, *, optional: bool = False) -> str:
     if value is None and optional:
         return ""
     good = isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value < float("inf")
-    return "" if good else f"a number of seconds from {low:g}"
+    return "" if good else f"a number of seconds from {low:g}, or text like '5m',"
+
+
+def _share(value: Any) -> str:
+    good = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= _SHARE_MAX
+    return "" if good else f"a part from 0 to {_SHARE_MAX:g}, or text like '25%',"
 
 
 def _choice(value: Any, right: tuple[str, ...]) -> str:
@@ -239,4 +296,14 @@ def _pair(value: Any, other: Any, name: str) -> str:
     return "" if good else f"the path of a PEM file, together with {name},"
 
 
+_SHARE_MAX = 10.0
 _FIELDS = {f.name: str(f.type) for f in dataclasses.fields(BrokerConfig)}
+_SIZES = ("log_file_size", "retention_size", "frame_size_max", "publish_bytes_max")
+# What may be text: {key: how it is understood}.
+_TEXTS: dict[str, Callable[[str], float | None]] = {
+    **dict.fromkeys(
+        (key for key, kind in _FIELDS.items() if kind.startswith("float") and "msg_rate" not in key), seconds
+    ),
+    **dict.fromkeys((key for key in _FIELDS if "bytes_rate" in key or key in _SIZES), byte_count),
+    "scalable_topic_load_report_rate_change_threshold": share,
+}
