@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import InvalidArgumentError
-from engine.model.positions import Checkpoint, MessageId
+from engine.model.positions import Checkpoint, MessageId, bucket_position, split_position
 
 NUMBERS = st.integers(0, 2**62)
 VECTORS = st.dictionaries(NUMBERS, NUMBERS, max_size=8)
@@ -165,3 +165,16 @@ def test_a_checkpoint_keeps_its_positions_to_itself() -> None:
     assert checkpoint.positions == {1: 2}
     with pytest.raises(TypeError):
         checkpoint.positions[1] = 3  # type: ignore[index]
+
+
+@given(st.integers(0, (1 << 31) - 1), st.none() | st.integers(0, 1023))
+def test_a_place_is_a_segment_or_one_bucket_of_it(segment_id: int, bucket: int | None) -> None:
+    place = segment_id if bucket is None else bucket_position(segment_id, bucket)
+    assert split_position(place) == (segment_id, bucket)
+    ident = MessageId(segment_id, 6, {place: 7})
+    assert MessageId.from_bytes(ident.to_bytes()).positions == {place: 7}
+
+
+def test_the_ends_of_all_messages_are_no_buckets() -> None:
+    for end in (MessageId.earliest, MessageId.latest):
+        assert split_position(end.segment_id) == (end.segment_id, None)

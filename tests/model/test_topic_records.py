@@ -9,8 +9,10 @@ import pytest
 from engine.errors import CorruptionError, InvalidArgumentError
 from engine.model.policies import NamespacePolicies
 from engine.model.subscriptions import (
+    AttachMode,
     ConsumerRegistration,
     InitialPosition,
+    Share,
     SubscriptionKind,
     SubscriptionMetadata,
     SubscriptionState,
@@ -20,7 +22,7 @@ SUBSCRIPTIONS = [
     SubscriptionMetadata("s", InitialPosition.EARLIEST, 5),
     SubscriptionMetadata("ü/🙂", InitialPosition.LATEST, 0, SubscriptionKind.QUEUE, SubscriptionState.DELETING),
 ]
-REGISTRATION = ConsumerRegistration("c", "i", SubscriptionKind.STREAM, 7, 3, (1, 4))
+REGISTRATION = ConsumerRegistration("c", "i", SubscriptionKind.STREAM, 7, 3, (Share(1), Share(4)))
 
 
 @pytest.mark.parametrize("facts", SUBSCRIPTIONS)
@@ -31,6 +33,15 @@ def test_subscription_round_trip(facts: SubscriptionMetadata) -> None:
 def test_registration_round_trip() -> None:
     assert ConsumerRegistration.from_json(REGISTRATION.to_json()) == REGISTRATION
     assert json.loads(REGISTRATION.to_json())["assignment"] == {"layoutEpoch": 3, "segmentIds": [1, 4]}
+    assert REGISTRATION.segment_ids == (1, 4)
+
+
+def test_a_registration_says_which_segments_are_shared() -> None:
+    shares = (Share(1), Share(4, AttachMode.SHARED))
+    registration = ConsumerRegistration("c", "i", SubscriptionKind.STREAM, 7, 3, shares)
+    assert ConsumerRegistration.from_json(registration.to_json()) == registration
+    expected = {"layoutEpoch": 3, "segmentIds": [1, 4], "sharedSegmentIds": [4]}
+    assert json.loads(registration.to_json())["assignment"] == expected
 
 
 @pytest.mark.parametrize("field", ["consumerName", "instance", "kind", "term", "assignment"])

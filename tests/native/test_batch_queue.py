@@ -192,10 +192,9 @@ def test_rule_11_a_position_that_was_forgotten_is_in_no_later_vector():
     waiting = queue(positions={9: 5})
     waiting.push([entry(4, 10), entry(2, 0, segment=2)])
     first = waiting.pop_message()
-    waiting.forget_position(9)
-    waiting.forget_position(8)
+    waiting.forget_positions({9: 100, 8: 100})
     second = waiting.pop_message()
-    waiting.forget_position(1)
+    waiting.forget_positions({1: 100})
     third = waiting.pop_message()
     assert first is not None
     assert second is not None

@@ -83,9 +83,9 @@ cdef class MessageBatch:
     """Messages delivered together: a sequence of Message, and the same as columns.
 
     slices: Slices, or (entry, start, stop) with half-open message indexes. base: {segment: next offset} delivered
-    before. make_id(segment_id, offset, positions) is called when an id is asked for; positions is a new
-    {segment: next offset} of everything delivered up to and including that message. redelivered:
-    {segment: [(first offset, last offset, count)]}.
+    before, in shared segments per bucket (model/positions.py). make_id(segment_id, offset, positions) is called when an
+    id is asked for; positions is a new mapping of that kind, of everything delivered up to and including that message.
+    redelivered: {segment: [(first offset, last offset, count)]}.
     """
 
     def __cinit__(self):
@@ -98,7 +98,8 @@ cdef class MessageBatch:
         for item in slices:
             slice = item if isinstance(item, Slice) else Slice(*item)
             if redelivered:
-                slice = whole(slice.entry, slice.start, slice.stop, tuple(redelivered.get(slice.entry.segment_id, ())))
+                again = tuple(redelivered.get(slice.entry.segment_id, ()))
+                slice = whole(slice.entry, slice.start, slice.stop, again, slice.place)
             if slice.stop > slice.start:
                 self.parts.append(slice.part(slice.start, slice.stop, self.origin))
                 self.count += slice.stop - slice.start
@@ -194,7 +195,9 @@ cdef class MessageBatch:
 
     @property
     def positions(self):
-        """{segment: next offset} of everything delivered up to and including this batch, a new dict."""
+        """{segment: next offset} of everything delivered up to and including this batch, a new dict. In shared segments
+        a position is that of one bucket.
+        """
         return self.origin.positions_before(len(self.parts))
 
     @property

@@ -2,6 +2,7 @@
 """The queue between a connection that delivers entries and a user who receives messages."""
 cimport cython
 from engine._native.batch cimport MessageBatch
+from engine._native.bucket_marks cimport BucketMarks
 from engine._native.entry cimport Entry
 from engine._native.message cimport Message, Slice
 from libc.stdint cimport uint32_t, uint64_t
@@ -27,16 +28,17 @@ cdef class EntryQueue:
     # until a message is popped singly from that item.
     cdef Slice current
     cdef uint32_t index
-    # {segment: next offset} delivered, and {segment: (messages, bytes)} to be credited. What was popped from
-    # `current` comes into them, and into `front`, by settle().
+    # {place: next offset} delivered (a place is a segment, or a bucket of a shared one), and {segment: (messages,
+    # bytes)} to be credited. What was popped from `current` comes into them, and into `front`, by settle().
     cdef dict delivered
     cdef dict credit
 
     # Invariant of all that follows: the lock is held.
-    cdef Py_ssize_t push_entry(self, Entry entry, object skip, object redelivered, uint64_t start_offset) except -1
+    cdef Py_ssize_t push_entry(
+        self, Entry entry, object skip, object redelivered, uint64_t start_offset, uint64_t place) except -1
     # Enqueue what `skip` (sorted ranges) leaves of an entry's messages from `start` on.
-    cdef int push_around(self, Entry entry, uint32_t start, object skip, object redelivered) except -1
-    cdef int enqueue(self, Entry entry, uint32_t start, uint32_t stop, object redelivered) except -1
+    cdef int push_around(self, Entry entry, uint32_t start, object skip, object redelivered, uint64_t place) except -1
+    cdef int enqueue(self, Entry entry, uint32_t start, uint32_t stop, object redelivered, uint64_t place) except -1
     cdef Message pop_carefully(self)  # takes the lock itself
     cdef MessageBatch take_batch(self, Py_ssize_t max_messages, Py_ssize_t max_bytes)
     cdef Py_ssize_t drop_segment(self, uint64_t segment_id) except -1
@@ -46,6 +48,7 @@ cdef class EntryQueue:
     # Count the first item's messages up to `index` as popped; drop it when that is all of it.
     cdef int advance(self, uint32_t index) except -1
     cdef int give_credit(self, uint64_t segment_id, Py_ssize_t messages, Py_ssize_t bytes) except -1
-    # The slices that stay, in `ranges` (sorted, inclusive) nothing; and the parts of one slice outside of them.
-    cdef Py_ssize_t forget_ranges(self, uint64_t segment_id, list ranges) except -1
+    # The slices that stay, in `ranges` (sorted, inclusive) and below the marks nothing; and the parts of one slice
+    # outside of ranges.
+    cdef Py_ssize_t forget_ranges(self, uint64_t segment_id, list ranges, BucketMarks marks) except -1
     cdef int keep_outside(self, list kept, Slice slice, uint32_t start, object ranges) except -1

@@ -2,6 +2,7 @@
 """The queue between a connection that delivers entries and a user who receives messages."""
 cimport cython
 from engine._native.batch cimport MessageBatch, batch_of
+from engine._native.bucket_marks cimport BucketMarks
 from engine._native.entry cimport Entry
 from engine._native.message cimport Message, Origin, Slice, message_at, new_origin, whole
 from libc.stdint cimport uint32_t, uint64_t
@@ -44,7 +45,8 @@ cdef list _ranges(object found, int width, str name):
 cdef class EntryQueue:
     """Entries in the order they arrived, popped by message or by batch.
 
-    positions: {segment: next offset} delivered before. Any thread may call anything at any time.
+    positions: {segment: next offset} delivered before, in a shared segment per bucket (model/positions.py). Any thread
+    may call anything at any time.
     """
 
     def __init__(self, str topic not None, make_id, positions=None):
@@ -54,34 +56,44 @@ cdef class EntryQueue:
         self.delivered = dict(positions or {})
         self.credit = {}
 
-    def push(self, entries, skip=None, redelivered=None, uint64_t start_offset=0):
+    def push(self, entries, skip=None, redelivered=None, uint64_t start_offset=0, BucketMarks marks=None):
         """Append decoded entries, without the messages below start_offset or in the inclusive offset ranges of `skip`.
 
-        redelivered: (first offset, last offset, count), inclusive. Both lists are about these entries alone.
+        redelivered: (first offset, last offset, count), inclusive. Both lists are about these entries alone. marks: of
+        the segment they are all of; nothing is taken of a bucket below what is acknowledged there.
         Returns how many messages were added. What is left out for start_offset, and the bytes of an entry that is left
         out as a whole, count as popped for take_credit(); messages in `skip` do not. Raises UnsupportedError for an
         entry that is still compressed.
         """
         cdef Entry entry
         cdef Py_ssize_t added = 0
+        cdef uint64_t start = start_offset, place
+        cdef uint32_t bucket
         skip = sorted(_ranges(skip, 2, "skip")) if skip else ()
         redelivered = tuple(_ranges(redelivered, 3, "redelivered")) if redelivered else None
         for entry in entries:
             entry.open_body(None)
+            place = entry.segment_id
+            if marks is not None:
+                bucket = marks.bucket_of(entry)
+                marks.marks[bucket].arrived = True
+                start, place = max(start_offset, marks.marks[bucket].acknowledged), marks.key_of(bucket)
             with self.lock:
                 self.busy = True
                 try:
-                    added += self.push_entry(entry, skip, redelivered, start_offset)
+                    added += self.push_entry(entry, skip, redelivered, start, place)
                 finally:
                     self.busy = False
         return added
 
-    cdef Py_ssize_t push_entry(self, Entry entry, object skip, object redelivered, uint64_t start_offset) except -1:
+    cdef Py_ssize_t push_entry(
+        self, Entry entry, object skip, object redelivered, uint64_t start_offset, uint64_t place
+    ) except -1:
         cdef Py_ssize_t before = self.messages
         cdef uint32_t below = 0
         if entry.first_offset < start_offset:
             below = min(<uint64_t> entry.count, start_offset - entry.first_offset)
-        self.push_around(entry, below, skip, redelivered)
+        self.push_around(entry, below, skip, redelivered, place)
         if self.messages > before:
             (<Slice> self.items[len(self.items) - 1]).weight = entry.size
             self.bytes += entry.size
@@ -91,22 +103,22 @@ cdef class EntryQueue:
             self.give_credit(entry.segment_id, below, entry.size)
         return self.messages - before
 
-    cdef int push_around(self, Entry entry, uint32_t start, object skip, object redelivered) except -1:
+    cdef int push_around(self, Entry entry, uint32_t start, object skip, object redelivered, uint64_t place) except -1:
         cdef uint64_t first, last
         for first, last in skip:
             if last < entry.first_offset or first >= entry.first_offset + entry.count:
                 continue
             if first > entry.first_offset + start:
-                self.enqueue(entry, start, first - entry.first_offset, redelivered)
+                self.enqueue(entry, start, first - entry.first_offset, redelivered, place)
             start = max(start, <uint32_t> min(last - entry.first_offset, <uint64_t> entry.count - 1) + 1)
         if start < entry.count:
-            self.enqueue(entry, start, entry.count, redelivered)
+            self.enqueue(entry, start, entry.count, redelivered, place)
         return 0
 
-    cdef int enqueue(self, Entry entry, uint32_t start, uint32_t stop, object redelivered) except -1:
+    cdef int enqueue(self, Entry entry, uint32_t start, uint32_t stop, object redelivered, uint64_t place) except -1:
         if self.head == len(self.items):
             self.front = start
-        self.items.append(whole(entry, start, stop, redelivered))
+        self.items.append(whole(entry, start, stop, redelivered, place))
         self.messages += stop - start
         return 0
 
@@ -160,7 +172,7 @@ cdef class EntryQueue:
         cdef Py_ssize_t popped = index - self.front, released = 0
         self.front = index
         if popped:
-            self.delivered[entry.segment_id] = entry.first_offset + index
+            self.delivered[slice.place] = entry.first_offset + index
         if index == slice.stop:
             self.items[self.head] = None
             self.head += 1
@@ -255,7 +267,7 @@ cdef class EntryQueue:
         taken = [slice for slice in waiting if slice.entry.segment_id == segment_id]
         if taken and taken[0] is waiting[0]:  # all of it that was not popped
             slice = waiting[0]
-            taken[0] = rest = whole(slice.entry, self.front, slice.stop, slice.redelivered)
+            taken[0] = rest = whole(slice.entry, self.front, slice.stop, slice.redelivered, slice.place)
             rest.weight = slice.weight
         self.items, self.head = [slice for slice in waiting if slice.entry.segment_id != segment_id], 0
         self.messages = self.bytes = 0
@@ -302,29 +314,45 @@ cdef class EntryQueue:
             finally:
                 self.busy = False
 
-    def forget_position(self, uint64_t segment_id):
-        """From now on, until more of it is delivered, positions say nothing of one segment."""
+    def set_make_id(self, make_id):
+        """From now on, whatever is popped next gets its ids from this."""
         with self.lock:
             self.busy = True
             try:
                 self.settle()
                 self.current = None
-                self.delivered.pop(segment_id, None)
+                self.make_id = make_id
             finally:
                 self.busy = False
 
-    def forget(self, uint64_t segment_id, ranges):
-        """Pop, unread, what waits of one segment in these inclusive offset ranges: it was acknowledged before it was
-        read. Returns how many messages.
+    def forget_positions(self, upto):
+        """From now on, until more is delivered there, positions say nothing of what stands no higher than `upto` says.
         """
         with self.lock:
             self.busy = True
             try:
-                return self.forget_ranges(segment_id, sorted(ranges))
+                self.settle()
+                for place, position in upto.items():
+                    if self.delivered.get(place, OFFSET_MAX) <= position:
+                        self.current = None
+                        del self.delivered[place]
             finally:
                 self.busy = False
 
-    cdef Py_ssize_t forget_ranges(self, uint64_t segment_id, list ranges) except -1:
+    def forget(self, uint64_t segment_id, ranges, BucketMarks marks=None):
+        """Pop, unread, what waits of one segment in these inclusive offset ranges, or below the marks of its buckets: it
+        was acknowledged before it was read. Returns how many messages.
+        """
+        with self.lock:
+            self.busy = True
+            try:
+                return self.forget_ranges(segment_id, sorted(ranges), marks)
+            finally:
+                self.busy = False
+
+    cdef Py_ssize_t forget_ranges(self, uint64_t segment_id, list ranges, BucketMarks marks) except -1:
+        cdef uint64_t below
+        cdef list gone
         cdef Py_ssize_t before = self.messages, released = 0, mark
         cdef Slice slice
         cdef list waiting, kept = []
@@ -334,8 +362,11 @@ cdef class EntryQueue:
         self.messages = 0
         for slice in waiting:
             mark = len(kept)
-            self.keep_outside(kept, slice, self.front if slice is waiting[0] else slice.start,
-                              ranges if slice.entry.segment_id == segment_id else ())
+            gone = ranges if slice.entry.segment_id == segment_id else []
+            if marks is not None and slice.entry.segment_id == segment_id:
+                below = marks.marks[marks.bucket_of(slice.entry)].acknowledged
+                gone = [(0, below - 1), *ranges] if below else ranges
+            self.keep_outside(kept, slice, self.front if slice is waiting[0] else slice.start, gone)
             if len(kept) > mark:
                 (<Slice> kept[len(kept) - 1]).weight = slice.weight
             else:
@@ -353,17 +384,19 @@ cdef class EntryQueue:
             if last < base + start or first >= base + slice.stop:
                 continue
             if first > base + start:
-                kept.append(whole(slice.entry, start, first - base, slice.redelivered))
+                kept.append(whole(slice.entry, start, first - base, slice.redelivered, slice.place))
                 self.messages += first - base - start
             start = min(last + 1 - base, <uint64_t> slice.stop)
         if start < slice.stop:
-            kept.append(whole(slice.entry, start, slice.stop, slice.redelivered))
+            kept.append(whole(slice.entry, start, slice.stop, slice.redelivered, slice.place))
             self.messages += slice.stop - start
         return 0
 
     @property
     def positions(self):
-        """{segment: next offset} of everything popped so far, a new dict."""
+        """{segment: next offset} of everything popped so far, a new dict. In shared segments a position is that of one
+        bucket.
+        """
         with self.lock:
             self.busy = True
             try:

@@ -2,7 +2,7 @@
 """Messages: lazy views of one place in an entry, and what those of one delivery share."""
 cimport cython
 from engine._native.entry cimport Entry
-from libc.stdint cimport int32_t, uint8_t, uint32_t
+from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 
 
 # What the messages of one delivery share: enough to make the id of any of them later. Fixed once delivered.
@@ -10,8 +10,8 @@ from libc.stdint cimport int32_t, uint8_t, uint32_t
 cdef class Origin:
     cdef str topic
     cdef object make_id               # make_id(segment_id, offset, positions)
-    cdef dict base                    # {segment: next offset} delivered before; never changed
-    cdef list steps                   # (segment, next offset) behind each slice of the delivery, in order
+    cdef dict base                    # {place: next offset} delivered before; never changed
+    cdef list steps                   # (place, next offset) behind each slice of the delivery, in order
     # The positions before slice `walked`, so that ids asked for in order cost no walk each.
     cdef dict before
     cdef Py_ssize_t walked
@@ -29,6 +29,8 @@ cdef class Slice:
     cdef readonly uint32_t start
     cdef readonly uint32_t stop
     cdef readonly object redelivered  # None, or a tuple of (first offset, last offset, count), inclusive
+    # Where the position behind it stands in a position vector: its segment, or one bucket of that (model/positions.py).
+    cdef uint64_t place
     # In a queue: bytes of entries that are let go with it: its entry's size for the last slice of it, else 0.
     cdef uint32_t weight
     # The delivery it is part of, and which part; None and 0 before.
@@ -43,7 +45,7 @@ cdef class Slice:
     # Bytes of keys and values before message i of the entry.
     cdef size_t bytes_before(self, uint32_t i) noexcept nogil
 
-cdef Slice whole(Entry entry, uint32_t start, uint32_t stop, object redelivered)
+cdef Slice whole(Entry entry, uint32_t start, uint32_t stop, object redelivered, uint64_t place)
 
 
 # One message. Holds its entry's bytes alive. Not seen by the collector of cycles: it refers to nothing that could

@@ -19,8 +19,8 @@ cdef class Origin:
             self.before = self.base.copy()
             self.walked = 0
         for at in range(self.walked, rank):
-            segment_id, next_offset = <tuple> self.steps[at]
-            self.before[segment_id] = next_offset
+            place, next_offset = <tuple> self.steps[at]
+            self.before[place] = next_offset
         self.walked = rank
         return self.before.copy()
 
@@ -48,8 +48,9 @@ cdef class Slice:
         if not start <= end <= entry.count:
             raise InvalidArgumentError(f"messages {start}..{end} of an entry of {entry.count}")
         entry.open_body(None)
-        made = whole(entry, start, end, tuple(redelivered) if redelivered else None)
+        made = whole(entry, start, end, tuple(redelivered) if redelivered else None, entry.segment_id)
         self.entry, self.start, self.stop, self.redelivered = entry, start, end, made.redelivered
+        self.place = made.place
         self.value_offsets, self.values = made.value_offsets, made.values
 
     cdef Slice part(self, uint32_t start, uint32_t stop, Origin origin):
@@ -58,11 +59,12 @@ cdef class Slice:
         part.start = start
         part.stop = stop
         part.redelivered = self.redelivered
+        part.place = self.place
         part.value_offsets = self.value_offsets
         part.values = self.values
         part.origin = origin
         part.rank = len(origin.steps)
-        origin.steps.append((self.entry.segment_id, self.entry.first_offset + stop))
+        origin.steps.append((self.place, self.entry.first_offset + stop))
         return part
 
     cdef size_t bytes_before(self, uint32_t i) noexcept nogil:
@@ -78,12 +80,13 @@ cdef class Slice:
         return f"<Slice {self.start}..{self.stop} of {self.entry!r}>"
 
 
-cdef Slice whole(Entry entry, uint32_t start, uint32_t stop, object redelivered):
+cdef Slice whole(Entry entry, uint32_t start, uint32_t stop, object redelivered, uint64_t place):
     cdef Slice slice = Slice.__new__(Slice)
     slice.entry = entry
     slice.start = start
     slice.stop = stop
     slice.redelivered = redelivered
+    slice.place = place
     slice.value_offsets = entry.columns.value_offsets
     slice.values = entry.columns.values
     return slice
@@ -115,7 +118,7 @@ cdef class Message:
         cdef Origin origin = self.slice.origin
         cdef uint64_t offset = self.slice.entry.first_offset + self.index
         positions = origin.positions_before(self.slice.rank)
-        positions[self.slice.entry.segment_id] = offset + 1
+        positions[self.slice.place] = offset + 1
         return origin.make_id(self.slice.entry.segment_id, offset, positions)
 
     @property

@@ -13,6 +13,9 @@ cdef struct Ring:
     uint16_t first[SLOTS]         # the range that holds the first value of a slot
     uint16_t* ends                # owned
 
+# Build a ring of inclusive ends; InvalidArgumentError names `what` unless they tile it. Frees nothing.
+cdef int ring_set(Ring* ring, list ends, str what) except -1
+
 # The number of the range that holds `hash`.
 cdef inline uint32_t ring_find(const Ring* ring, uint16_t hash) noexcept nogil:
     cdef uint32_t i = ring.first[hash >> 6]

@@ -75,9 +75,9 @@ class AsyncQueueConsumer(Receiver):
         attachment.give_up()
         self._forget_left()
 
-    def _is_left(self, segment_id: int, position: int) -> bool:
+    def _is_done(self, segment_id: int, place: int, position: int) -> bool:
         """Also what is acknowledged to its end."""
-        return segment_id in self._finished or super()._is_left(segment_id, position)
+        return segment_id in self._finished or super()._is_done(segment_id, place, position)
 
     # -- acknowledging ---------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from engine.client.windows import part, widen
 from engine.errors import AlreadyClosedError, CorruptionError, EngineError
 from engine.limits import RECEIVE_QUEUE_BYTES
 from engine.model.names import TopicName
-from engine.model.positions import MessageId
+from engine.model.positions import MessageId, split_position
 
 
 class Receiver(Receiving):
@@ -198,12 +198,18 @@ class Receiver(Receiving):
 
     def _forget_left(self) -> None:
         """Position vectors need nothing of segments that this consumer has left for good, or they only grow."""
-        for segment_id, position in self._queue.positions.items():
-            if segment_id not in self.attachments and self._is_left(segment_id, position):
-                self._queue.forget_position(segment_id)
+        delivered = self._queue.positions.items()
+        left = {place: position for place, position in delivered if self._is_left(place, position)}
+        if left:
+            self._queue.forget_positions(left)
 
-    def _is_left(self, segment_id: int, position: int) -> bool:
-        """Whether no acknowledgement needs to say that a segment without attachment was delivered so far."""
+    def _is_left(self, place: int, position: int) -> bool:
+        """Whether no acknowledgement needs to say that a segment, or a bucket of it, was delivered so far."""
+        segment_id, _ = split_position(place)
+        return segment_id not in self.attachments and self._is_done(segment_id, place, position)
+
+    def _is_done(self, segment_id: int, place: int, position: int) -> bool:
+        """The same of a segment that has no attachment."""
         return self.session.layout.has_lost(segment_id)
 
     def _follow(self) -> None:

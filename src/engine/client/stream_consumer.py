@@ -138,9 +138,9 @@ class AsyncStreamConsumer(Receiver):
             attachment.parked.forget(attachment.segment_id, ranges)
         super().acknowledged_again(attachment, ranges)
 
-    def _is_left(self, segment_id: int, position: int) -> bool:
+    def _is_done(self, segment_id: int, place: int, position: int) -> bool:
         """Also where all that was delivered here is acknowledged: what comes again after a seek is delivered anew."""
-        return position <= self._confirmed_there.get(segment_id, 0) or super()._is_left(segment_id, position)
+        return position <= self._confirmed_there.get(segment_id, 0) or super()._is_done(segment_id, place, position)
 
     def _forget_left(self) -> None:
         super()._forget_left()

@@ -11,8 +11,11 @@ Their bytes are one format, little-endian, chained without padding. Users keep t
         22      2  u16  t: bytes of the topic's name, 0xFFFF for none
         24      4  u32  n: positions
         28      t  topic, UTF-8
-      28+t   16*n  positions: i64 segment id, i64 next offset, by rising segment id
+      28+t   16*n  positions: i64 place, i64 next offset, by rising place
        end      8  version 2: i64 when the topic was created, milliseconds
+
+A place is a segment's id; in a segment that is shared by bucket (PIP-486), one bucket of it: bit 62 is set, above bit 9
+stands the segment's id, below it the index of the bucket in the segment's boundaries.
 """
 
 from __future__ import annotations
@@ -37,15 +40,19 @@ _LAST = (1 << 63) - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NOTHING: Mapping[int, int] = MappingProxyType({})
 
+_BUCKET_BITS = 10
+_BUCKET_FLAG = 1 << 62
+_SEGMENT_MASK = (1 << 52) - 1
+
 FORMS = ("positions", "earliest", "latest", "timestamp")  # in checkpoints' bytes: append only
 
 
 class MessageId:
     """Where one message stands: its segment and its offset there; opaque to users.
 
-    Ids of one topic are totally ordered. `positions` is the position vector at delivery, {segment id: next
-    offset}: what a cumulative acknowledgement of this message means (SEMANTICS 11); empty when unknown, as in a
-    producer's receipt. Equality looks at segment, offset and topic. Never changed after it was made.
+    Ids of one topic are totally ordered. `positions` is the position vector at delivery, {place: next offset}, where a
+    place is a segment's id, or one bucket of a shared segment (`split_position`): what a cumulative acknowledgement of
+    this message means (SEMANTICS 11); empty when unknown, as in a producer's receipt. Equality looks at segment, offset and topic. Never changed after it was made.
     """
 
     __slots__ = ("offset", "positions", "segment_id", "topic")
@@ -204,6 +211,18 @@ class Checkpoint:
         if FORMS[form] == "positions":
             return cls(positions, epoch=number, topic=topic, topic_created_ms=created_ms)
         return cls._place(FORMS[form], number if FORMS[form] == "timestamp" else None)
+
+
+def bucket_position(segment_id: int, bucket: int) -> int:
+    """The place of one bucket of a shared segment in a position vector."""
+    return _BUCKET_FLAG | segment_id << _BUCKET_BITS | bucket
+
+
+def split_position(place: int) -> tuple[int, int | None]:
+    """(segment id, bucket) of a place in a position vector; for the place of a segment the bucket is None."""
+    if place >> 62 != 1 or place == _LAST:
+        return place, None
+    return place >> _BUCKET_BITS & _SEGMENT_MASK, place & (1 << _BUCKET_BITS) - 1
 
 
 def _pack(
