@@ -78,6 +78,12 @@ RETENTION_S_DEFAULT = 7 * 24 * 3600
 SCHEMA_SIZE_MAX = 16 * KIB  # of one definition, in JSON
 SCHEMA_VERSIONS_MAX = 32
 
+# Transactions (DESIGN section 13).
+TRANSACTION_TIMEOUT_S_MIN = 0.001
+TRANSACTION_TIMEOUT_S_MAX = 24 * 3600.0
+TRANSACTION_RETENTION_S = 60.0  # after its end
+TRANSACTION_NAMED_RETENTION_S = 7 * 24 * 3600.0  # of a committed one that a replayed job may ask for by its name
+
 # Metadata.
 METADATA_VALUE_SIZE_MAX = 8 * MIB
 METADATA_KEY_SIZE_MAX = 8 * KIB

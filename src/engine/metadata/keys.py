@@ -99,6 +99,11 @@ def transaction(txn_id: str) -> str:
     return f"/txn/{txn_id}"
 
 
+def transaction_name(name: str) -> str:
+    """Holds the id of the transaction that has this name."""
+    return f"/txn-name/{encode(name)}"
+
+
 def transaction_ops(txn_id: str) -> str:
     """The prefix under which a transaction's operation records get their sequence."""
     return f"/txn-op/{txn_id}"

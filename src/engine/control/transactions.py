@@ -1,0 +1,327 @@
+"""`TransactionCoordinator`: begins, ends and forgets transactions (PIP-473).
+
+All it knows stands in the metadata store, so any broker coordinates any transaction, and a failover replays nothing. It
+tells no participant: they watch the headers of the transactions that concern them. A deadline that has passed and a
+header that nobody needs are found through indexes, by whichever broker a partition belongs to; where two believe that
+it is theirs, compare-and-set lets one of them do it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from engine.clock import Clock
+from engine.errors import (
+    EngineError,
+    InvalidArgumentError,
+    TransactionConflictError,
+    TransactionNotFoundError,
+    UnknownOutcomeError,
+)
+from engine.limits import (
+    TRANSACTION_NAMED_RETENTION_S,
+    TRANSACTION_RETENTION_S,
+    TRANSACTION_TIMEOUT_S_MAX,
+    TRANSACTION_TIMEOUT_S_MIN,
+)
+from engine.metadata import keys, unsure
+from engine.metadata.store import ABSENT, ConflictError, Expected, MetadataStore, OutcomeUnknownError, Record
+from engine.model.names import check_name
+from engine.model.transactions import (
+    ID_BITS,
+    TransactionHeader,
+    TransactionOperation,
+    TransactionState,
+    accepted_numbers,
+    id_text,
+    parse_id,
+    partition_of,
+)
+
+log = logging.getLogger(__name__)
+
+INDEX_DEADLINE = "txn-by-deadline"  # open ones: "{partition:x}/{deadline in ms}"
+INDEX_FINAL = "txn-by-final-state"  # ended ones: "{partition:x}/{end of their retention in ms}"
+_TIME_DIGITS = 15
+_ATTEMPTS_MAX = 16
+_BATCH = 256  # found, and dealt with, at a time
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionView:
+    """A transaction as it stands: its id, its header, and the store's version of that."""
+
+    number: int
+    header: TransactionHeader
+    version: int
+
+    @property
+    def id(self) -> str:
+        """As users see it."""
+        return id_text(self.number)
+
+
+@dataclass(slots=True)
+class TransactionCounters:
+    """What this broker's coordinator has done since it started."""
+
+    begun: int = 0
+    committed: int = 0
+    aborted: int = 0
+    timed_out: int = 0
+    collected: int = 0
+    cas_ok: int = 0
+    cas_conflict: int = 0
+    cas_reject: int = 0
+
+
+class TransactionCoordinator:
+    """Loop thread only. `settle` makes the participants of an operation apply what was decided, and forget it.
+
+    It is asked for operations that are still there when a transaction's retention has ended: their participant is not
+    served at the moment, or has failed before. Headers stay until none is left, since they are what it goes by.
+    """
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        clock: Clock,
+        rng: random.Random,
+        settle: Callable[[TransactionOperation], Awaitable[None]],
+        *,
+        retention_s: float = TRANSACTION_RETENTION_S,
+        named_retention_s: float = TRANSACTION_NAMED_RETENTION_S,
+    ) -> None:
+        self.counters = TransactionCounters()
+        self._metadata = metadata
+        self._clock = clock
+        self._rng = rng
+        self._settle = settle
+        self._retention_ms = round(retention_s * 1000)
+        self._named_retention_ms = round(named_retention_s * 1000)
+
+    # -- beginning -------------------------------------------------------------------------------------------
+
+    async def begin(self, timeout_s: float, name: str | None = None) -> TransactionView:
+        """A new transaction that is aborted after `timeout_s` seconds.
+
+        With a `name`: the transaction of that name, when there is one that is open or committed; an open one gets the
+        new deadline if that is later. One that was aborted is replaced. Raises InvalidArgumentError.
+        """
+        if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)):
+            raise InvalidArgumentError(f"timeout is {timeout_s!r:.80}; a number of seconds is right")
+        if not TRANSACTION_TIMEOUT_S_MIN <= timeout_s <= TRANSACTION_TIMEOUT_S_MAX:
+            raise InvalidArgumentError(
+                f"timeout is {timeout_s} s; {TRANSACTION_TIMEOUT_S_MIN} to {TRANSACTION_TIMEOUT_S_MAX} are right"
+            )
+        if name is None:
+            return await self._create(timeout_s, None)
+        return await self._begin_named(timeout_s, check_name(name, "transaction name"))
+
+    async def _begin_named(self, timeout_s: float, name: str) -> TransactionView:
+        for _ in range(_ATTEMPTS_MAX):
+            alias = await self._metadata.get(keys.transaction_name(name))
+            if alias is not None and (known := await self._find(parse_id(alias.value.decode()))) is not None:
+                if known.header.state is TransactionState.COMMITTED:
+                    return known
+                if known.header.state is TransactionState.OPEN:
+                    if (extended := await self._extend(known, timeout_s)) is not None:
+                        return extended
+                    continue  # it has just ended
+            made = await self._create(timeout_s, name)
+            if await self._point(name, made, ABSENT if alias is None else alias.stat.version):
+                return made
+            await self.end(made.number, TransactionState.ABORTED)  # somebody else was faster: theirs is it
+        raise EngineError(f"the transaction {name!r} is begun by many at once; try again")
+
+    async def _create(self, timeout_s: float, name: str | None) -> TransactionView:
+        now = self._clock.time_ms()
+        header = TransactionHeader(TransactionState.OPEN, now + round(timeout_s * 1000), now, name=name)
+        for _ in range(_ATTEMPTS_MAX):
+            number = self._rng.getrandbits(ID_BITS)
+            try:
+                version = await self._put(number, header, ABSENT)
+            except ConflictError:
+                continue
+            self.counters.begun += 1
+            return TransactionView(number, header, version)
+        raise EngineError("no free transaction id was found")
+
+    async def _extend(self, known: TransactionView, timeout_s: float) -> TransactionView | None:
+        """With a deadline at least so far away; None when it has ended meanwhile, or another broker changed it."""
+        header = known.header.extended(self._clock.time_ms() + round(timeout_s * 1000))
+        if header is known.header:
+            return known
+        try:
+            return TransactionView(known.number, header, await self._put(known.number, header, known.version))
+        except ConflictError:
+            return None
+
+    async def _point(self, name: str, made: TransactionView, expected: Expected | int) -> bool:
+        """Make the name mean this transaction. False when it means another by now."""
+        key, value = keys.transaction_name(name), made.id.encode()
+        try:
+            await self._metadata.put(key, value, expected)
+        except ConflictError:
+            return False
+        except OutcomeUnknownError:
+            found = await self._metadata.get(key)
+            return found is not None and found.value == value
+        return True
+
+    # -- ending ----------------------------------------------------------------------------------------------
+
+    async def end(self, number: int, state: TransactionState, accepted: Sequence[str] | None = None) -> TransactionView:
+        """Commit or abort it: one compare-and-set, which is when it is decided. The same once more changes nothing.
+
+        `accepted`: the attempts whose operations count; None: all. Raises TransactionNotFoundError;
+        TransactionConflictError when it has ended the other way; UnknownOutcomeError: asking again resolves it.
+        """
+        numbers = accepted_numbers(accepted)
+        for _ in range(_ATTEMPTS_MAX):
+            known = await self.get(number)
+            try:
+                header = known.header.ended(state, self._clock.time_ms(), numbers)
+            except TransactionConflictError:
+                self.counters.cas_reject += 1
+                raise
+            if header is known.header:
+                return known
+            try:
+                version = await self._put(number, header, known.version)
+            except ConflictError:
+                self.counters.cas_conflict += 1
+                continue
+            self.counters.cas_ok += 1
+            self._count_end(state)
+            return TransactionView(number, header, version)
+        raise UnknownOutcomeError(f"the transaction {id_text(number)} is ended by many at once; ask for its state")
+
+    def _count_end(self, state: TransactionState) -> None:
+        if state is TransactionState.COMMITTED:
+            self.counters.committed += 1
+        else:
+            self.counters.aborted += 1
+
+    # -- looking ---------------------------------------------------------------------------------------------
+
+    async def get(self, number: int) -> TransactionView:
+        """How it stands. Raises TransactionNotFoundError: it never was, or was forgotten after its retention."""
+        known = await self._find(number)
+        if known is None:
+            raise TransactionNotFoundError(
+                f"there is no transaction {id_text(number)}; it never was, or it ended longer ago than it is kept"
+            )
+        return known
+
+    async def _find(self, number: int) -> TransactionView | None:
+        record = await self._metadata.get(keys.transaction(id_text(number)))
+        return None if record is None else _view(record)
+
+    async def list_open(self, limit: int | None = None) -> list[TransactionView]:
+        """Those that have not ended, of each partition by their deadlines."""
+        found = await self._metadata.list_index(INDEX_DEADLINE, "", "\U0010ffff", limit)
+        return [_view(record) for _, record in found]
+
+    async def operations(self, number: int) -> list[TransactionOperation]:
+        """Its operations whose participants have not applied the outcome yet; all of an open one."""
+        return [TransactionOperation.from_json(record.value) for record in await self._operation_records(number)]
+
+    async def _operation_records(self, number: int, limit: int | None = None) -> list[Record]:
+        prefix = f"{keys.transaction_ops(id_text(number))}/"
+        return await self._metadata.list(prefix, keys.prefix_end(prefix), limit)
+
+    # -- sweeping --------------------------------------------------------------------------------------------
+
+    async def abort_expired(self, partition: int) -> int:
+        """Abort the open ones of a partition whose time is over; how many that were."""
+        start, end = _until(partition, self._clock.time_ms())
+        found = await self._metadata.list_index(INDEX_DEADLINE, start, end, _BATCH)
+        expired = 0
+        for _, record in found:
+            expired += await self._expire(_view(record))
+        return expired
+
+    async def _expire(self, known: TransactionView) -> bool:
+        header = known.header.ended(TransactionState.ABORTED, self._clock.time_ms())
+        try:
+            await self._put(known.number, header, known.version)
+        except ConflictError:
+            return False  # it has ended, or got more time
+        self.counters.timed_out += 1
+        log.info("transaction %s was not ended in time, and is aborted", known.id)
+        return True
+
+    async def collect(self, partition: int) -> int:
+        """Forget those of a partition whose retention is over and that no participant needs any more; how many."""
+        start, end = _until(partition, self._clock.time_ms())
+        found = await self._metadata.list_index(INDEX_FINAL, start, end, _BATCH)
+        collected = 0
+        for _, record in found:
+            collected += await self._collect(_view(record))
+        return collected
+
+    async def _collect(self, known: TransactionView) -> bool:
+        for record in await self._operation_records(known.number, _BATCH):
+            try:
+                await self._settle(TransactionOperation.from_json(record.value))
+            except EngineError as e:
+                log.info("transaction %s is kept: %s has not applied it yet: %s", known.id, record.key, e)
+                return False
+        if await self._operation_records(known.number, 1):
+            return False
+        if known.header.name is not None:
+            await self._forget_name(known)
+        await unsure.delete(self._metadata, keys.transaction(known.id))
+        self.counters.collected += 1
+        return True
+
+    async def _forget_name(self, known: TransactionView) -> None:
+        """Unless it means a later transaction by now."""
+        assert known.header.name is not None
+        alias = await self._metadata.get(keys.transaction_name(known.header.name))
+        if alias is not None and alias.value.decode() == known.id:
+            with contextlib.suppress(ConflictError):
+                await unsure.delete(self._metadata, alias.key, alias.stat.version)
+
+    # -- records ---------------------------------------------------------------------------------------------
+
+    async def _put(self, number: int, header: TransactionHeader, expected: Expected | int) -> int:
+        """The header's new version. An outcome that the store leaves open is read back. Raises ConflictError."""
+        key, value = keys.transaction(id_text(number)), header.to_json()
+        try:
+            stat = await self._metadata.put(
+                key, value, expected, partition_key=id_text(number), indexes=self._indexes(number, header)
+            )
+        except OutcomeUnknownError:
+            found = await self._metadata.get(key)
+            if found is not None and found.value == value:
+                return found.stat.version
+            raise ConflictError(key) from None  # not written, or changed since: whoever asked looks again
+        return stat.version
+
+    def _indexes(self, number: int, header: TransactionHeader) -> dict[str, str]:
+        partition = partition_of(number)
+        if not header.state.final:
+            return {INDEX_DEADLINE: _at(partition, header.timeout_ms)}
+        kept = header.name is not None and header.state is TransactionState.COMMITTED
+        retention = self._named_retention_ms if kept else self._retention_ms
+        return {INDEX_FINAL: _at(partition, (header.finalized_ms or 0) + retention)}
+
+
+def _view(record: Record) -> TransactionView:
+    number = parse_id(record.key.rpartition("/")[2])
+    return TransactionView(number, TransactionHeader.from_json(record.value), record.stat.version)
+
+
+def _at(partition: int, time_ms: int) -> str:
+    return f"{partition:x}/{time_ms:0{_TIME_DIGITS}d}"
+
+
+def _until(partition: int, time_ms: int) -> tuple[str, str]:
+    """The range of an index that holds what a partition has up to a time, inclusive."""
+    return _at(partition, 0), _at(partition, time_ms + 1)

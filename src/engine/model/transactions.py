@@ -1,0 +1,209 @@
+"""Facts about transactions: their states and the moves between them, their headers, and the operations inside them.
+
+A header is the one place where a transaction is decided; an operation record says that one write or acknowledgement
+belongs to it (PIP-473). An operation counts when the transaction committed, when its record was written before the
+header was decided (every write of the store has a larger version than those before it), and when its attempt was
+accepted. Everybody who applies this rule to the same records comes to the same answer, whenever it looks.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from engine.errors import CorruptionError, InvalidArgumentError, TransactionConflictError
+from engine.model.fields import Fields, dump
+from engine.model.names import SegmentName, check_name
+
+ID_BITS = 64
+PARTITIONS = 16  # of coordinators; the top four bits of an id
+ATTEMPTS_MAX = 100_000  # that one commit accepts
+
+
+class TransactionState(enum.StrEnum):
+    """Where a transaction stands. The values are the specification's: do not change."""
+
+    OPEN = "OPEN"
+    COMMITTED = "COMMITTED"
+    ABORTED = "ABORTED"
+
+    @property
+    def final(self) -> bool:
+        """Whether it stays so for ever."""
+        return self is not TransactionState.OPEN
+
+
+# From each state, the states that ending it may ask for. To ask for the one it has changes nothing (SEMANTICS 36).
+MOVES: dict[TransactionState, frozenset[TransactionState]] = {
+    TransactionState.OPEN: frozenset({TransactionState.COMMITTED, TransactionState.ABORTED}),
+    TransactionState.COMMITTED: frozenset({TransactionState.COMMITTED}),
+    TransactionState.ABORTED: frozenset({TransactionState.ABORTED}),
+}
+
+
+def id_text(number: int) -> str:
+    """A transaction's id as users see it, and as it stands in keys."""
+    return f"{number:016x}"
+
+
+def parse_id(text: str) -> int:
+    """Undo id_text(). Raises InvalidArgumentError."""
+    try:
+        number = int(text, 16)
+    except (TypeError, ValueError):
+        number = -1
+    if number < 0 or len(text) != 16 or id_text(number) != text:
+        raise InvalidArgumentError(f"transaction id {text!r:.80}; 16 hexadecimal digits are right")
+    return number
+
+
+def partition_of(number: int) -> int:
+    """Which of the coordinators' partitions has it, 0 up to PARTITIONS."""
+    return number >> (ID_BITS - 4)
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionHeader:
+    """`/txn/{id}`. Times are wall-clock milliseconds; `timeout_ms` is when it is aborted unless it has ended before.
+
+    `accepted`: the attempts (their numbers, rising) whose operations count after a commit; None: all.
+    """
+
+    state: TransactionState
+    timeout_ms: int
+    created_ms: int
+    finalized_ms: int | None = None
+    name: str | None = None
+    accepted: tuple[int, ...] | None = None
+
+    def ended(self, state: TransactionState, now_ms: int, accepted: tuple[int, ...] | None = None) -> TransactionHeader:
+        """Committed or aborted; itself when it is so already. Raises TransactionConflictError for the other way."""
+        if state not in MOVES[self.state]:
+            raise TransactionConflictError(f"the transaction is {self.state} already, and stays so; not {state}")
+        if self.state is state:
+            if accepted != self.accepted:
+                raise TransactionConflictError("the transaction was committed before with other attempts accepted")
+            return self
+        return replace(self, state=state, finalized_ms=now_ms, accepted=accepted)
+
+    def extended(self, timeout_ms: int) -> TransactionHeader:
+        """With that deadline, if it is a later one."""
+        return self if timeout_ms <= self.timeout_ms else replace(self, timeout_ms=timeout_ms)
+
+    def counts(self, attempt: int) -> bool:
+        """Whether operations of this attempt take effect, if they were recorded in time."""
+        return self.state is TransactionState.COMMITTED and (self.accepted is None or attempt in self.accepted)
+
+    def to_json(self) -> bytes:
+        """The record's value."""
+        fields: dict[str, Any] = {
+            "state": str(self.state),
+            "timeout_ms": self.timeout_ms,
+            "created_ms": self.created_ms,
+            "finalized_ms": self.finalized_ms,
+            "name": self.name,
+            "accepted": self.accepted,
+        }
+        return dump({key: value for key, value in fields.items() if value is not None})
+
+    @classmethod
+    def from_json(cls, value: bytes) -> TransactionHeader:
+        """Undo to_json(). Raises CorruptionError."""
+        fields = Fields.parse("transaction header", value)
+        accepted = fields.values.get("accepted")
+        if accepted is not None and not (isinstance(accepted, list) and all(type(a) is int for a in accepted)):
+            fields.wrong("accepted", "is not a list of integers")
+        state = fields.choice("state", TransactionState)
+        return cls(
+            state=state,
+            timeout_ms=fields.number("timeout_ms"),
+            created_ms=fields.number("created_ms"),
+            finalized_ms=fields.number("finalized_ms") if state.final else None,
+            name=fields.text("name") if "name" in fields.values else None,
+            accepted=None if accepted is None else tuple(accepted),
+        )
+
+
+def attempt_number(attempt: str | None) -> int:
+    """What stands for an attempt in entries and records: 64 bits of its name's hash; 0 for none.
+
+    Raises InvalidArgumentError for what is no name.
+    """
+    if attempt is None:
+        return 0
+    digest = hashlib.blake2b(check_name(attempt, "attempt").encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") or 1
+
+
+def accepted_numbers(attempts: Sequence[str] | None) -> tuple[int, ...] | None:
+    """Of the attempts that a commit accepts, rising, each once; None accepts all. Raises InvalidArgumentError."""
+    if attempts is None:
+        return None
+    if isinstance(attempts, (str, bytes)) or len(attempts) > ATTEMPTS_MAX:
+        raise InvalidArgumentError(f"accepted attempts are a list of at most {ATTEMPTS_MAX} names")
+    return tuple(sorted({attempt_number(attempt) for attempt in attempts}))
+
+
+class OperationKind(enum.StrEnum):
+    """What an operation record stands for. The values are the specification's: do not change."""
+
+    WRITE = "write"
+    ACK = "ack"
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionOperation:
+    """`/txn-op/{id}/{seq}`: one write to a segment, or one acknowledgement in it.
+
+    A write: messages `ranges` = ((first, last),) inclusive, appended under the owner's `term`, which tells them from
+    others that got these offsets after a crash. An acknowledgement: `ranges` of single messages, or `position`, the
+    first offset that is not acknowledged.
+    """
+
+    kind: OperationKind
+    segment: SegmentName
+    ranges: tuple[tuple[int, int], ...] = ()
+    position: int | None = None
+    subscription: str | None = None
+    attempt: int = 0
+    term: int = 0
+
+    def to_json(self) -> bytes:
+        """The record's value."""
+        fields: dict[str, Any] = {"kind": str(self.kind), "segment": str(self.segment), "term": self.term}
+        if self.subscription is not None:
+            fields["subscription"] = self.subscription
+        if self.attempt:
+            fields["attempt"] = self.attempt
+        if self.position is not None:
+            fields["position"] = self.position
+        fields["ranges"] = self.ranges
+        return dump(fields)
+
+    @classmethod
+    def from_json(cls, value: bytes) -> TransactionOperation:
+        """Undo to_json(). Raises CorruptionError."""
+        fields = Fields.parse("transaction operation", value)
+        kind = fields.choice("kind", OperationKind)
+        try:
+            segment = SegmentName.parse(fields.text("segment"))
+            ranges = tuple((int(first), int(last)) for first, last in fields.values.get("ranges", ()))
+        except (InvalidArgumentError, TypeError, ValueError) as e:
+            raise CorruptionError(f"transaction operation: {e}") from e
+        return cls(
+            kind=kind,
+            segment=segment,
+            ranges=ranges,
+            position=fields.number("position") if "position" in fields.values else None,
+            subscription=fields.text("subscription") if kind is OperationKind.ACK else None,
+            attempt=fields.number("attempt", 0),
+            term=fields.number("term", 0),
+        )
+
+
+def operation_counts(header: TransactionHeader, decided_version: int, attempt: int, written_version: int) -> bool:
+    """Whether an operation takes effect: committed, accepted, and recorded before the decision."""
+    return header.counts(attempt) and written_version < decided_version

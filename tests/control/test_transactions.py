@@ -1,0 +1,210 @@
+"""The coordinator: one compare-and-set decides, deadlines are kept, nothing is forgotten that somebody needs."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+
+from engine.control.transactions import TransactionCoordinator
+from engine.errors import (
+    InvalidArgumentError,
+    NotOwnerError,
+    TransactionConflictError,
+    TransactionNotFoundError,
+)
+from engine.limits import TRANSACTION_TIMEOUT_S_MAX
+from engine.metadata import keys
+from engine.metadata.memory import MemoryMetadataStore
+from engine.model.names import SegmentName
+from engine.model.transactions import (
+    PARTITIONS,
+    OperationKind,
+    TransactionOperation,
+    TransactionState,
+    id_text,
+    partition_of,
+)
+from engine.testing.clock import FakeClock
+from engine.testing.metadata import FaultyMetadataStore
+
+OPEN, COMMITTED, ABORTED = TransactionState.OPEN, TransactionState.COMMITTED, TransactionState.ABORTED
+SEGMENT = SegmentName.parse("segment://public/default/orders/0000-ffff-0")
+WRITE = TransactionOperation(OperationKind.WRITE, SEGMENT, ((0, 4),))
+
+
+class World:
+    """A store, a clock, and brokers that coordinate."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.store = MemoryMetadataStore(self.clock)
+        self.faulty = FaultyMetadataStore(self.store, random.Random(5))
+        self.rng = random.Random(1)
+        self.absent = False  # the participants
+
+    def coordinator(self) -> TransactionCoordinator:
+        """A broker's: it knows what the store knows."""
+        return TransactionCoordinator(self.faulty, self.clock, self.rng, self.settle)
+
+    async def operate(self, number: int) -> None:
+        """A participant has taken a write."""
+        await self.store.put_sequence(keys.transaction_ops(id_text(number)), WRITE.to_json())
+
+    async def settle(self, operation: TransactionOperation) -> None:
+        """The participants apply what was decided, and remove their records."""
+        if self.absent:
+            raise NotOwnerError("nobody serves the segment now")
+        assert operation == WRITE
+        await self.store.delete_range("/txn-op/", keys.prefix_end("/txn-op/"))
+
+    async def sweep(self, coordinator: TransactionCoordinator) -> tuple[int, int]:
+        """(aborted, collected), over all partitions."""
+        aborted = [await coordinator.abort_expired(p) for p in range(PARTITIONS)]
+        return sum(aborted), sum([await coordinator.collect(p) for p in range(PARTITIONS)])
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    world = World()
+    yield world
+    await world.store.close()
+
+
+async def test_commit_and_abort_are_final_for_every_broker(world: World) -> None:
+    one, other = world.coordinator(), world.coordinator()
+    for state, opposite in ((COMMITTED, ABORTED), (ABORTED, COMMITTED)):
+        begun = await one.begin(60)
+        assert begun.header.state is OPEN
+        ended = await other.end(begun.number, state)
+        assert ended.header.state is state
+        assert await one.end(begun.number, state) == ended  # SEMANTICS 36
+        with pytest.raises(TransactionConflictError):
+            await one.end(begun.number, opposite)
+        assert (await one.get(begun.number)).header == ended.header
+
+
+async def test_an_unknown_one_is_not_found(world: World) -> None:
+    with pytest.raises(TransactionNotFoundError, match="0000000000000005"):
+        await world.coordinator().end(5, COMMITTED)
+    with pytest.raises(TransactionNotFoundError):
+        await world.coordinator().get(5)
+
+
+@pytest.mark.parametrize(
+    "timeout", [0, -1, TRANSACTION_TIMEOUT_S_MAX + 1, float("nan"), float("inf"), "60", None, True]
+)
+async def test_timeouts_that_cannot_be(world: World, timeout: object) -> None:
+    with pytest.raises(InvalidArgumentError, match="timeout"):
+        await world.coordinator().begin(timeout)  # type: ignore[arg-type]
+
+
+async def test_of_a_commit_and_an_abort_at_once_one_wins(world: World) -> None:
+    for seed in range(20):
+        world.faulty.delay_s_max = 0.001 * (seed % 2)
+        begun = await world.coordinator().begin(60)
+        outcomes = await asyncio.gather(
+            world.coordinator().end(begun.number, COMMITTED),
+            world.coordinator().end(begun.number, ABORTED),
+            return_exceptions=True,
+        )
+        assert sorted(isinstance(o, TransactionConflictError) for o in outcomes) == [False, True]
+
+
+async def test_an_unknown_outcome_is_resolved_to_one_answer(world: World) -> None:
+    """T6, and repeating is safe."""
+    begun = [await world.coordinator().begin(60) for _ in range(50)]
+    world.faulty.unknown_rate = 0.4
+    for view in begun:
+        assert (await world.coordinator().end(view.number, COMMITTED)).header.state is COMMITTED
+    world.faulty.unknown_rate = 0.0
+    for view in begun:
+        assert (await world.coordinator().get(view.number)).header.state is COMMITTED
+
+
+async def test_a_forgotten_one_is_aborted_at_its_deadline(world: World) -> None:
+    """T7."""
+    short, long = await world.coordinator().begin(5), await world.coordinator().begin(50)
+    world.clock.advance(4.9)
+    assert (await world.sweep(world.coordinator()))[0] == 0
+    world.clock.advance(0.2)
+    assert (await world.sweep(world.coordinator()))[0] == 1
+    assert (await world.coordinator().get(short.number)).header.state is ABORTED
+    assert [view.number for view in await world.coordinator().list_open()] == [long.number]
+    with pytest.raises(TransactionConflictError):
+        await world.coordinator().end(short.number, COMMITTED)
+
+
+async def test_two_who_sweep_at_once_abort_once(world: World) -> None:
+    view = await world.coordinator().begin(5)
+    world.clock.advance(6)
+    brokers = [world.coordinator(), world.coordinator()]
+    partition = partition_of(view.number)
+    assert sum(await asyncio.gather(*(b.abort_expired(partition) for b in brokers))) == 1
+    assert sum(b.counters.timed_out for b in brokers) == 1
+
+
+async def test_headers_are_kept_for_their_retention_and_as_long_as_somebody_needs_them(world: World) -> None:
+    coordinator = world.coordinator()
+    view = await coordinator.begin(600)
+    await world.operate(view.number)
+    assert await coordinator.operations(view.number) == [WRITE]
+    await coordinator.end(view.number, COMMITTED)
+    world.clock.advance(59)
+    assert (await world.sweep(coordinator))[1] == 0
+    world.absent = True
+    world.clock.advance(2)
+    assert (await world.sweep(coordinator))[1] == 0  # the participant goes by it when it is back
+    world.absent = False
+    assert (await world.sweep(coordinator))[1] == 1
+    with pytest.raises(TransactionNotFoundError):
+        await coordinator.get(view.number)
+    assert await world.store.list_keys("", "\U0010ffff") == []
+
+
+async def test_a_name_finds_its_open_transaction_and_gives_it_more_time(world: World) -> None:
+    first = await world.coordinator().begin(60, "batch-7")
+    world.clock.advance(50)
+    again = await world.coordinator().begin(60, "batch-7")
+    assert (again.number, again.header.state) == (first.number, OPEN)
+    world.clock.advance(50)
+    assert (await world.sweep(world.coordinator()))[0] == 0
+
+
+async def test_a_name_finds_its_committed_transaction_long_after(world: World) -> None:
+    first = await world.coordinator().begin(60, "batch-7")
+    await world.coordinator().end(first.number, COMMITTED, ["a"])
+    world.clock.advance(6 * 24 * 3600)
+    assert (await world.sweep(world.coordinator()))[1] == 0
+    again = await world.coordinator().begin(60, "batch-7")
+    assert (again.number, again.header.state) == (first.number, COMMITTED)
+    world.clock.advance(2 * 24 * 3600)
+    assert (await world.sweep(world.coordinator()))[1] == 1
+    assert (await world.coordinator().begin(60, "batch-7")).number != first.number
+
+
+async def test_a_name_whose_transaction_was_aborted_begins_anew(world: World) -> None:
+    first = await world.coordinator().begin(60, "batch-7")
+    await world.coordinator().end(first.number, ABORTED)
+    second = await world.coordinator().begin(60, "batch-7")
+    assert (second.header.state, second.number != first.number) == (OPEN, True)
+    world.clock.advance(61)
+    await world.sweep(world.coordinator())  # forgets the first, and not what its name means now
+    await world.coordinator().end(second.number, ABORTED)
+    assert (await world.coordinator().get(second.number)).header.name == "batch-7"
+
+
+async def test_many_who_begin_one_name_at_once_get_one_transaction(world: World) -> None:
+    world.faulty.delay_s_max = 0.001
+    views = await asyncio.gather(*(world.coordinator().begin(60, "batch-7") for _ in range(8)))
+    assert len({view.number for view in views}) == 1
+    assert [view.number for view in await world.coordinator().list_open()] == [views[0].number]
+
+
+async def test_begin_when_the_store_does_not_say_whether_it_wrote(world: World) -> None:
+    world.faulty.unknown_rate = 0.4
+    views = [await world.coordinator().begin(60, f"batch-{n % 10}") for n in range(60)]
+    world.faulty.unknown_rate = 0.0
+    assert len({(view.header.name, view.number) for view in views}) == 10
