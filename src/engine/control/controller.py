@@ -10,8 +10,11 @@ import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
+from engine.aio.tasks import Supervisor
 from engine.clock import Clock
+from engine.control.autoscaling import AutoScaleCounts, TopicScaling
 from engine.control.config import ControlConfig
 from engine.control.coordinator import SubscriptionCoordinator
 from engine.control.deletion import TopicDeletion
@@ -22,6 +25,7 @@ from engine.control.shape import Ended, Plan, TopicShape
 from engine.control.subscriptions import TopicSubscriptions
 from engine.errors import EngineError, FencedError, NotFoundError, SubscriptionKindError
 from engine.metadata.store import ConflictError, Session
+from engine.model.autoscale import AutoScalePolicyOverride
 from engine.model.layout import SegmentLayout
 from engine.model.names import TopicName
 from engine.model.subscriptions import (
@@ -50,6 +54,8 @@ class ScalableTopicController:
         session: Callable[[], Awaitable[Session]],
         unfinished: Callable[[TopicName], None],
         ended: Ended,
+        scaled: AutoScaleCounts,
+        tasks: Supervisor,
     ) -> None:
         self.topic = topic
         self.leadership = Leadership(topic, broker_url, resources, session)
@@ -77,6 +83,17 @@ class ScalableTopicController:
             layout=lambda: self.layout,
             end=self._end_coordinator,
         )
+        self.scaling = TopicScaling(
+            topic,
+            layout=lambda: self.layout,
+            members=self._members,
+            reshape=self.reshape,
+            resources=resources,
+            clock=clock,
+            broker_policy=config.auto_scale,
+            counts=scaled,
+            tasks=tasks,
+        )
         self._restored = False  # leading, and what the last leader left is taken over: consumers may come
         self._coordinators: dict[str, SubscriptionCoordinator] = {}
         self._changes = asyncio.Lock()
@@ -101,6 +118,7 @@ class ScalableTopicController:
                 await self._take_over()
                 self.leadership.check()
                 self._restored = True
+                self.scaling.begin()
             except BaseException:
                 self.lost()
                 await self._resources.resign(self.topic, self.leadership.term)
@@ -159,6 +177,7 @@ class ScalableTopicController:
             await coordinator.settle()
 
     def _end_coordinators(self, error: EngineError) -> None:
+        self.scaling.end()
         for coordinator in self._coordinators.values():
             coordinator.end(error)
         self._coordinators.clear()
@@ -175,8 +194,10 @@ class ScalableTopicController:
 
     @property
     def idle(self) -> bool:
-        """Whether leading serves nobody: no consumers, no change under way."""
-        return not self._changes.locked() and not self.pending and all(c.idle for c in self._coordinators.values())
+        """Whether leading serves nobody: no consumers, no load to follow, no change under way."""
+        if self._changes.locked() or self.pending or not self.scaling.idle:
+            return False
+        return all(c.idle for c in self._coordinators.values())
 
     # The topic.
 
@@ -234,6 +255,13 @@ class ScalableTopicController:
             self._check_serving()
             return await self._shape.reshape(plan)
 
+    async def set_auto_scale_policy(self, override: AutoScalePolicyOverride | None) -> None:
+        """Replace what the topic itself overrides; it counts at once. What is pending stays so."""
+        async with self.changing():
+            self._check_serving()
+            await self._shape.rewrite(lambda layout: replace(layout, auto_scale_policy=override))
+        self.scaling.look()
+
     async def prune(self, segment_id: int) -> bool:
         """Forget a sealed segment and delete it. False: not now. Raises InvalidArgumentError for an active one."""
         async with self.changing():
@@ -281,13 +309,17 @@ class ScalableTopicController:
         """Add a consumer or resume its session. Raises SubscriptionKindError when others of another kind have it."""
         self._check_serving()
         coordinator = self._coordinator(subscription, kind)
-        return await coordinator.register(name, instance, channel)
+        assignment = await coordinator.register(name, instance, channel)
+        self.scaling.consumers_changed()
+        return assignment
 
     async def unregister_consumer(self, subscription: str, name: str, instance: str) -> bool:
         """A clean leave; False when another instance has the name, or nobody."""
         self.leadership.check()
         coordinator = self._coordinators.get(subscription)
-        return coordinator is not None and await coordinator.leave(name, instance)
+        left = coordinator is not None and await coordinator.leave(name, instance)
+        self.scaling.consumers_changed()
+        return left
 
     def disconnect_consumer(self, subscription: str, name: str, channel: ConsumerChannel) -> None:
         """Its connection dropped."""
@@ -298,6 +330,9 @@ class ScalableTopicController:
         """{consumer name: (connected, segment ids)}; empty on a broker that does not lead."""
         coordinator = self._coordinators.get(subscription)
         return {} if coordinator is None else coordinator.consumers
+
+    def _members(self, kind: SubscriptionKind) -> dict[str, int]:
+        return {name: len(c.consumers) for name, c in self._coordinators.items() if c.kind is kind}
 
     def _coordinator(self, subscription: str, kind: SubscriptionKind) -> SubscriptionCoordinator:
         present = self._coordinators.get(subscription)

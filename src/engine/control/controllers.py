@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 
 from engine.aio.tasks import Supervisor
 from engine.clock import Clock
+from engine.control.autoscaling import AutoScaleCounts
 from engine.control.brokers import Brokers
 from engine.control.config import ControlConfig
 from engine.control.controller import ScalableTopicController
@@ -55,6 +56,7 @@ class Controllers:
         self._session_lock = asyncio.Lock()
         self._sweeping = False
         self._closed = False
+        self._scaled: defaultdict[str, AutoScaleCounts] = defaultdict(AutoScaleCounts)  # by topic
         self.reshapes: Counter[tuple[str, str, str]] = Counter()  # (topic, kind, "done" or "undone"), here
         self.resumption = Resumption(tasks, unfinished=resources.unfinished, finish=self.finish_change)
 
@@ -68,8 +70,13 @@ class Controllers:
 
     def statistics(self) -> ControlStatistics:
         """What this broker leads, and the changes it has made."""
-        led = [(c.topic, c.layout) for c in self._by_key.values() if c.leadership.leading and c.serving]
-        return ControlStatistics(led, dict(self.reshapes))
+        led = [c for c in self.led() if c.serving]
+        scaling = {str(c.topic): c.scaling.status for c in led}
+        return ControlStatistics([(c.topic, c.layout) for c in led], dict(self.reshapes), scaling)
+
+    def led(self) -> list[ScalableTopicController]:
+        """The controllers that lead their topics."""
+        return [c for c in self._by_key.values() if c.leadership.leading]
 
     async def lead(self, topic: TopicName) -> ScalableTopicController:
         """The topic's controller, leading. Raises NotOwnerError, NotFoundError, AlreadyClosedError."""
@@ -125,6 +132,8 @@ class Controllers:
             session=self._get_session,
             unfinished=self.resumption.resume,
             ended=self._ended,
+            scaled=self._scaled[str(topic)],
+            tasks=self._tasks,
         )
 
     def _ended(self, topic: TopicName, kind: str, done: bool) -> None:

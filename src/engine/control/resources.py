@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from typing import Any
 
 from engine.errors import UnknownOutcomeError
 from engine.metadata import keys, unsure
-from engine.metadata.store import ABSENT, ANY, ConflictError, Expected, MetadataStore, OutcomeUnknownError, Session
+from engine.metadata.store import (
+    ABSENT,
+    ANY,
+    ConflictError,
+    Expected,
+    MetadataStore,
+    OutcomeUnknownError,
+    Record,
+    Session,
+)
+from engine.model.autoscale import AutoScalePolicyOverride
+from engine.model.fields import Fields, dump
 from engine.model.layout import SegmentLayout
 from engine.model.names import TopicName
-from engine.model.policies import NamespacePolicies
+from engine.model.policies import AUTO_SCALE, FIELDS, NamespacePolicies
 from engine.model.subscriptions import ConsumerRegistration, SubscriptionMetadata
 
 # Secondary indexes; each holds `index_key(topic)`.
@@ -69,14 +83,8 @@ class ScalableTopicResources:
         return TopicRecord(layout, version)
 
     async def delete_topic(self, topic: TopicName, version: int) -> None:
-        """Its own record only; see `delete_children`."""
+        """Its own record only; for what is below it, see `erasure`."""
         await self._delete(keys.topic(topic), version)
-
-    async def delete_children(self, topic: TopicName) -> None:
-        """Everything below the topic but its leader's record."""
-        for prefix in (keys.subscriptions(topic), f"{keys.topic(topic)}/segments/"):
-            await self._delete_below(prefix)
-        await self._delete(keys.schema(topic), ANY)
 
     async def list_topics(self, tenant: str, namespace: str) -> list[tuple[TopicName, bytes]]:
         """The topics of a namespace by name, each with its record's value."""
@@ -131,11 +139,6 @@ class ScalableTopicResources:
         """Create (ABSENT) or replace it; the new version."""
         return await self._put(keys.subscription(topic, facts.name), facts.to_json(), expected)
 
-    async def delete_subscription(self, topic: TopicName, name: str) -> None:
-        """The subscription with its consumers and cursors; its own record last."""
-        await self._delete_below(f"{keys.subscription(topic, name)}/")
-        await self._delete(keys.subscription(topic, name), ANY)
-
     async def list_subscriptions(self, topic: TopicName) -> list[SubscriptionMetadata]:
         """All of them, by name, also those that are being created or deleted."""
         found = [await self.metadata.get(key) for key in await self._below(topic) if key.count("/") == _DEPTH]
@@ -178,15 +181,43 @@ class ScalableTopicResources:
     async def load_policies(self, tenant: str, namespace: str) -> NamespacePolicies | None:
         """The namespace's policies, if it has any."""
         record = await self.metadata.get(keys.namespace(tenant, namespace))
-        return None if record is None else NamespacePolicies.from_json(record.value)
+        known = record is not None and not FIELDS.isdisjoint(_namespace(record).values)
+        return NamespacePolicies.from_json(record.value) if record is not None and known else None
 
     async def save_policies(self, tenant: str, namespace: str, policies: NamespacePolicies | None) -> None:
-        """Replace them, or, with None, delete them."""
+        """Replace them, or, with None, delete them. What else the namespace's record says stays."""
+        fields = {} if policies is None else policies.to_fields()
+        await self._change_namespace(tenant, namespace, FIELDS, fields)
+
+    async def load_namespace_auto_scale_policy(self, tenant: str, namespace: str) -> AutoScalePolicyOverride | None:
+        """What the namespace's topics do otherwise than the broker's configuration says."""
+        record = await self.metadata.get(keys.namespace(tenant, namespace))
+        value = None if record is None else _namespace(record).values.get(AUTO_SCALE)
+        return None if value is None else AutoScalePolicyOverride.read(f"namespace record: field {AUTO_SCALE!r}", value)
+
+    async def save_namespace_auto_scale_policy(
+        self, tenant: str, namespace: str, override: AutoScalePolicyOverride | None
+    ) -> None:
+        """Replace it, or, with None, delete it. What else the namespace's record says stays."""
+        fields = {AUTO_SCALE: override.to_json()} if override else {}
+        await self._change_namespace(tenant, namespace, {AUTO_SCALE}, fields)
+
+    async def _change_namespace(
+        self, tenant: str, namespace: str, removed: AbstractSet[str], added: Mapping[str, Any]
+    ) -> None:
         key = keys.namespace(tenant, namespace)
-        if policies is None:
-            await self._delete(key, ANY)
-        else:
-            await self._put(key, policies.to_json(), ANY)
+        for attempt in itertools.count(1):
+            record = await self.metadata.get(key)
+            kept = {} if record is None else {k: v for k, v in _namespace(record).values.items() if k not in removed}
+            try:
+                if fields := {**kept, **added}:
+                    await self._put(key, dump(fields), ABSENT if record is None else record.stat.version)
+                elif record is not None:
+                    await self._delete(key, record.stat.version)
+                return
+            except ConflictError:
+                if attempt == _WRITE_ATTEMPTS_MAX:
+                    raise UnknownOutcomeError(f"{key} changes all the time; read it back, and try again") from None
 
     # Unknown outcomes are resolved by reading back (DESIGN section 7).
 
@@ -209,17 +240,12 @@ class ScalableTopicResources:
                 return record.stat.version
         raise UnknownOutcomeError(f"the metadata store did not say whether {key} was written; read it back")
 
-    async def _delete_below(self, prefix: str) -> None:
-        for _ in range(_WRITE_ATTEMPTS_MAX):
-            try:
-                await self.metadata.delete_range(prefix, keys.prefix_end(prefix))
-                return
-            except OutcomeUnknownError:
-                continue  # doing it twice is as good as once
-        raise UnknownOutcomeError(f"the metadata store did not say whether what is below {prefix} was deleted")
-
     async def _delete(self, key: str, expected: Expected | int) -> None:
         await unsure.delete(self.metadata, key, expected)
+
+
+def _namespace(record: Record) -> Fields:
+    return Fields.parse("namespace record", record.value)
 
 
 _DEPTH = keys.subscription(TopicName("t", "n", "l"), "s").count("/")

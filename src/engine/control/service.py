@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,10 +20,12 @@ from engine.control.ports import (
     segment_spec,
 )
 from engine.control.resources import LeaderRecord, ScalableTopicResources, TopicRecord
+from engine.control.scaling import AutoScaling
 from engine.control.schemas import TopicSchemas
 from engine.control.segment_admin import SegmentAdmin
 from engine.control.shape import Plan
 from engine.control.stats import topic_stats
+from engine.control.topic_lists import TopicLists, list_topics
 from engine.control.watches import TopicWatches
 from engine.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from engine.metadata.store import ABSENT, ConflictError, MetadataStore
@@ -39,8 +40,6 @@ from engine.model.subscriptions import (
     SubscriptionMetadata,
     SubscriptionState,
 )
-
-log = logging.getLogger(__name__)
 
 _CREATE_ATTEMPTS_MAX = 5
 
@@ -80,7 +79,9 @@ class ScalableTopicService:
         )
         self.statistics = self._controllers.statistics
         self.schemas = TopicSchemas(self._resources)
+        self.topic_lists = TopicLists(self._resources)
         self.segments = SegmentAdmin(self._controllers, self._resources, host)
+        self.scaling = AutoScaling(self._controllers, self._resources, self.config, self._tasks)
         self._watches = TopicWatches(
             self._resources,
             broker_url,
@@ -93,10 +94,12 @@ class ScalableTopicService:
         """Begin to follow the metadata store, and resume changes that were left unfinished."""
         self._watches.start()
         self._controllers.resumption.look()
+        self.scaling.start()
 
     async def close(self) -> None:
         """Resign every leadership; consumers' channels get AlreadyClosedError, their sessions stay. Idempotent."""
         await self._watches.close()
+        await self.topic_lists.close()
         await self._controllers.close()
         await self._tasks.close()
 
@@ -167,14 +170,7 @@ class ScalableTopicService:
 
     async def list_topics(self, namespace: str, properties: Mapping[str, str] | None = None) -> list[str]:
         """The names "topic://…" of a "tenant/namespace", sorted; only those that have all these properties."""
-        found = await self._resources.list_topics(*parse_namespace(namespace))
-        leaving = await self._resources.leaving(*parse_namespace(namespace))
-        wanted = (properties or {}).items()
-        return [
-            str(name)
-            for name, value in found
-            if name not in leaving and (not wanted or wanted <= SegmentLayout.properties_in(value).items())
-        ]
+        return await list_topics(self._resources, namespace, properties)
 
     async def every_topic(self) -> list[TopicName]:
         """The topics of all namespaces."""

@@ -100,6 +100,18 @@ class TopicShape:
         else:
             self.apply(record)
 
+    async def rewrite(self, change: Callable[[SegmentLayout], SegmentLayout]) -> None:
+        """Change facts that are not the shape; the epoch stays. Raises ConflictError when others write without end."""
+        for attempt in itertools.count(1):
+            await self.reload()
+            try:
+                current = self.current
+                self.apply(await self._resources.save_topic(self.topic, change(current.layout), current.version))
+                return
+            except ConflictError:
+                if attempt == _BEGIN_ATTEMPTS_MAX:
+                    raise
+
     # Split, merge, rebucket.
 
     async def reshape(self, plan: Plan) -> SegmentLayout:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from engine.control.autoscaling import AutoScaleStatus
 from engine.control.ports import (
     LEFT,
     ConsumerStatistics,
@@ -27,10 +28,14 @@ Consumers = Callable[[str], Mapping[str, tuple[bool, tuple[int, ...]]]]
 
 @dataclass(frozen=True, slots=True)
 class ControlStatistics:
-    """One broker's control plane. `reshapes`: how often a change, (topic, kind, "done" or "undone"), ended here."""
+    """One broker's control plane. `reshapes`: how often a change, (topic, kind, "done" or "undone"), ended here.
+
+    `scaling`: by topic, of those that are led here.
+    """
 
     led: Sequence[tuple[TopicName, SegmentLayout]]
     reshapes: Mapping[tuple[str, str, str], int]
+    scaling: Mapping[str, AutoScaleStatus] = field(default_factory=dict)
 
 
 async def topic_stats(

@@ -18,6 +18,8 @@ _JSON = {
 }
 
 FOR_EVER = -1
+AUTO_SCALE = "scalableTopicAutoScalePolicy"  # the namespace record's field for it, beside those of NamespacePolicies
+FIELDS = frozenset(_JSON.values())  # of NamespacePolicies in the record
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +50,13 @@ class NamespacePolicies:
         """Undo of()."""
         return {name: getattr(self, name) for name in _JSON}
 
+    def to_fields(self) -> dict[str, Any]:
+        """By the names of the namespace record."""
+        return {_JSON[name]: value for name, value in self.to_mapping().items()}
+
     def to_json(self) -> bytes:
-        """The namespace record's value."""
-        return dump({_JSON[name]: value for name, value in self.to_mapping().items()})
+        """The namespace record's value, where it holds nothing else."""
+        return dump(self.to_fields())
 
     @classmethod
     def from_json(cls, value: bytes) -> NamespacePolicies:
