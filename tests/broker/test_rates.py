@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 import engine
-from engine.broker.rates import Rate
+from engine.broker.rates import Rate, Window
 from engine.testing.cluster import SimCluster, simulate
 
 
@@ -121,3 +123,26 @@ def test_a_split_under_a_steady_load_changes_no_sum():
     simulate(1, body)
     real = seen[0][1]
     assert all(0.85 * real < rate < 1.15 * real for _, *rates in seen for rate in rates), seen
+
+
+def test_a_window_is_of_sixty_seconds():
+    window = Window(0.0, (0, 0))
+    seen = [window.look(float(now), (now * 100, now * 5000)) for now in range(10, 200, 10)]
+    assert seen == [(100.0, 5000.0)] * len(seen)  # steady, also before there were sixty seconds
+    falling = [window.look(float(now), (19_000, 950_000))[0] for now in range(200, 270, 10)]
+    assert falling[0] == pytest.approx(100 * 5 / 6)
+    assert falling == sorted(falling, reverse=True)
+    assert falling[-1] == 0.0
+
+
+def test_after_a_rest_a_burst_is_averaged_over_the_whole_window():
+    window = Window(0.0, (7,))
+    window.rest(5000.0)
+    assert window.look(5010.0, (607,)) == (pytest.approx(600 / 70),)
+
+
+def test_a_window_that_is_longer_than_the_looks_are_apart_and_one_that_is_shorter():
+    window = Window(0.0, (0,), span_s=5.0)
+    assert window.look(20.0, (200,)) == (10.0,)
+    assert window.look(40.0, (200,)) == (0.0,)
+    assert Window(0.0, (0,)).look(0.0, (10,)) == (20.0,)  # in an instant: no division by zero

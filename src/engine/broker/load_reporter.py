@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from engine.broker.ownership import Owner
@@ -16,6 +16,7 @@ from engine.errors import AlreadyClosedError, CorruptionError, EngineError
 from engine.metadata import keys
 from engine.metadata.store import ABSENT, ConflictError, MetadataStore, OutcomeUnknownError
 from engine.model.load import SegmentLoadStats
+from engine.model.names import TopicName
 
 if TYPE_CHECKING:
     from engine.broker.topics import HostedSegment
@@ -53,6 +54,11 @@ class SegmentLoadReporter:
     def silent(self) -> bool:
         """Whether the record says that nothing comes and goes, as far as is known here."""
         return self._known and self._written is not None and self._written.silent
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing came and went within the window, as of the last sample."""
+        return self._now.silent
 
     def sample(self, now: float) -> bool:
         """Look at the counters; whether there is something to write."""
@@ -124,10 +130,20 @@ class LoadReports:
     """The reporters of all segments that are open here and active, and the one timer that they have."""
 
     def __init__(
-        self, hosting: Iterable[HostedSegment], metadata: MetadataStore, *, interval: float, threshold: float
+        self,
+        hosting: Iterable[HostedSegment],
+        metadata: MetadataStore,
+        *,
+        interval: float,
+        threshold: float,
+        loaded: Callable[[TopicName], None] = lambda topic: None,
     ) -> None:
-        """`interval`: seconds between two samples. `threshold`: the part of a rate by which it must have changed."""
+        """`interval`: seconds between two samples. `threshold`: the part of a rate by which it must have changed.
+
+        `loaded` hears at every sample of each topic whose segments here are in use, or have just been opened.
+        """
         self._hosting = hosting
+        self._loaded = loaded
         self._metadata = metadata
         self._interval = interval
         self._threshold = threshold
@@ -144,17 +160,30 @@ class LoadReports:
 
     async def look(self) -> None:
         """Sample all, and write what has changed."""
-        now, changed = asyncio.get_running_loop().time(), []
-        for hosted in self._hosting:
-            reporter = self._reporters.get(hosted)
-            if reporter is not None:
-                if reporter.sample(now):
-                    changed.append(reporter)
-            elif not hosted.segment.sealed:
-                self._reporters[hosted] = SegmentLoadReporter(hosted, self._metadata, self._threshold, now)
+        changed, topics = self._sample()
         for start in range(0, len(changed), _WRITES_AT_ONCE):
             await asyncio.gather(*(reporter.write() for reporter in changed[start : start + _WRITES_AT_ONCE]))
         await self._let_go()
+        for topic in topics:
+            self._loaded(topic)
+
+    def _sample(self) -> tuple[list[SegmentLoadReporter], list[TopicName]]:
+        """Those that have something to write, and the topics in use."""
+        now = asyncio.get_running_loop().time()
+        changed: list[SegmentLoadReporter] = []
+        topics: dict[TopicName, None] = {}
+        for hosted in self._hosting:
+            reporter = self._reporters.get(hosted)
+            if reporter is None:
+                if not hosted.segment.sealed:
+                    self._reporters[hosted] = SegmentLoadReporter(hosted, self._metadata, self._threshold, now)
+                    topics[hosted.name.topic] = None
+                continue
+            if reporter.sample(now):
+                changed.append(reporter)
+            if not reporter.idle:
+                topics[hosted.name.topic] = None
+        return changed, list(topics)
 
     async def _let_go(self) -> None:
         for reporter in [r for r in self._reporters.values() if r.over]:

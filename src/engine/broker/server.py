@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,18 +15,19 @@ from engine.broker.config import BrokerConfig
 from engine.broker.connection import Connection
 from engine.broker.idle import IdleLoop
 from engine.broker.keepalive import KeepAlive
+from engine.broker.load_reporter import LoadReports
 from engine.broker.membership import Membership
 from engine.broker.memory import PublishMemory
+from engine.broker.parts import control_config, load_reports, storage_config, tls_context
 from engine.broker.rest import AdminServer
 from engine.broker.retention import RetentionLoop
 from engine.broker.segment_host import SegmentHosting
 from engine.clock import Clock, SystemClock
-from engine.control.config import ControlConfig
 from engine.control.service import ScalableTopicService
-from engine.errors import AlreadyClosedError, ConnectError, EngineError, InvalidArgumentError, InvalidConfigurationError
+from engine.errors import AlreadyClosedError, ConnectError, EngineError, InvalidArgumentError
 from engine.metadata.sqlite import SqliteMetadataStore
 from engine.metadata.store import MetadataStore
-from engine.storage.config import StorageConfig, storage_error
+from engine.storage.config import storage_error
 from engine.storage.disk import Disk, OsDisk
 from engine.storage.store import SegmentStore
 from engine.storage.writer import FileWorkers
@@ -81,6 +81,7 @@ class Broker:
         self.hosting: SegmentHosting
         self.service: ScalableTopicService
         self.admin: AdminService
+        self.loads: LoadReports
         self._data = Path(data)
         self._disk: Disk = disk or OsDisk()
         self._rng = rng
@@ -162,6 +163,8 @@ class Broker:
         self.tasks.spawn(self._retention.run(), "retention")
         if self.config.segment_idle_time is not None:
             self.tasks.spawn(IdleLoop(self.hosting, self.config.segment_idle_time).run(), "idle segments")
+        self.loads = load_reports(self.config, self.hosting, metadata)
+        self.tasks.spawn(self.loads.run(), "load reports")
 
     def _make_directory(self) -> None:
         try:
@@ -351,38 +354,3 @@ class Broker:
         if received == self._received:
             self._pool.trim()
         self._received = received
-
-
-def tls_context(config: BrokerConfig) -> ssl.SSLContext | None:
-    """What both doors are served with; None: in the clear. Raises InvalidConfigurationError."""
-    if config.tls_cert is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(config.tls_cert, config.tls_key)
-    except OSError as e:  # an SSLError is one
-        files = f"tls_cert {config.tls_cert} and tls_key {config.tls_key}"
-        raise InvalidConfigurationError(f"{files} cannot be used: {e.strerror or e}") from e
-    return context
-
-
-def storage_config(config: BrokerConfig) -> StorageConfig:
-    """Storage's part of the configuration."""
-    return StorageConfig(
-        file_size_max=config.log_file_size,
-        interval_ms=config.sync_interval_ms,
-        retention_ms=None if config.retention_time is None else int(config.retention_time * 1000),
-        retention_bytes=config.retention_size,
-    )
-
-
-def control_config(config: BrokerConfig) -> ControlConfig:
-    """Control's part of the configuration."""
-    return ControlConfig(
-        auto_create_topics=config.auto_create_topics and config.scalable_topic_enabled,
-        segments=config.segments,
-        entry_buckets=config.entry_buckets,
-        durability=config.durability,
-        key_hash=config.key_hash,
-        grace_period=config.consumer_grace_period,
-    )

@@ -1,0 +1,60 @@
+"""What each part of a broker is told of its configuration."""
+
+from __future__ import annotations
+
+import ssl
+
+from engine.broker.config import BrokerConfig
+from engine.broker.load_reporter import LoadReports
+from engine.broker.segment_host import SegmentHosting
+from engine.control.config import ControlConfig
+from engine.errors import InvalidConfigurationError
+from engine.metadata.store import MetadataStore
+from engine.storage.config import StorageConfig
+
+
+def tls_context(config: BrokerConfig) -> ssl.SSLContext | None:
+    """What both doors are served with; None: in the clear. Raises InvalidConfigurationError."""
+    if config.tls_cert is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(config.tls_cert, config.tls_key)
+    except OSError as e:  # an SSLError is one
+        files = f"tls_cert {config.tls_cert} and tls_key {config.tls_key}"
+        raise InvalidConfigurationError(f"{files} cannot be used: {e.strerror or e}") from e
+    return context
+
+
+def storage_config(config: BrokerConfig) -> StorageConfig:
+    """Storage's part of the configuration."""
+    return StorageConfig(
+        file_size_max=config.log_file_size,
+        interval_ms=config.sync_interval_ms,
+        retention_ms=None if config.retention_time is None else int(config.retention_time * 1000),
+        retention_bytes=config.retention_size,
+    )
+
+
+def control_config(config: BrokerConfig) -> ControlConfig:
+    """Control's part of the configuration."""
+    return ControlConfig(
+        auto_create_topics=config.auto_create_topics and config.scalable_topic_enabled,
+        segments=config.segments,
+        entry_buckets=config.entry_buckets,
+        durability=config.durability,
+        key_hash=config.key_hash,
+        grace_period=config.consumer_grace_period,
+        auto_scale=config.auto_scale_policy(),
+        auto_scale_interval=config.scalable_topic_auto_scale_interval,
+    )
+
+
+def load_reports(config: BrokerConfig, hosting: SegmentHosting, metadata: MetadataStore) -> LoadReports:
+    """The reporters' part of the configuration."""
+    return LoadReports(
+        hosting,
+        metadata,
+        interval=config.scalable_topic_load_report_interval,
+        threshold=config.scalable_topic_load_report_rate_change_threshold,
+    )
