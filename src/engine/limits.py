@@ -74,6 +74,11 @@ DRAIN_RECHECK_S = 5.0  # a watch for the end of a sealed segment's backlog is re
 ENTRY_BUCKETS_DEFAULT = 4
 RETENTION_S_DEFAULT = 7 * 24 * 3600
 
+# Topic lists.
+TOPIC_PATTERN_SIZE_MAX = 1024  # characters
+TOPIC_PATTERN_MEMORY_MAX = 1 * MIB  # of a compiled pattern
+TOPICS_PER_FRAME_MAX = 1_000  # a longer list takes several frames
+
 # Schemas of a topic's values.
 SCHEMA_SIZE_MAX = 16 * KIB  # of one definition, in JSON
 SCHEMA_VERSIONS_MAX = 32
@@ -102,6 +107,8 @@ def check() -> None:
         "a layout with its owners' addresses fits a frame's header": FRAME_HEADER_SIZE_MAX
         >= LAYOUT_SIZE_MAX + SEGMENTS_PER_TOPIC_MAX * NAME_SIZE_MAX,
         "a topic's schemas fit a frame's header": 2 * SCHEMA_VERSIONS_MAX * SCHEMA_SIZE_MAX <= FRAME_HEADER_SIZE_MAX,
+        "a part of a topic list fits a frame's header": FRAME_HEADER_SIZE_MAX
+        >= TOPICS_PER_FRAME_MAX * (4 * NAME_SIZE_MAX),
         "a batch fits an entry": BATCH_BYTES_MAX <= ENTRY_SIZE_MAX,
         "a batch's count fits an entry": BATCH_MESSAGES_MAX <= ENTRY_MESSAGES_MAX,
         "pending bytes hold the largest entry": PENDING_BYTES_MAX >= ENTRY_SIZE_MAX,

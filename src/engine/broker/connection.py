@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from engine.broker import requests
+from engine.broker import requests, topic_lists
 from engine.broker.keepalive import Pulse
 from engine.broker.tokens import token_refusal
 from engine.errors import EngineError, InvalidArgumentError, ProtocolError, UnsupportedError
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from engine.broker.consumers import Consumer
     from engine.broker.producers import Producer
     from engine.broker.server import Broker
+    from engine.broker.topic_lists import TopicListSession
     from engine.broker.watch import DagWatchSession
 
 log = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ class Connection:
         "ready",
         "registrations",
         "stream",
+        "topic_lists",
         "trusted",
         "watches",
         "writable",
@@ -72,6 +74,7 @@ class Connection:
         self.consumers: dict[int, Consumer] = {}
         self.watches: dict[int, DagWatchSession] = {}
         self.registrations: dict[int, Registration] = {}
+        self.topic_lists: dict[int, TopicListSession] = {}
         self.closed_ids: set[int] = set()  # producers this end has closed; what was on its way to them is dropped
         self._opening: set[int] = set()
         self._abandoned: set[int] = set()  # of those, what the client has closed before it was open
@@ -113,6 +116,8 @@ class Connection:
         self.release("answers")
         for consumer in list(self.consumers.values()):
             consumer.pump()
+        for session in list(self.topic_lists.values()):
+            session.pump()
 
     def connection_lost(self, error: Exception | None) -> None:
         """Detach everything. What was published and not yet answered stays in the log, its outcome unknown."""
@@ -126,12 +131,14 @@ class Connection:
         self.broker.forget(self)
         for one in self._attached():
             one.connection_lost()
-        for owned in (self.producers, self.consumers, self.watches, self.registrations):
+        for owned in self._owned():
             owned.clear()
 
-    def _attached(self) -> list[Producer | Consumer | DagWatchSession | Registration]:
-        owned = (self.producers, self.consumers, self.watches, self.registrations)
-        return list(itertools.chain.from_iterable(d.values() for d in owned))
+    def _owned(self) -> tuple[dict[int, Any], ...]:
+        return self.producers, self.consumers, self.watches, self.registrations, self.topic_lists
+
+    def _attached(self) -> list[Producer | Consumer | DagWatchSession | Registration | TopicListSession]:
+        return list(itertools.chain.from_iterable(d.values() for d in self._owned()))
 
     # -- sending ---------------------------------------------------------------------------------------------------
 
@@ -203,9 +210,7 @@ class Connection:
 
     def claim(self, ident: int) -> None:
         """Reserve a client's id for what is being opened. Raises InvalidArgumentError when it is in use."""
-        if ident in self._opening or any(
-            ident in owned for owned in (self.producers, self.consumers, self.watches, self.registrations)
-        ):
+        if ident in self._opening or any(ident in owned for owned in self._owned()):
             raise InvalidArgumentError(f"the id {ident} is in use on this connection; take one that was never used")
         self._opening.add(ident)
 
@@ -324,6 +329,9 @@ _HANDLERS: dict[Command, Callable[[Connection, dict[str, Any], memoryview], None
     Command.SCALABLE_TOPIC_CLOSE: requests.close_lookup,
     Command.SCALABLE_TOPIC_SUBSCRIBE: requests.register,
     Command.SCALABLE_TOPIC_UNSUBSCRIBE: requests.unregister,
+    Command.WATCH_TOPIC_LIST: topic_lists.watch,
+    Command.WATCH_TOPIC_LIST_CLOSE: topic_lists.close,
+    Command.GET_TOPICS_OF_NAMESPACE: topic_lists.get,
     Command.PRODUCER: requests.open_producer,
     Command.SEND: requests.send,
     Command.CLOSE_PRODUCER: requests.close_producer,

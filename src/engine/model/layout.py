@@ -230,6 +230,16 @@ class SegmentLayout:
         """Only the properties of a topic record, for searching many. Raises CorruptionError."""
         return Fields.parse("topic record", value).texts("properties", {})
 
+    @staticmethod
+    def facts_in(value: bytes) -> tuple[bool, int, dict[str, str]]:
+        """What a list of topics goes by, of a topic record: whether it is being deleted, when it was created, its
+        properties. Raises CorruptionError.
+        """
+        fields = Fields.parse("topic record", value)
+        change = PendingChange.from_json(fields.fields("change")) if "change" in fields.values else None
+        deleting = change is not None and change.deletes
+        return deleting, fields.number("createdAtMs", 0), fields.texts("properties", {})
+
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any]) -> SegmentLayout:
         """Undo to_metadata(). Raises CorruptionError naming the field."""

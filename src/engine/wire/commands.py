@@ -39,6 +39,10 @@ class Command(enum.IntEnum):
     SCALABLE_TOPIC_SUBSCRIBE = 13
     SCALABLE_TOPIC_ASSIGNMENT = 14
     SCALABLE_TOPIC_UNSUBSCRIBE = 15
+    WATCH_TOPIC_LIST = 16
+    WATCH_TOPIC_LIST_UPDATE = 17
+    WATCH_TOPIC_LIST_CLOSE = 18
+    GET_TOPICS_OF_NAMESPACE = 19
 
     PRODUCER = 20
     PRODUCER_SUCCESS = 21
@@ -123,6 +127,40 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
         "subscription": _OPT_STR,
         "consumer_name": _OPT_STR,
     },
+    # At any broker -> WATCH_TOPIC_LIST_UPDATE, its last part with the same request_id; then one per change, without it.
+    # Of "tenant/namespace", the topics that have all the `properties` and whose own name the RE2 `pattern` matches as a
+    # whole. `hash`: of the list that the client has; when it is the present one, no snapshot is sent.
+    _C.WATCH_TOPIC_LIST: {
+        "request_id": int,
+        "session_id": int,
+        "namespace": str,
+        "properties": (dict, type(None)),
+        "pattern": _OPT_STR,
+        "hash": _OPT_STR,
+    },
+    # `snapshot`: the whole list, in place of whatever the client has. Else `removed`, then `added`: a topic in both is
+    # another one of its name. `born`: when each of `snapshot`, or of `added`, was created, milliseconds.
+    # `more`: this is a part, and the next one follows; `hash`, of the list after all of it, is in the last.
+    _C.WATCH_TOPIC_LIST_UPDATE: {
+        "request_id": _OPT_INT,
+        "session_id": int,
+        "hash": str,
+        "snapshot": _OPT_LIST,
+        "removed": list,
+        "added": list,
+        "born": list,
+        "more": bool,
+    },
+    _C.WATCH_TOPIC_LIST_CLOSE: {"session_id": int},
+    # At any broker -> SUCCESS {"topics": [name, ...], "more": bool}: a page of the names behind `after`, in order.
+    # A topic that is there all the time is on one of the pages.
+    _C.GET_TOPICS_OF_NAMESPACE: {
+        "request_id": int,
+        "namespace": str,
+        "properties": (dict, type(None)),
+        "pattern": _OPT_STR,
+        "after": _OPT_STR,
+    },
     # Producers attach to one segment on its owner -> PRODUCER_SUCCESS. `topic` is the segment's name.
     # `access_mode`: "shared" | "exclusive" | "exclusive_with_fencing" | "wait_for_exclusive".
     _C.PRODUCER: {
@@ -139,11 +177,13 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
         "producer_id": int,
         "producer_name": str,
         "last_sequence": int,
+        "floor": _OPT_INT,
         "durability": str,
     },
     # Payload: `entries` whole entries back to back, in send order. Each is acknowledged in a SEND_RECEIPT, in
     # the same order; a failure is a SEND_ERROR for the entry whose first sequence is given, and (unless the
     # error is about that entry alone: MessageTooLargeError, CorruptionError, InvalidArgumentError) for all after it.
+    # PartlyStoredError: some of its messages are stored and others are not; send them one by one, then what was behind.
     _C.SEND: {"producer_id": int, "entries": int},
     # Parallel lists, one item an entry: first sequence, first offset (-1: a duplicate whose offset is no
     # longer known). `durability` says what the acknowledgement means.
@@ -199,12 +239,21 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
         "ranges": _OPT_LIST,
         "buckets": _OPT_LIST,
     },
-    # Queue consumers hand back: inclusive ranges to deliver again; count + 1 each.
-    _C.REDELIVER: {"consumer_id": int, "ranges": list},
+    # Queue consumers hand back: inclusive ranges to deliver again; count + 1 each. At once, or kept back as `backoff`
+    # says: [min, max seconds, multiplier], by how often each came back before.
+    _C.REDELIVER: {"consumer_id": int, "ranges": list, "backoff": (list, type(None))},
     # The segment is sealed at `end` and everything before it was sent to this consumer.
     _C.REACHED_END: {"consumer_id": int, "end": int},
     # From a client: -> SUCCESS. From a broker: the attachment has ended (`code`); no request_id.
-    _C.CLOSE_CONSUMER: {"request_id": _OPT_INT, "consumer_id": int, "code": _OPT_INT, "message": _OPT_STR},
+    # `seen`, of a queue consumer: the inclusive ranges of what it holds that its user has received. The rest goes to the
+    # others without being counted as delivered.
+    _C.CLOSE_CONSUMER: {
+        "request_id": _OPT_INT,
+        "consumer_id": int,
+        "code": _OPT_INT,
+        "message": _OPT_STR,
+        "seen": (list, type(None)),
+    },
     # -> SUCCESS {"offset": int, "first": int, "end": int}. `at`: "earliest" | "latest" | milliseconds.
     # With a `subscription`, also "acknowledged": the offset below which it has acknowledged everything; and with
     # `buckets`: [[bucket, position], ...] also "open_buckets": those in which something below the position is not.

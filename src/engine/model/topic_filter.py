@@ -1,0 +1,70 @@
+"""`TopicFilter`: which topics of a namespace somebody wants to know of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from engine.errors import InvalidArgumentError
+from engine.limits import PROPERTIES_SIZE_MAX, TOPIC_PATTERN_MEMORY_MAX, TOPIC_PATTERN_SIZE_MAX
+
+
+class TopicFilter:
+    """Topics that have all of `properties`, and whose own name (without tenant and namespace) is matched, whole, by
+    `pattern`; None: any. Two filters that ask for the same are equal. Raises InvalidArgumentError.
+
+    Patterns are RE2's: linear in time whatever the pattern, without back-references and look-around.
+    """
+
+    __slots__ = ("_match", "pattern", "properties")
+
+    def __init__(self, properties: Mapping[str, str] | None = None, pattern: str | None = None) -> None:
+        self.properties = frozenset(_checked(properties or {}).items())
+        self.pattern = pattern
+        self._match = None if pattern is None else _compiled(pattern)
+
+    def passes(self, local: str, properties: Mapping[str, str]) -> bool:
+        """Whether a topic of that own name, with these properties, is wanted."""
+        if self.properties and not self.properties <= properties.items():
+            return False
+        return self._match is None or self._match(local) is not None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, TopicFilter):
+            return NotImplemented
+        return self.properties == other.properties and self.pattern == other.pattern
+
+    def __hash__(self) -> int:
+        return hash((self.properties, self.pattern))
+
+
+def _checked(properties: Mapping[str, str]) -> Mapping[str, str]:
+    pairs: Iterable[tuple[Any, Any]] = properties.items() if isinstance(properties, Mapping) else [(None, None)]
+    if not all(isinstance(k, str) and isinstance(v, str) for k, v in pairs):
+        raise InvalidArgumentError(f"properties are {properties!r:.80}; a mapping of text to text is right")
+    if (size := sum(len(k) + len(v) for k, v in properties.items())) > PROPERTIES_SIZE_MAX:
+        raise InvalidArgumentError(f"properties have {size} characters; at most {PROPERTIES_SIZE_MAX} are allowed")
+    return properties
+
+
+@lru_cache(maxsize=64)
+def _compiled(pattern: str) -> Callable[[str], Any]:
+    if not isinstance(pattern, str):
+        raise InvalidArgumentError(f"pattern is {type(pattern).__name__}; text is right")
+    if len(pattern) > TOPIC_PATTERN_SIZE_MAX:
+        raise InvalidArgumentError(
+            f"pattern has {len(pattern)} characters; at most {TOPIC_PATTERN_SIZE_MAX} are allowed"
+        )
+    import re2  # slow to load, and seldom needed
+
+    options = re2.Options()
+    options.max_mem = TOPIC_PATTERN_MEMORY_MAX
+    options.log_errors = False
+    try:
+        found: Callable[[str], Any] = re2.compile(pattern, options).fullmatch
+        return found
+    except (re2.error, UnicodeEncodeError) as e:
+        told = e.args[0] if isinstance(e, re2.error) and e.args else e
+        why = told.decode(errors="replace") if isinstance(told, bytes) else str(told)
+        raise InvalidArgumentError(f"pattern {pattern!r} is no RE2 pattern: {why}") from e
