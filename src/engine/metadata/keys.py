@@ -94,6 +94,11 @@ def load(segment_name: SegmentName) -> str:
     return f"{segment(segment_name)}/{LOAD}"
 
 
+def visibility(segment_name: SegmentName) -> str:
+    """Holds what transactions have left in a segment for readers to leave out."""
+    return f"{segment(segment_name)}/visibility"
+
+
 def transaction(txn_id: str) -> str:
     """Holds a transaction's header."""
     return f"/txn/{txn_id}"
