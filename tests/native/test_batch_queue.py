@@ -71,19 +71,6 @@ def test_rule_11_positions_are_those_of_the_moment_of_delivery():
     assert waiting.positions == {9: 5, 1: 15, 2: 52}
 
 
-def test_rule_11_after_a_rewind_positions_cover_only_what_comes_again():
-    waiting = queue()
-    waiting.push([entry(3, 10), entry(3, 50, segment=2)])
-    assert waiting.pop_message() is not None
-    waiting.rewind(2, 40)
-    waiting.rewind(1, 7)
-    message = waiting.pop_message()
-    assert message is not None
-    assert message.id == (1, 11, {1: 12, 2: 40})
-    assert len(waiting.pop_batch(10)) == 4
-    assert waiting.positions == {1: 13, 2: 53}
-
-
 def test_batches_stop_at_messages_and_at_bytes():
     waiting = queue()
     waiting.push([entry(5, 0), entry(5, 5)])  # 11 bytes a message

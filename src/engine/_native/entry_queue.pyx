@@ -303,28 +303,6 @@ cdef class EntryQueue:
                 other.busy = False
         return count
 
-    def rewind(self, uint64_t segment_id, uint64_t offset):
-        """From now on, positions say that one segment was delivered up to `offset` and no further."""
-        with self.lock:
-            self.busy = True
-            try:
-                self.settle()
-                self.current = None
-                self.delivered[segment_id] = offset
-            finally:
-                self.busy = False
-
-    def set_make_id(self, make_id):
-        """From now on, whatever is popped next gets its ids from this."""
-        with self.lock:
-            self.busy = True
-            try:
-                self.settle()
-                self.current = None
-                self.make_id = make_id
-            finally:
-                self.busy = False
-
     def forget_positions(self, upto):
         """From now on, until more is delivered there, positions say nothing of what stands no higher than `upto` says.
         """

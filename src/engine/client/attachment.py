@@ -1,4 +1,4 @@
-"""A consumer's attachment to one segment: subscribe at its owner, grant credit, acknowledge, attach again after a loss.
+"""A consumer's attachment to one segment: subscribe at its owner, grant credit, attach again after a loss.
 
 What arrives goes to the consumer's one queue. When an attachment ends, what it has queued and not delivered is
 dropped: the broker delivers it again, from the cursor (or, for a reader, from where this reader stands).
@@ -7,12 +7,12 @@ dropped: the broker delivers it again, from the cursor (or, for a reader, from w
 from __future__ import annotations
 
 import asyncio
-import builtins
 import logging
-from collections.abc import Coroutine
 from typing import Any, Protocol
 
+from engine._native.bucket_marks import BucketMarks
 from engine._native.entry_queue import EntryQueue
+from engine.client.acknowledging import Acknowledging
 from engine.client.connection import Connection, ignore_outcome
 from engine.client.options import ConsumerOptions
 from engine.client.pool import Pool
@@ -71,45 +71,41 @@ class AttachmentOwner(Protocol):
         """The consumer cannot go on."""
 
 
-class Attachment:
+class Attachment(Acknowledging):
     """Loop thread only.
 
-    `position`: where delivery began, the first unacknowledged offset. `expected`: the next offset to arrive.
-    `confirmed`: the broker's durable cursor, as far as it has told (SEMANTICS 12: never more than that). `end`: where
-    a sealed segment ends, None before. `arrived`: behind everything that ever came; `again_upto`: what arrives below it
-    may have been delivered before the attachment was lost. `pushed`: how many messages were queued and not dropped
-    again. `rewound`: the cursor was moved back since it was attached before. `looks`: those of the session when the
-    segment was first said to be missing. `parked`: while it drains, what came and waits.
-    `window`: the messages and bytes that it may be sent ahead, None until it has got credit.
+    `expected`: the next offset to arrive. `end`: where a sealed segment ends, None before. `arrived`: behind everything
+    that ever came. `pushed`: how many messages were queued and not dropped again. `rewound`: the cursor was moved back
+    since it was attached before. `looks`: those of the session when the segment was first said to be missing. `parked`:
+    while it drains, what came and waits. `window`: the messages and bytes that it may be sent ahead, None until it has
+    got credit.
     """
 
-    def __init__(self, owner: AttachmentOwner, segment_id: int, name: str, mode: str, start: int | None = None) -> None:
-        self.segment_id = segment_id
-        self.name = name
+    def __init__(
+        self,
+        owner: AttachmentOwner,
+        segment_id: int,
+        name: str,
+        mode: str,
+        start: int | None = None,
+        bucket_ends: tuple[int, ...] = (),
+    ) -> None:
+        super().__init__(owner, segment_id, name, start or 0)
         self.mode = mode
-        self.position = start or 0
+        self.bucket_ends = bucket_ends  # of a shared segment
         self.expected = start or 0
-        self.confirmed = -1
         self.end: int | None = None
         self.arrived = 0
-        self.again_upto = 0
         self.pushed = 0
         self.rewound = False
         self.looks: int | None = None
         self.parked: EntryQueue | None = None
         self.window: tuple[int, int] | None = None
-        self.closed = False
         self.tried = asyncio.Event()  # the first attempt has ended, either way
-        self._owner = owner
-        self._connection: Connection | None = None
-        self._consumer_id = 0
         self._url: str | None = None  # the owner's, when it was attached
         self._opening: tuple[Connection, int] | None = None  # asked for and not answered yet
         self._ended_id = 0
         self._attaching = False
-        self._attached_again: asyncio.Event = asyncio.Event()
-        # Acknowledgements that were lost with an attachment; nothing is asked for before they are through.
-        self._owed = 0
 
     @property
     def connected(self) -> bool:
@@ -217,21 +213,26 @@ class Attachment:
         self._owner.fail(error)
         return False
 
+    def _subscribe(self, consumer_id: int) -> dict[str, Any]:
+        options = self._owner.options
+        header: dict[str, Any] = {
+            "consumer_id": consumer_id,
+            "topic": self.name,
+            "subscription": options.subscription,
+            "consumer_name": options.name,
+            "mode": self.mode,
+            "start": self.expected if self.mode == READER else None,
+            "initial_position": options.initial_position if options.subscription is not None else None,
+        }
+        return {**header, "bucketBoundaries": list(self.bucket_ends)} if self.mode == SHARED else header
+
     async def _attach(self, url: str | None) -> None:
         owner = self._owner
         connection = await owner.pool.get(url)
         if self.closed or self.draining:
             return
         consumer_id = connection.next_id()
-        header: dict[str, Any] = {
-            "consumer_id": consumer_id,
-            "topic": self.name,
-            "subscription": owner.options.subscription,
-            "consumer_name": owner.options.name,
-            "mode": self.mode,
-            "start": self.expected if self.mode == READER else None,
-            "initial_position": owner.options.initial_position if owner.options.subscription is not None else None,
-        }
+        header = self._subscribe(consumer_id)
         self._ended_id, self._opening = 0, (connection, consumer_id)  # ids repeat from connection to connection
         connection.attach(consumer_id, self)
         try:
@@ -254,11 +255,15 @@ class Attachment:
         self._connection, self._consumer_id, self._url, self.looks = connection, consumer_id, url, None
         self.rewound = answer["position"] < self.confirmed
         self.position = self.expected = self.confirmed = answer["position"]
+        self.marks = BucketMarks(self.segment_id, self.bucket_ends, True) if self.mode == SHARED else None
         self._attached_again.set()
         if not self._owed:
             owner.attached(self)
 
-    # -- credit and acknowledgements -------------------------------------------------------------------------
+    def _begin_delivery(self) -> None:
+        self._owner.attached(self)
+
+    # -- credit ----------------------------------------------------------------------------------------------
 
     def grant(self, messages: int, size: int) -> None:
         """The consumer has room for so many messages and bytes more."""
@@ -270,80 +275,6 @@ class Attachment:
         """A command without an answer; nothing while the connection is lost."""
         if self._connection is not None:
             self._connection.stream.send(command, {"consumer_id": self._consumer_id, **header})
-
-    def start_ack(
-        self, ack_type: str, *, position: int | None = None, ranges: Any = None
-    ) -> asyncio.Future[Any] | None:
-        """Send an ACK; its future ends when the acknowledgement is durable. None while the connection is lost."""
-        if self._connection is None:
-            return None
-        header = {"consumer_id": self._consumer_id, "ack_type": ack_type, "position": position, "ranges": ranges}
-        sent = self._connection.start_request(Command.ACK, header)
-        sent.add_done_callback(ignore_outcome)  # whoever asked may have given up by then
-        return sent
-
-    async def acknowledged(
-        self, sent: asyncio.Future[Any] | None, ack_type: str, *, position: int | None = None, ranges: Any = None
-    ) -> bool:
-        """Wait for an ACK that start_ack() has sent; send it again after a loss. True when it is durable.
-
-        False when the attachment was given up first: it takes the acknowledgement with it, its messages are someone
-        else's by now. Raises what the broker answers, TimeoutError.
-        """
-        timeout = self._owner.pool.options.operation_timeout
-        try:
-            async with asyncio.timeout(timeout):
-                durable = sent is not None and await self._confirmed(sent)
-                if not durable and not await self._send_again(ack_type, position, ranges):
-                    return False
-        except builtins.TimeoutError as e:
-            if isinstance(e, EngineError):
-                raise
-            raise TimeoutError(f"{self.name}: an acknowledgement was not confirmed within {timeout:g} s") from e
-        if position is not None:
-            self.confirmed = max(self.confirmed, position)
-            ranges = [[0, position - 1]]
-        if self.position < self.again_upto and any(first < self.again_upto for first, _ in ranges):
-            self._owner.acknowledged_again(self, ranges)
-        return True
-
-    async def _send_again(self, ack_type: str, position: int | None, ranges: Any) -> bool:
-        """Over the next attachment, before that one asks for messages: they would come again (C2, O2).
-
-        False when there is none any more.
-        """
-        self._owed += 1
-        backoff = self._owner.pool.retry_delays()
-        try:
-            while not (self.closed or self.draining):
-                await self._attached_again.wait()
-                sent = self.start_ack(ack_type, position=position, ranges=ranges)
-                if sent is not None and await self._confirmed(sent):
-                    return True
-                if self._attached_again.is_set():  # refused by who still serves it: not at once again
-                    await asyncio.sleep(backoff.next())
-            return False
-        finally:
-            self._owed -= 1
-            if not self._owed and self._connection is not None:
-                self._owner.attached(self)
-
-    async def _confirmed(self, sent: asyncio.Future[Any]) -> bool:
-        """Whether it was confirmed; False when it was lost with its attachment."""
-        connection = self._connection
-        try:
-            await sent
-            return True
-        except EngineError as e:
-            if (
-                isinstance(e, ConnectError)
-                or e.layout_stale
-                or connection is None
-                or self._connection is not connection
-            ):
-                self._owner.pool.check_open()
-                return False
-            raise
 
     # -- ending ----------------------------------------------------------------------------------------------
 
@@ -384,10 +315,3 @@ class Attachment:
                 await connection.request(Command.CLOSE_CONSUMER, header, self._owner.pool.options.operation_timeout)
             except EngineError as e:
                 log.debug("%s: closing the consumer: %s", self.name, e)
-
-
-async def all_acknowledged(waits: list[Coroutine[Any, Any, bool]]) -> list[bool]:
-    """The outcome of each; without a task where there is but one."""
-    if len(waits) == 1:
-        return [await waits[0]]
-    return await asyncio.gather(*waits)

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from engine._native.batch import MessageBatch
 from engine._native.message import Message
-from engine.client.attachment import QUEUE, Attachment, all_acknowledged
+from engine.client.acknowledging import all_acknowledged
+from engine.client.attachment import QUEUE, Attachment
 from engine.client.idents import check_topic, id_of
 from engine.client.options import ConsumerOptions, check_seconds
 from engine.client.pool import Pool

@@ -93,9 +93,9 @@ class Receiver(Receiving):
             return
         self._pushed_messages += header["messages"]
         self._pushed_bytes += len(payload)
-        begin = max(start, attachment.confirmed) if ordered else 0
+        begin = 0 if attachment.mode == QUEUE else max(start, attachment.confirmed)
         queue = self._queue if attachment.parked is None else attachment.parked
-        pushed = queue.push(entries, header.get("skip"), header.get("redelivered"), begin)
+        pushed = queue.push(entries, header.get("skip"), header.get("redelivered"), begin, attachment.marks)
         if attachment.parked is None:
             attachment.pushed += pushed
         else:
@@ -125,7 +125,7 @@ class Receiver(Receiving):
 
     def acknowledged_again(self, attachment: Attachment, ranges: Any) -> None:
         """What was delivered before a loss, and acknowledged after it, is not delivered once more."""
-        self._queue.forget(attachment.segment_id, ranges)
+        self._queue.forget(attachment.segment_id, ranges, attachment.marks)
         self._popped()
 
     def _drop(self, segment_id: int) -> int:

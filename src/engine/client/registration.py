@@ -38,11 +38,12 @@ _PASSING = (ConnectError, TimeoutError, AlreadyClosedError)
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """One segment of this consumer's share."""
+    """One segment of this consumer's share. `bucket_ends`: all those of a segment to share, else none."""
 
     segment_id: int
     name: str
     mode: str
+    bucket_ends: tuple[int, ...] = ()
 
 
 class Registration:
@@ -229,6 +230,9 @@ def _controller_url(layout: TopicLayout) -> str | None:
 
 def _assigned(segments: list[Any]) -> list[Assigned]:
     try:
-        return [Assigned(int(s["segment_id"]), str(s["topic"]), str(s["mode"])) for s in segments]
+        return [
+            Assigned(int(s["segment_id"]), str(s["topic"]), str(s["mode"]), tuple(s.get("bucketBoundaries") or ()))
+            for s in segments
+        ]
     except (KeyError, TypeError, ValueError) as e:
         raise ProtocolError(f"SCALABLE_TOPIC_ASSIGNMENT: segments are malformed: {e!r}") from e

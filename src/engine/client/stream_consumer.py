@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from engine._native.batch import MessageBatch
 from engine._native.entry_queue import EntryQueue
 from engine._native.message import Message
-from engine.client.attachment import Attachment, all_acknowledged
-from engine.client.idents import check_topic, id_of
+from engine.client.acknowledging import all_acknowledged
+from engine.client.attachment import SHARED, Attachment
 from engine.client.options import ConsumerOptions
 from engine.client.pool import Pool
 from engine.client.producer import refuse_transaction
 from engine.client.receiver import Receiver
 from engine.client.registration import Assigned, Registration
 from engine.client.topic import TopicLayout
+from engine.client.vectors import Asked, by_segment, position_vector, without
 from engine.errors import FencedError, NotFoundError
 from engine.model.names import TopicName
-from engine.model.positions import MessageId
+from engine.model.positions import MessageId, bucket_position, split_position
 from engine.wire.commands import Command
 
 
@@ -39,7 +40,8 @@ class AsyncStreamConsumer(Receiver):
         self._registration = Registration(self.session, options, "stream", self._assigned, self.fail)
         self._wanted: dict[int, Assigned] = {}
         self._wanted_epoch = -1  # of the layout that the share follows from
-        self._confirmed_there: dict[int, int] = {}  # in segments this consumer does not hold: durable, as far as known
+        # In segments that this consumer does not hold, by place: what is durable, as far as known.
+        self._confirmed_there: dict[int, int] = {}
 
     async def start(self) -> None:
         """Register with the topic's controller and attach to the segments it assigns."""
@@ -79,7 +81,9 @@ class AsyncStreamConsumer(Receiver):
     def _begin_wanted(self) -> None:
         for wanted in self._wanted.values():
             if wanted.segment_id not in self.attachments and not self._closed:
-                attachment = Attachment(self, wanted.segment_id, wanted.name, wanted.mode)
+                attachment = Attachment(
+                    self, wanted.segment_id, wanted.name, wanted.mode, bucket_ends=wanted.bucket_ends
+                )
                 self.attachments[wanted.segment_id] = attachment
                 attachment.begin()
 
@@ -104,16 +108,23 @@ class AsyncStreamConsumer(Receiver):
         self._wake()
 
     def _end_drained(self, attachment: Attachment) -> None:
-        delivered = self._queue.positions.get(attachment.segment_id, 0) if attachment.pushed > 0 else 0
-        if attachment.connected and attachment.confirmed < delivered:
+        if attachment.connected and attachment.pushed > 0 and self._has_delivered_more(attachment):
             return
         if self.attachments.get(attachment.segment_id) is not attachment:
             return
         del self.attachments[attachment.segment_id]
         attachment.closed = True  # from now on it says nothing: there may soon be another one
-        self._confirmed_there[attachment.segment_id] = attachment.confirmed
+        self._confirmed_there |= attachment.confirmed_places()
         self._forget_left()
         self.pool.tasks.spawn(self._ended(attachment), name=f"release {attachment.name}")
+
+    def _has_delivered_more(self, attachment: Attachment) -> bool:
+        """Whether something that it delivered is not acknowledged."""
+        for place, position in self._queue.positions.items():
+            segment_id, bucket = split_position(place)
+            if segment_id == attachment.segment_id and attachment.awaits(bucket, position):
+                return True
+        return False
 
     async def _ended(self, attachment: Attachment) -> None:
         await attachment.close()
@@ -121,9 +132,12 @@ class AsyncStreamConsumer(Receiver):
 
     def attached(self, attachment: Attachment) -> None:
         """Where a cursor was moved back, what comes again was not delivered yet: no position vector covers it."""
-        before = self._confirmed_there.pop(attachment.segment_id, 0)
+        before = self._confirmed_there.get(attachment.segment_id, 0)
+        self._confirmed_there = without(attachment.segment_id, self._confirmed_there)
         if attachment.rewound or attachment.position < before:
-            self._queue.rewind(attachment.segment_id, attachment.position)
+            positions = self._queue.positions
+            kept = without(attachment.segment_id, positions)
+            self._queue.forget_positions({place: n for place, n in positions.items() if place not in kept})
         super().attached(attachment)
 
     def detached(self, attachment: Attachment) -> None:
@@ -135,17 +149,18 @@ class AsyncStreamConsumer(Receiver):
     def acknowledged_again(self, attachment: Attachment, ranges: Any) -> None:
         """Nor when it comes back after all."""
         if attachment.parked is not None:
-            attachment.parked.forget(attachment.segment_id, ranges)
+            attachment.parked.forget(attachment.segment_id, ranges, attachment.marks)
         super().acknowledged_again(attachment, ranges)
 
     def _is_done(self, segment_id: int, place: int, position: int) -> bool:
         """Also where all that was delivered here is acknowledged: what comes again after a seek is delivered anew."""
-        return position <= self._confirmed_there.get(segment_id, 0) or super()._is_done(segment_id, place, position)
+        known = max(self._confirmed_there.get(segment_id, 0), self._confirmed_there.get(place, 0))
+        return position <= known or super()._is_done(segment_id, place, position)
 
     def _forget_left(self) -> None:
         super()._forget_left()
-        layout = self.session.layout
-        self._confirmed_there = {i: n for i, n in self._confirmed_there.items() if not layout.has_lost(i)}
+        lost, known = self.session.layout.has_lost, self._confirmed_there
+        self._confirmed_there = {place: n for place, n in known.items() if not lost(split_position(place)[0])}
 
     # -- acknowledging ---------------------------------------------------------------------------------------
 
@@ -161,33 +176,72 @@ class AsyncStreamConsumer(Receiver):
         had. AlreadyClosedError, TimeoutError, StorageError, InvalidArgumentError.
         """
         refuse_transaction(transaction)
-        vector = position_vector(x, self._topic)
+        vector = by_segment(position_vector(x, self._topic))
         self._check_open()
-        elsewhere: dict[int, int] = {}
-        under_way: list[tuple[Attachment, int, asyncio.Future[object] | None]] = []
-        for segment_id, position in vector.items():
-            attachment = self.attachments.get(segment_id)
-            if attachment is None:
-                elsewhere[segment_id] = position
-            elif position > attachment.confirmed:
-                sent = attachment.start_ack("cumulative", position=position)
-                under_way.append((attachment, position, sent))
-        saved = await all_acknowledged([self._acknowledged(*ack) for ack in under_way])
-        elsewhere |= {ack[0].segment_id: ack[1] for ack, durable in zip(under_way, saved, strict=True) if not durable}
-        # Kept ids name segments that were left long ago: those cost nothing.
-        elsewhere = {i: position for i, position in elsewhere.items() if position > self._confirmed_there.get(i, 0)}
-        there = await asyncio.gather(*(self._saved_there(*item) for item in elsewhere.items()))
-        lost = [segment_id for segment_id, durable in zip(elsewhere, there, strict=True) if not durable]
-        if elsewhere:
-            self._forget_left()
-            self._check_open()
+        due = [(a, ack) for i, asked in vector.items() if (a := self.attachments.get(i)) for ack in self._due(a, asked)]
+        elsewhere = {i: asked for i, asked in vector.items() if i not in self.attachments}
+        under_way = [(a, ack, a.start_ack("cumulative", position=ack.position, buckets=ack.buckets)) for a, ack in due]
+        lost: set[int] = set()
+        settled = await all_acknowledged([self._acknowledged(*sent, lost) for sent in under_way])
+        for (attachment, ack), done in zip(due, settled, strict=True):
+            if not done:
+                elsewhere.setdefault(attachment.segment_id, {}).update(ack.asked)
+        lost |= await self._lost_there(elsewhere)
         if lost:
             raise FencedError(
-                f"not acknowledged in the segments {sorted(lost)} of {self._topic}: they went to another consumer, "
-                "and what was not acknowledged before is delivered again there"
+                f"not acknowledged in the segments {sorted(lost)} of {self._topic}: they, or buckets of them, went to "
+                "another consumer, and what was not acknowledged before is delivered again there"
             )
 
-    async def _saved_there(self, segment_id: int, position: int) -> bool:
+    def _due(self, attachment: Attachment, asked: Asked) -> list[_Ack]:
+        """What the segment's owner is to be told: one ACK for the segment, one for its buckets."""
+        there = self._confirmed_there.get(attachment.segment_id, 0)  # until it is attached
+        due = {b: n for b, n in asked.items() if n > max(there, attachment.confirmed_upto(b))}
+        whole = due.pop(None, None)
+        buckets = [(b, n) for b, n in due.items() if b is not None and (whole is None or n > whole)]
+        acks = [] if whole is None else [_Ack(whole, None)]
+        return [*acks, _Ack(None, buckets)] if buckets else acks
+
+    async def _acknowledged(
+        self, attachment: Attachment, ack: _Ack, sent: asyncio.Future[object] | None, lost: set[int]
+    ) -> bool:
+        """False when the attachment was given up first. Where it is fenced, `lost` gets its segment."""
+        try:
+            done = await attachment.acknowledged(sent, "cumulative", position=ack.position, buckets=ack.buckets)
+        except FencedError:
+            lost.add(attachment.segment_id)
+            done = True  # told once: ids of later messages do not say it again
+        if done and attachment.mode == SHARED:
+            self._forget_asked(attachment.segment_id, ack.asked)
+        elif done and ack.buckets:
+            self._forget_asked(attachment.segment_id, dict(ack.buckets))
+        if attachment.draining and self.attachments.get(attachment.segment_id) is attachment:
+            self._end_drained(attachment)
+        return done
+
+    def _forget_asked(self, segment_id: int, asked: Mapping[int | None, int] | Mapping[int, int]) -> None:
+        """Vectors say nothing of buckets in which nothing is to be acknowledged, or they only grow."""
+        self._queue.forget_positions({_place(segment_id, bucket): n for bucket, n in asked.items()})
+
+    # -- acknowledging in segments that went elsewhere ---------------------------------------------------------
+
+    async def _lost_there(self, elsewhere: Mapping[int, Asked]) -> set[int]:
+        """The segments in which this is not acknowledged, of those that this consumer does not hold."""
+        asked = {i: self._unknown_there(i, places) for i, places in elsewhere.items()}
+        asked = {i: places for i, places in asked.items() if places}
+        saved = await asyncio.gather(*(self._saved_there(*item) for item in asked.items()))
+        if asked:
+            self._forget_left()
+            self._check_open()
+        return {segment_id for segment_id, durable in zip(asked, saved, strict=True) if not durable}
+
+    def _unknown_there(self, segment_id: int, asked: Asked) -> Asked:
+        """Kept ids name segments that were left long ago: those cost nothing."""
+        known = self._confirmed_there
+        whole = known.get(segment_id, 0)
+        return {b: n for b, n in asked.items() if n > max(whole, known.get(_place(segment_id, b), 0))}
+
+    async def _saved_there(self, segment_id: int, asked: Asked) -> bool:
         """Whether it is acknowledged in a segment that this consumer does not hold: its cursor is asked, once.
 
         A segment that is gone was acknowledged by everybody before. Raises NotFoundError when the topic or the
@@ -198,7 +252,8 @@ class AsyncStreamConsumer(Receiver):
             raise NotFoundError(f"{self._topic} has no segment {segment_id}")
         if self.session.layout.has_lost(segment_id):
             return True
-        fields = {"at": "latest", "subscription": self.options.subscription}
+        buckets = [[bucket, position] for bucket, position in asked.items() if bucket is not None]
+        fields = {"at": "latest", "subscription": self.options.subscription, "buckets": buckets or None}
         try:
             answer = await self.session.ask(segment_id, Command.SEGMENT_OFFSET, fields)
         except NotFoundError:
@@ -207,27 +262,38 @@ class AsyncStreamConsumer(Receiver):
             if view is not None and view.active:
                 raise
             return True
-        confirmed = int(answer["result"].get("acknowledged", 0))
-        self._confirmed_there[segment_id] = max(self._confirmed_there.get(segment_id, 0), confirmed)
-        return position <= confirmed
+        return self._learn(segment_id, asked, answer["result"])
 
-    async def _acknowledged(self, attachment: Attachment, position: int, sent: asyncio.Future[object] | None) -> bool:
-        durable = await attachment.acknowledged(sent, "cumulative", position=position)
-        if attachment.draining and self.attachments.get(attachment.segment_id) is attachment:
-            self._end_drained(attachment)
+    def _learn(self, segment_id: int, asked: Asked, found: Mapping[str, Any]) -> bool:
+        """Keep what the cursor says; whether that is all that was asked."""
+        known, confirmed = self._confirmed_there, int(found.get("acknowledged", 0))
+        known[segment_id] = max(known.get(segment_id, 0), confirmed)
+        open_buckets = frozenset(found.get("open_buckets", asked))
+        durable = True
+        for bucket, position in asked.items():
+            if bucket is not None and bucket not in open_buckets:
+                known[_place(segment_id, bucket)] = position
+            elif position > confirmed:
+                durable = False
+        if not durable:  # told once
+            self._forget_asked(segment_id, {b: n for b, n in asked.items() if b is not None})
         return durable
 
     async def _leave(self) -> None:
         await self._registration.close()
 
 
-def position_vector(x: object, topic: str) -> Mapping[int, int]:
-    """{segment: first offset not acknowledged} that acknowledging `x` cumulatively means.
+class _Ack(NamedTuple):
+    """What one ACK says: of the segment as a whole, or of its buckets."""
 
-    Raises InvalidArgumentError.
-    """
-    if isinstance(x, MessageBatch):
-        check_topic(x, x.topic, topic)
-        return x.positions if len(x) else {}
-    ident = id_of(x, topic)
-    return ident.positions or {ident.segment_id: ident.offset + 1}
+    position: int | None
+    buckets: list[tuple[int, int]] | None
+
+    @property
+    def asked(self) -> Asked:
+        """The same, by bucket."""
+        return {None: self.position} if self.position is not None else dict(self.buckets or ())
+
+
+def _place(segment_id: int, bucket: int | None) -> int:
+    return segment_id if bucket is None else bucket_position(segment_id, bucket)

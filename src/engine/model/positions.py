@@ -52,7 +52,8 @@ class MessageId:
 
     Ids of one topic are totally ordered. `positions` is the position vector at delivery, {place: next offset}, where a
     place is a segment's id, or one bucket of a shared segment (`split_position`): what a cumulative acknowledgement of
-    this message means (SEMANTICS 11); empty when unknown, as in a producer's receipt. Equality looks at segment, offset and topic. Never changed after it was made.
+    this message means (SEMANTICS 11); empty when unknown, as in a producer's receipt. Equality looks at segment, offset
+    and topic. Never changed after it was made.
     """
 
     __slots__ = ("offset", "positions", "segment_id", "topic")
