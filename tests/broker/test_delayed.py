@@ -67,7 +67,7 @@ def test_every_message_is_released_within_a_tick_of_its_time(seed: int):
         assert delays.times <= 200
         for offset in rng.sample(range(200), 40):
             if offset not in given:
-                delays.forget(offset, offset)
+                delays.forget(BitMap64([offset]))
                 acknowledged.add(offset)
         clock.skew_ms = -100_000
         await asyncio.sleep(2 * 10**6)

@@ -163,7 +163,7 @@ def test_redelivery_counts_add_up():
     assert {o: counts.count(o) for o in range(30) if counts.count(o)} == model
     flat = {o: c for first, last, c in counts.ranges(0, 29) for o in range(first, last + 1)}
     assert flat == model
-    counts.clear(3, 5)
+    counts.clear(range_set(3, 5))
     assert [counts.count(o) for o in (3, 4, 5)] == [0, 0, 0]
     assert counts.count(6) == model[6]
 

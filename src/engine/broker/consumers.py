@@ -200,8 +200,11 @@ class Consumer(ABC):
     def acknowledge(self, header: dict[str, Any]) -> Awaitable[Any]:
         """Done when the acknowledgement is durable. Raises EngineError."""
 
-    def redeliver(self, ranges: list[Range]) -> None:
-        """Deliver these again. Raises UnsupportedError where that is not how the mode works."""
+    def leaving(self, header: dict[str, Any]) -> None:  # noqa: B027 - most say nothing
+        """What a client says as it closes."""
+
+    def redeliver(self, header: dict[str, Any]) -> None:
+        """Deliver `ranges` again. Raises UnsupportedError where that is not how the mode works."""
         raise UnsupportedError("only queue consumers hand messages back; attach again to start from the cursor")
 
 

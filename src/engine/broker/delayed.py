@@ -74,10 +74,10 @@ class Delays:
         if self._times[0] == until_ms:
             self._set_timer()
 
-    def forget(self, first: int, last: int) -> None:
-        """first..last (inclusive) are acknowledged, or gone."""
+    def forget(self, offsets: BitMap64) -> None:
+        """These are acknowledged, or gone."""
         if self._held:
-            self._held.remove_range(first, last + 1)
+            self._held -= offsets
             if not self._held:
                 self.close()
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import struct
 from collections.abc import Awaitable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyroaring import BitMap64
 
-from engine.broker.consumers import Consumer, Range, SegmentReader
+from engine.broker.consumers import Consumer, SegmentReader
 from engine.broker.delayed import Delays, has_delays
-from engine.broker.redelivery import range_set, runs
+from engine.broker.redelivery import offset_set, range_set, runs
 from engine.errors import CorruptionError, EngineError, InvalidArgumentError
 from engine.limits import ENTRY_HEADER_SIZE, KIB, READ_BLOCK_SIZE
+from engine.model.redelivery import Backoff
 from engine.storage.logfile import Block
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+PIECES_MAX = 16  # of one entry, for consumers that have room for few messages
+KEEP_MS = 10  # the times of messages that are kept back are whole multiples of it
 REPLAY_READ_SIZE = 64 * KIB  # a message to deliver again is looked for in blocks of this size
 _TURNS_PER_BLOCK = 4  # each consumer gets about this many turns of a block with many entries
 
@@ -60,7 +64,7 @@ def entries_of(data: memoryview) -> Iterator[EntryAt]:
 class QueueConsumer(Consumer):
     """One of several consumers that share a segment. `unacknowledged` is what it holds."""
 
-    __slots__ = ("_dispatcher", "end_told", "priority", "unacknowledged")
+    __slots__ = ("_dispatcher", "end_told", "priority", "unacknowledged", "window")
     mode = "queue"
 
     def __init__(
@@ -71,6 +75,7 @@ class QueueConsumer(Consumer):
         self.priority = priority
         self.end_told = False
         self.unacknowledged = BitMap64()
+        self.window = 0  # the most messages that it had room for
 
     @property
     def pending(self) -> int:
@@ -81,6 +86,17 @@ class QueueConsumer(Consumer):
         """There is credit or room again."""
         self._dispatcher.pump()
 
+    def add_credit(self, messages: int, size: int) -> None:
+        """The client has room for more."""
+        self.window = max(self.window, self.messages_credit + messages)
+        super().add_credit(messages, size)
+
+    def leaving(self, header: dict[str, Any]) -> None:
+        """Its user has seen only the ranges `seen` of what it holds: the rest comes back without being counted."""
+        if header.get("seen") is not None:
+            seen = offset_set(header["seen"], self.hosted.segment.durable_offset)
+            self._dispatcher.put_back(self, self.unacknowledged - seen)
+
     def detach(self) -> None:
         """What it holds goes to the others at once."""
         self._dispatcher.detach(self)
@@ -89,18 +105,19 @@ class QueueConsumer(Consumer):
         """Individual: `ranges`, inclusive."""
         if header["ack_type"] != "individual" or header.get("ranges") is None:
             raise InvalidArgumentError("a queue consumer acknowledges individually, by `ranges`")
-        return self._dispatcher.acknowledge(check_ranges(header["ranges"], self.hosted.segment.durable_offset))
+        return self._dispatcher.acknowledge(offset_set(header["ranges"], self.hosted.segment.durable_offset))
 
-    def redeliver(self, ranges: list[Range]) -> None:
-        """Hand these back."""
-        self._dispatcher.redeliver(self, ranges)
+    def redeliver(self, header: dict[str, Any]) -> None:
+        """Hand `ranges` back, to be kept back as `backoff` says."""
+        offsets = offset_set(header["ranges"], self.hosted.segment.durable_offset)
+        self._dispatcher.redeliver(self, offsets, backoff_of(header.get("backoff")))
 
 
 class QueueDispatcher:
     """Deals the entries of a segment to its consumers in turn, those with the smallest priority number first.
 
     Loop thread only. Invariant: a message from the cursor up to `_next` that is not acknowledged is either held by
-    exactly one consumer or due for redelivery.
+    exactly one consumer, or due for redelivery, or kept back until its time comes.
     """
 
     __slots__ = ("_asked", "_counts", "_cursor", "_delays", "_next", "_pumping", "_reader", "_replay", "_turn",
@@ -144,28 +161,42 @@ class QueueDispatcher:
             self.hosted.readers.discard(self._reader)
             self.subscription.queue_left(self)
 
-    def redeliver(self, consumer: QueueConsumer, ranges: list[Range]) -> None:
-        """Of these, what the consumer holds is due again."""
-        handed = BitMap64()
-        for first, last in ranges:
-            handed |= consumer.unacknowledged & range_set(first, last)
+    def redeliver(self, consumer: QueueConsumer, offsets: BitMap64, backoff: Backoff | None = None) -> None:
+        """Of these, what the consumer holds is due again: at once, or as the back-off says."""
+        handed = consumer.unacknowledged & offsets
         consumer.unacknowledged -= handed
-        self._hand_back(handed)
+        self._hand_back(handed, backoff)
         self.pump()
 
-    def _hand_back(self, offsets: BitMap64) -> None:
-        self._counts.increment(offsets)
+    def put_back(self, consumer: QueueConsumer, offsets: BitMap64) -> None:
+        """These were sent to a consumer that leaves, and nobody has seen them."""
+        consumer.unacknowledged -= offsets
         self._replay |= offsets
 
-    def acknowledge(self, ranges: list[Range]) -> asyncio.Future[None]:
+    def _hand_back(self, offsets: BitMap64, backoff: Backoff | None = None) -> None:
+        if backoff is None or backoff.max == 0:
+            self._replay |= offsets
+        else:
+            for count, group in self._counts.groups(offsets):
+                self._keep_back(group, math.ceil(1000 * backoff.delay(count)))
+        self._counts.increment(offsets)
+
+    def _keep_back(self, offsets: BitMap64, delay_ms: int) -> None:
+        """The longer, the coarser, so that the different times stay few."""
+        if offsets and delay_ms > 0:
+            due, tick = self._now_ms() + delay_ms, max(delay_ms // 64, KEEP_MS)
+            self._delays.hold(offsets, due + -due % tick)
+        else:
+            self._replay |= offsets
+
+    def acknowledge(self, offsets: BitMap64) -> asyncio.Future[None]:
         """Nobody gets these again, whoever held them (SEMANTICS 12). Done when durable."""
-        for first, last in ranges:
-            self._replay.remove_range(first, last + 1)
-            self._counts.clear(first, last)
-            self._delays.forget(first, last)
-            for consumer in self.consumers:
-                consumer.unacknowledged.remove_range(first, last + 1)
-        return self.subscription.ack_individual(ranges)
+        self._replay -= offsets
+        self._counts.clear(offsets)
+        self._delays.forget(offsets)
+        for consumer in self.consumers:
+            consumer.unacknowledged -= offsets
+        return self.subscription.ack_set(offsets)
 
     def close(self, error: EngineError) -> None:
         """Every consumer is told."""
@@ -253,6 +284,7 @@ class QueueDispatcher:
         new = start == self._next == block.first_offset and not self._replay
         if (
             not new
+            or block.messages > self.consumers[0].window
             or has_delays(block.data)
             or self._cursor.unacked(start, block.next_offset) != [(start, block.next_offset)]
         ):
@@ -269,16 +301,36 @@ class QueueDispatcher:
         while at < len(entries) and not self._due(block, entries[at]):
             self._pass(entries[at])
             at += 1
-        first = at
-        due = BitMap64()
-        while at < len(entries) and at - first < share and (wanted := self._due(block, entries[at])):
-            due |= wanted
-            self._pass(entries[at])
-            at += 1
-        if due:
-            self._turn += 1
-            self._give(ready[self._turn % len(ready)], block, entries[first], entries[at - 1], due)
+        if at == len(entries):
+            return at
+        self._turn += 1
+        consumer = ready[self._turn % len(ready)]
+        first, due, whole = at, BitMap64(), True
+        while whole and at < len(entries) and at - first < share and len(due) < consumer.messages_credit:
+            wanted = self._due(block, entries[at])
+            if not wanted:
+                break
+            whole = self._take(wanted, entries[at], consumer, due)
+            at += whole
+        self._give(consumer, block, entries[first], entries[at - whole], due)
         return at
+
+    def _take(self, wanted: BitMap64, entry: EntryAt, consumer: QueueConsumer, due: BitMap64) -> bool:
+        """Add to `due` what the consumer gets of an entry; whether that is all of it.
+
+        An entry that is larger than what the consumer ever has room for is dealt in pieces, so that one does not get
+        the work of many. It is sent once for each, so there are few of them.
+        """
+        if len(wanted) > consumer.window:
+            room = max(consumer.messages_credit - len(due), -(-(entry.last + 1 - entry.first) // PIECES_MAX))
+            if len(wanted) > room:
+                last = wanted[room - 1]
+                due |= wanted & range_set(entry.first, last)
+                self._next = max(self._next, last + 1) if self._next >= entry.first else self._next
+                return False
+        due |= wanted
+        self._pass(entry)
+        return True
 
     def _due(self, block: Block, entry: EntryAt) -> BitMap64:
         """The messages of an entry that somebody is to get now."""
@@ -326,14 +378,10 @@ class QueueDispatcher:
         )
 
 
-def check_ranges(ranges: list[Any], end: int) -> list[Range]:
-    """`ranges` as inclusive pairs below `end`. Raises InvalidArgumentError."""
-    checked: list[Range] = []
-    for pair in ranges:
-        if not isinstance(pair, (list, tuple)) or len(pair) != 2 or not all(type(n) is int for n in pair):
-            raise InvalidArgumentError(f"range {pair!r:.80} is malformed; [first, last] is right")
-        first, last = pair
-        if not 0 <= first <= last < end:
-            raise InvalidArgumentError(f"range [{first}, {last}] is not within the segment's [0, {end - 1}]")
-        checked.append((first, last))
-    return checked
+def backoff_of(parts: Any) -> Backoff | None:
+    """[min, max, multiplier] of a REDELIVER. Raises InvalidArgumentError."""
+    if parts is None:
+        return None
+    if not isinstance(parts, list) or len(parts) != 3:
+        raise InvalidArgumentError(f"backoff {parts!r:.80}; [min, max, multiplier] is right")
+    return Backoff(*parts)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from engine.broker.assignments import Registration
 from engine.broker.calls import pack, unpack_args
 from engine.broker.consumers import Consumer, LoneReader
-from engine.broker.dispatcher import check_ranges
 from engine.broker.topics import WAIT, HostedSegment
 from engine.broker.watch import DagWatchSession
 from engine.control.ports import segment_spec
@@ -271,13 +270,14 @@ def redeliver(connection: Connection, header: Header, payload: memoryview) -> No
     """REDELIVER."""
     consumer = connection.consumers.get(header["consumer_id"])
     if consumer is not None:
-        consumer.redeliver(check_ranges(header["ranges"], consumer.hosted.segment.durable_offset))
+        consumer.redeliver(header)
 
 
 def close_consumer(connection: Connection, header: Header, payload: memoryview) -> None:
     """CLOSE_CONSUMER. It acknowledges nothing."""
     consumer = connection.consumers.get(header["consumer_id"])
     if consumer is not None:
+        consumer.leaving(header)
         consumer.close()
     connection.abandon(header["consumer_id"])
     if header.get("request_id"):

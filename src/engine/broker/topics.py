@@ -13,7 +13,7 @@ from engine.broker.consumers import Consumer, LoneReader, Range, SegmentReader
 from engine.broker.dispatcher import QueueConsumer, QueueDispatcher
 from engine.broker.producers import Producer
 from engine.broker.rates import Rate
-from engine.broker.redelivery import RedeliveryCounts
+from engine.broker.redelivery import RedeliveryCounts, range_set
 from engine.errors import (
     AlreadyClosedError,
     ConsumerBusyError,
@@ -27,6 +27,8 @@ from engine.errors import (
 )
 
 if TYPE_CHECKING:
+    from pyroaring import BitMap64
+
     from engine.broker.connection import Connection
     from engine.control.ports import SegmentSpec
     from engine.model.names import SegmentName
@@ -154,12 +156,16 @@ class HostedSubscription:
     def ack_cumulative(self, position: int) -> asyncio.Future[None]:
         """Everything before `position`. Done when durable."""
         if self.redeliveries and position > 0:
-            self.redeliveries.clear(0, position - 1)
+            self.redeliveries.clear(range_set(0, position - 1))
         return self._then_look(self.cursor.ack_cumulative(position))
 
     def ack_individual(self, ranges: list[Range]) -> asyncio.Future[None]:
         """These, inclusive. Done when durable."""
         return self._then_look(self.cursor.ack_individual((first, last + 1) for first, last in ranges))
+
+    def ack_set(self, offsets: BitMap64) -> asyncio.Future[None]:
+        """These. Done when durable."""
+        return self._then_look(self.cursor.ack_set(offsets))
 
     @property
     def backlog(self) -> int:

@@ -177,6 +177,14 @@ class Cursor:
             self._fold()
         return self._saved(before != (self._position, len(self._acked)))
 
+    def ack_set(self, offsets: BitMap64) -> asyncio.Future[None]:
+        """Acknowledge a set of offsets; the future ends when that is durable."""
+        before = (self._position, len(self._acked))
+        if offsets and not self._refuses():
+            self._acked |= offsets
+            self._fold()
+        return self._saved(before != (self._position, len(self._acked)))
+
     def _fold(self) -> None:
         """Move the position over what is acknowledged right above it."""
         acked = self._acked
