@@ -29,6 +29,7 @@ _ADDRESSEE = {
     Command.CLOSE_CONSUMER: "consumer_id",
     Command.SCALABLE_TOPIC_ASSIGNMENT: "consumer_id",
     Command.SCALABLE_TOPIC_UPDATE: "session_id",
+    Command.WATCH_TOPIC_LIST_UPDATE: "session_id",
 }
 
 

@@ -70,6 +70,10 @@ class Pool:
         connection = self._connections.get(url)
         return connection is not None and connection.lost is None
 
+    def connected_urls(self) -> list[str]:
+        """Where get() has a connection at once."""
+        return [url for url, connection in self._connections.items() if connection.lost is None]
+
     def check_open(self) -> None:
         """Raise AlreadyClosedError after close()."""
         if self.closed:

@@ -3,7 +3,8 @@
 Their bytes are one format, little-endian, chained without padding. Users keep them: do not change.
 
     offset  width  what
-         0      1  version: 2 for a checkpoint that says when its topic was created, else 1
+         0      1  version: 2 for a checkpoint that says when its topic was created, 3 for a message id of a consumer of
+                   several topics, else 1
          1      1  kind: "M" message id, "C" checkpoint
          2      4  CRC-32 (zlib) of everything behind it
          6      8  i64  message id: segment id            checkpoint: form, an index into FORMS
@@ -13,6 +14,8 @@ Their bytes are one format, little-endian, chained without padding. Users keep t
         28      t  topic, UTF-8
       28+t   16*n  positions: i64 place, i64 next offset, by rising place
        end      8  version 2: i64 when the topic was created, milliseconds
+       end      4  version 3: u32 how many topics; then of each, by name:
+                   u16 t, i64 when it was created in milliseconds, u32 n, t bytes of name, n positions as above
 
 A place is a segment's id; in a segment that is shared by bucket (PIP-486), one bucket of it: bit 62 is set, above bit 9
 stands the segment's id, below it the index of the bucket in the segment's boundaries.
@@ -25,7 +28,7 @@ import zlib
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from engine.errors import InvalidArgumentError
 
@@ -33,8 +36,11 @@ _HEAD = struct.Struct("<BcI")
 _FIXED = struct.Struct("<qqHI")
 _PAIR = struct.Struct("<qq")
 _CREATED = struct.Struct("<q")
+_TOPICS = struct.Struct("<I")
+_TOPIC = struct.Struct("<HqI")
 _VERSION = 1
 _VERSION_CREATED = 2
+_VERSION_VECTORS = 3
 _NO_TOPIC = 0xFFFF
 _LAST = (1 << 63) - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -47,16 +53,27 @@ _SEGMENT_MASK = (1 << 52) - 1
 FORMS = ("positions", "earliest", "latest", "timestamp")  # in checkpoints' bytes: append only
 
 
+class TopicPositions(NamedTuple):
+    """A position vector in one of several topics. `created_ms` tells the topic from a later one of its name."""
+
+    created_ms: int
+    positions: Mapping[int, int]
+
+
+_NO_VECTORS: Mapping[str, TopicPositions] = MappingProxyType({})
+
+
 class MessageId:
     """Where one message stands: its segment and its offset there; opaque to users.
 
     Ids of one topic are totally ordered. `positions` is the position vector at delivery, {place: next offset}, where a
     place is a segment's id, or one bucket of a shared segment (`split_position`): what a cumulative acknowledgement of
-    this message means (SEMANTICS 11); empty when unknown, as in a producer's receipt. Equality looks at segment, offset
-    and topic. Never changed after it was made.
+    this message means (SEMANTICS 11); empty when unknown, as in a producer's receipt. `vectors`, in ids of a stream
+    consumer of several topics: the vector of every topic, its own included, {topic: TopicPositions}; else empty.
+    Equality looks at segment, offset and topic. Never changed after it was made.
     """
 
-    __slots__ = ("offset", "positions", "segment_id", "topic")
+    __slots__ = ("offset", "positions", "segment_id", "topic", "vectors")
 
     earliest: ClassVar[MessageId]
     """Stands before every message."""
@@ -65,12 +82,18 @@ class MessageId:
     """Stands behind every message."""
 
     def __init__(
-        self, segment_id: int, offset: int, positions: Mapping[int, int] = _NOTHING, topic: str | None = None
+        self,
+        segment_id: int,
+        offset: int,
+        positions: Mapping[int, int] = _NOTHING,
+        topic: str | None = None,
+        vectors: Mapping[str, TopicPositions] = _NO_VECTORS,
     ) -> None:
         self.segment_id = segment_id
         self.offset = offset
         self.positions = positions
         self.topic = topic
+        self.vectors = vectors
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, MessageId):
@@ -115,13 +138,13 @@ class MessageId:
 
     def to_bytes(self) -> bytes:
         """The id with its position vector, for a file or another process."""
-        return _pack(b"M", self.segment_id, self.offset, self.topic, self.positions)
+        return _pack(b"M", self.segment_id, self.offset, self.topic, self.positions, vectors=self.vectors)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> MessageId:
         """Undo to_bytes(). Raises InvalidArgumentError for anything else."""
-        segment_id, offset, topic, positions, _ = _unpack(b"M", "message id", data)
-        return cls(segment_id, offset, positions, topic)
+        segment_id, offset, topic, positions, _, vectors = _unpack(b"M", "message id", data)
+        return cls(segment_id, offset, positions, topic, vectors)
 
 
 MessageId.earliest = MessageId(-1, -1)
@@ -206,7 +229,7 @@ class Checkpoint:
     @classmethod
     def from_bytes(cls, data: bytes) -> Checkpoint:
         """Undo to_bytes(). Raises InvalidArgumentError for anything else."""
-        form, number, topic, positions, created_ms = _unpack(b"C", "checkpoint", data)
+        form, number, topic, positions, created_ms, _ = _unpack(b"C", "checkpoint", data)
         if not 0 <= form < len(FORMS):
             raise InvalidArgumentError(f"checkpoint has the unknown form {form}; it was made by a newer version")
         if FORMS[form] == "positions":
@@ -227,19 +250,41 @@ def split_position(place: int) -> tuple[int, int | None]:
 
 
 def _pack(
-    kind: bytes, first: int, second: int, topic: str | None, positions: Mapping[int, int], created_ms: int | None = None
+    kind: bytes,
+    first: int,
+    second: int,
+    topic: str | None,
+    positions: Mapping[int, int],
+    created_ms: int | None = None,
+    vectors: Mapping[str, TopicPositions] = _NO_VECTORS,
 ) -> bytes:
     name = b"" if topic is None else topic.encode()
+    version = _VERSION_VECTORS if vectors else _VERSION if created_ms is None else _VERSION_CREATED
     try:
         fixed = _FIXED.pack(first, second, _NO_TOPIC if topic is None else len(name), len(positions))
         end = b"" if created_ms is None else _CREATED.pack(created_ms)
-        body = b"".join((fixed, name, *(_PAIR.pack(*pair) for pair in sorted(positions.items())), end))
+        if vectors:
+            end = b"".join((_TOPICS.pack(len(vectors)), *(_pack_vector(*item) for item in sorted(vectors.items()))))
+        body = b"".join((fixed, name, _pack_positions(positions), end))
     except struct.error as e:
         raise InvalidArgumentError(f"a number of the position does not fit 64 bits: {e}") from e
-    return _HEAD.pack(_VERSION if created_ms is None else _VERSION_CREATED, kind, zlib.crc32(body)) + body
+    return _HEAD.pack(version, kind, zlib.crc32(body)) + body
 
 
-def _unpack(kind: bytes, what: str, data: bytes) -> tuple[int, int, str | None, dict[int, int], int | None]:
+def _pack_positions(positions: Mapping[int, int]) -> bytes:
+    return b"".join([_PAIR.pack(*pair) for pair in sorted(positions.items())])
+
+
+def _pack_vector(topic: str, vector: TopicPositions) -> bytes:
+    name = topic.encode()
+    head = _TOPIC.pack(len(name), vector.created_ms, len(vector.positions))
+    return b"".join((head, name, _pack_positions(vector.positions)))
+
+
+_Unpacked = tuple[int, int, str | None, dict[int, int], int | None, dict[str, TopicPositions]]
+
+
+def _unpack(kind: bytes, what: str, data: bytes) -> _Unpacked:
     if not isinstance(data, bytes | bytearray | memoryview):
         raise InvalidArgumentError(f"{what} is {type(data).__name__}; the bytes of to_bytes() are right")
     data = bytes(data)
@@ -247,7 +292,8 @@ def _unpack(kind: bytes, what: str, data: bytes) -> tuple[int, int, str | None, 
         raise InvalidArgumentError(f"{what} is {len(data)} bytes, shorter than any; the bytes of to_bytes() are right")
     version, found, crc = _HEAD.unpack_from(data)
     created = version == _VERSION_CREATED and kind == b"C"
-    if not (version == _VERSION or created) or found != kind:
+    several = version == _VERSION_VECTORS and kind == b"M"
+    if not (version == _VERSION or created or several) or found != kind:
         raise InvalidArgumentError(f"{what} starts with {data[:2]!r}; {bytes((_VERSION,)) + kind!r} is right")
     if zlib.crc32(data[_HEAD.size :]) != crc:
         raise InvalidArgumentError(f"{what} is damaged: its checksum does not match")
@@ -255,7 +301,7 @@ def _unpack(kind: bytes, what: str, data: bytes) -> tuple[int, int, str | None, 
     start = _HEAD.size + _FIXED.size
     end = start + (0 if size == _NO_TOPIC else size)
     last = end + count * _PAIR.size
-    whole = last + created * _CREATED.size
+    vectors, whole = ({}, last + created * _CREATED.size) if not several else _unpack_vectors(what, data, last)
     if len(data) != whole:
         raise InvalidArgumentError(f"{what} is {len(data)} bytes where {whole} are announced")
     try:
@@ -263,4 +309,25 @@ def _unpack(kind: bytes, what: str, data: bytes) -> tuple[int, int, str | None, 
     except UnicodeDecodeError as e:
         raise InvalidArgumentError(f"{what} holds a topic name that is not UTF-8") from e
     created_ms = _CREATED.unpack_from(data, last)[0] if created else None
-    return first, second, topic, dict(_PAIR.iter_unpack(data[end:last])), created_ms
+    return first, second, topic, dict(_PAIR.iter_unpack(data[end:last])), created_ms, vectors
+
+
+def _unpack_vectors(what: str, data: bytes, at: int) -> tuple[dict[str, TopicPositions], int]:
+    """The vectors of all topics, and where they end."""
+    vectors: dict[str, TopicPositions] = {}
+    try:
+        (topics,) = _TOPICS.unpack_from(data, at)
+        at += _TOPICS.size
+        for _ in range(topics):
+            size, created_ms, count = _TOPIC.unpack_from(data, at)
+            start = at + _TOPIC.size
+            at = start + size + count * _PAIR.size
+            if at > len(data):
+                break
+            positions = dict(_PAIR.iter_unpack(data[start + size : at]))
+            vectors[data[start : start + size].decode()] = TopicPositions(created_ms, positions)
+    except struct.error as e:
+        raise InvalidArgumentError(f"{what} ends in the middle of its topics: {e}") from e
+    except UnicodeDecodeError as e:
+        raise InvalidArgumentError(f"{what} holds a topic name that is not UTF-8") from e
+    return vectors, at
