@@ -270,8 +270,8 @@ async def test_admin(client: engine.AsyncClient):
             await admin.create_topic(malformed)
     with pytest.raises(engine.InvalidArgumentError):
         await admin.create_topic("three", segments=0)
-    with pytest.raises(engine.UnsupportedError):
-        await admin.set_auto_scale_policy("two", {})
+    await admin.set_auto_scale_policy("two", {"max_segments": 8})
+    assert await admin.get_auto_scale_policy("two") == {"max_segments": 8}
 
 
 async def test_admin_of_segments(client: engine.AsyncClient):

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 from peer import Peer, make_entries
 
-from engine.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, UnsupportedError
+from engine.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from engine.wire.commands import Command
 
 BASE = "/admin/v2/scalable/public/default"
@@ -188,12 +188,5 @@ async def test_in_process(broker):
     await admin.create_subscription("orders", "s", initial_position="earliest")
     await admin.clear_backlog("orders", "s")
     assert (await admin.merge_segments("orders", 0, 1))["epoch"] == 1
-    for refused in (
-        admin.set_auto_scale_policy("orders", {}),
-        admin.get_auto_scale_policy("orders"),
-        admin.remove_auto_scale_policy("orders"),
-    ):
-        with pytest.raises(UnsupportedError, match="never by itself"):
-            await refused
     await admin.delete_topic("orders")
     assert await admin.list_topics() == []

@@ -186,6 +186,10 @@ class ElsewhereLed:
     def segments(self):
         return self
 
+    @property
+    def scaling(self):
+        return self
+
 
 CALLS = {
     "delete_topic": ("orders",),
@@ -200,6 +204,7 @@ CALLS = {
     "delete_subscription": ("orders", "s"),
     "seek_subscription": ("orders", "s", 0),
     "clear_backlog": ("orders", "s"),
+    "set_auto_scale_policy": ("orders", {"enabled": False}),
 }
 
 

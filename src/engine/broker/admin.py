@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any
 
 from engine.broker.config import BrokerConfig
 from engine.broker.leading import LeaderAdmin
 from engine.control.service import ScalableTopicService
 from engine.errors import InvalidArgumentError, NotOwnerError, UnsupportedError
+from engine.model.autoscale import AutoScalePolicyOverride
 from engine.model.names import SegmentName, TopicName
 from engine.model.policies import FOR_EVER, NamespacePolicies
 
@@ -79,7 +80,7 @@ class AdminService:
         return await self._service.get_metadata(topic)
 
     async def get_stats(self, topic: str) -> dict[str, Any]:
-        """Counts, rates per second, backlogs, consumers. Raises NotFoundError."""
+        """Counts, rates per second, backlogs, consumers, loads, auto-scale and its reasons. Raises NotFoundError."""
         return await self._service.get_stats(topic)
 
     # -- the shape of a topic --------------------------------------------------------------------------------------
@@ -158,19 +159,31 @@ class AdminService:
         """Go back to the broker's defaults."""
         await self._service.set_namespace_policies(namespace, None)
 
-    # -- not in this version ---------------------------------------------------------------------------------------
+    # -- auto-scale: by snake_case name, only what is overridden ---------------------------------------------------
 
-    async def set_auto_scale_policy(self, name: str, policy: Mapping[str, Any]) -> NoReturn:
-        """Raises UnsupportedError."""
-        raise _by_hand("set_auto_scale_policy")
+    async def set_auto_scale_policy(self, topic: str, policy: Mapping[str, Any]) -> None:
+        """Replace what a topic overrides; it counts at once. Raises NotFoundError."""
+        await self._led("set_auto_scale_policy", topic, policy=AutoScalePolicyOverride.of(policy).to_mapping())
 
-    async def get_auto_scale_policy(self, name: str) -> NoReturn:
-        """Raises UnsupportedError."""
-        raise _by_hand("get_auto_scale_policy")
+    async def get_auto_scale_policy(self, topic: str) -> dict[str, Any]:
+        """What a topic overrides. Raises NotFoundError."""
+        return _mapping(await self._service.scaling.get_policy(topic))
 
-    async def remove_auto_scale_policy(self, name: str) -> NoReturn:
-        """Raises UnsupportedError."""
-        raise _by_hand("remove_auto_scale_policy")
+    async def remove_auto_scale_policy(self, topic: str) -> None:
+        """Let a topic override nothing. Raises NotFoundError."""
+        await self._led("set_auto_scale_policy", topic, policy={})
+
+    async def set_namespace_auto_scale_policy(self, namespace: str, policy: Mapping[str, Any]) -> None:
+        """Replace what a namespace overrides for its topics."""
+        await self._service.scaling.set_namespace_policy(namespace, AutoScalePolicyOverride.of(policy))
+
+    async def get_namespace_auto_scale_policy(self, namespace: str) -> dict[str, Any]:
+        """What a namespace overrides."""
+        return _mapping(await self._service.scaling.get_namespace_policy(namespace))
+
+    async def remove_namespace_auto_scale_policy(self, namespace: str) -> None:
+        """Let a namespace override nothing."""
+        await self._service.scaling.set_namespace_policy(namespace, None)
 
     async def close(self) -> None:
         """Nothing is held."""
@@ -182,5 +195,5 @@ def _policies_of(config: BrokerConfig) -> NamespacePolicies:
     return NamespacePolicies(time_s, config.retention_size, config.durability)
 
 
-def _by_hand(method: str) -> UnsupportedError:
-    return UnsupportedError(f"{method}: this version splits and merges when it is asked to, never by itself")
+def _mapping(override: AutoScalePolicyOverride | None) -> dict[str, Any]:
+    return {} if override is None else override.to_mapping()

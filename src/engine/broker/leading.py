@@ -7,6 +7,7 @@ from typing import Any
 
 from engine.control.service import ScalableTopicService
 from engine.errors import InvalidArgumentError
+from engine.model.autoscale import AutoScalePolicyOverride
 from engine.model.names import SegmentName, TopicName
 
 
@@ -30,6 +31,7 @@ class LeaderAdmin:
             "delete_subscription",
             "seek_subscription",
             "clear_backlog",
+            "set_auto_scale_policy",
         )
     )
 
@@ -94,3 +96,7 @@ class LeaderAdmin:
     async def clear_backlog(self, topic: TopicName, subscription: str) -> None:
         """Acknowledge everything."""
         await self._service.clear_backlog(topic, subscription)
+
+    async def set_auto_scale_policy(self, topic: TopicName, policy: dict[str, Any]) -> None:
+        """Replace what the topic overrides, by snake_case name; nothing: {}."""
+        await self._service.scaling.set_policy(topic, AutoScalePolicyOverride.of(policy))

@@ -27,6 +27,7 @@ from engine.errors import (
     UnsupportedError,
 )
 from engine.limits import BUCKETS_PER_SEGMENT_MAX
+from engine.model.autoscale import JSON_NAMES
 
 # The HTTP status of each error; others are 500.
 CODES: dict[type[EngineError], int] = {
@@ -67,6 +68,9 @@ _NAMESPACE = "/admin/v2/scalable/{tenant}/{namespace}"
 _TOPIC = "/admin/v2/scalable/{tenant}/{namespace}/{topic}"
 _SEGMENT = "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}"
 _POLICIES = "/admin/v2/namespaces/{tenant}/{namespace}/policies"
+_SCALE = _TOPIC + "/autoScalePolicy"
+_SCALE_ALL = "/admin/v2/namespaces/{tenant}/{namespace}/scalableTopicAutoScalePolicy"
+_UNITS = "What is missing is not overridden. Times are seconds, rates per second and segment"
 
 _NEW_TOPIC = {
     "segments": _NUMBER,
@@ -81,6 +85,9 @@ _POLICY = {
     "retention_time_s": {"type": "integer", "minimum": -1},
     "retention_size_bytes": {"type": ["integer", "null"], "minimum": -1},
     "durability": {"type": ["string", "null"]},
+}
+_OVERRIDES = {
+    name: {"type": "boolean"} if name == "enabled" else {"type": "number", "minimum": 0} for name in JSON_NAMES
 }
 _BUCKETS = {"buckets": {"type": "integer", "minimum": 1, "maximum": BUCKETS_PER_SEGMENT_MAX}}
 _NAMED = {"type": "array", "items": _TEXT}
@@ -113,6 +120,12 @@ OPERATIONS: list[tuple[str, str, str, dict[str, Any] | None, bool]] = [
     ("get", _POLICIES, "A namespace's policies", None, True),
     ("put", _POLICIES, "Replace a namespace's policies", _POLICY, False),
     ("delete", _POLICIES, "Go back to the broker's defaults", None, False),
+    ("get", _SCALE, "What a topic overrides of how it changes its shape by itself", None, True),
+    ("put", _SCALE, f"Replace it. {_UNITS}", _OVERRIDES, False),
+    ("delete", _SCALE, "Override nothing", None, False),
+    ("get", _SCALE_ALL, "What a namespace overrides of how its topics change their shape", None, True),
+    ("put", _SCALE_ALL, f"Replace it. {_UNITS}", _OVERRIDES, False),
+    ("delete", _SCALE_ALL, "Override nothing", None, False),
     ("get", "/health", "Whether the broker is ready", None, True),
     ("get", "/metrics", "Metrics as Prometheus text", None, False),
     ("get", "/openapi.json", "This document", None, True),

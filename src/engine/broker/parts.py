@@ -8,6 +8,7 @@ from engine.broker.config import BrokerConfig
 from engine.broker.load_reporter import LoadReports
 from engine.broker.segment_host import SegmentHosting
 from engine.control.config import ControlConfig
+from engine.control.scaling import AutoScaling
 from engine.errors import InvalidConfigurationError
 from engine.metadata.store import MetadataStore
 from engine.storage.config import StorageConfig
@@ -50,11 +51,14 @@ def control_config(config: BrokerConfig) -> ControlConfig:
     )
 
 
-def load_reports(config: BrokerConfig, hosting: SegmentHosting, metadata: MetadataStore) -> LoadReports:
-    """The reporters' part of the configuration."""
+def load_reports(
+    config: BrokerConfig, hosting: SegmentHosting, metadata: MetadataStore, scaling: AutoScaling
+) -> LoadReports:
+    """The reporters of this broker's segments, with their part of the configuration."""
     return LoadReports(
         hosting,
         metadata,
         interval=config.scalable_topic_load_report_interval,
         threshold=config.scalable_topic_load_report_rate_change_threshold,
+        loaded=scaling.loaded,
     )

@@ -22,6 +22,7 @@ from engine.errors import (
     StorageError,
 )
 from engine.limits import METADATA_VALUE_SIZE_MAX
+from engine.model.autoscale import JSON_NAMES, AutoScalePolicyOverride
 from engine.wire.tcp import bind, cannot_listen
 from engine.wire.url import format_url
 
@@ -38,6 +39,7 @@ HEALTH = "/health"  # answered without a token
 _TOPIC = SCALABLE + "/{tenant}/{namespace}/{topic}"
 _SUBSCRIPTION = _TOPIC + "/subscriptions/{subscription}"
 _SEGMENT = SEGMENTS + "/{tenant}/{namespace}/{topic}/{descriptor}"
+_SCALE_ALL = NAMESPACES + "/{tenant}/{namespace}/scalableTopicAutoScalePolicy"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Middleware = Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]
@@ -121,7 +123,7 @@ def _error(status: int, reason: str, code: int) -> web.Response:
 
 def _routes(broker: Broker) -> list[web.RouteDef]:
     api, segments = _Scalable(broker.admin), _Segments(broker.admin)
-    pages = _Pages(broker)
+    scaling, pages = _AutoScale(broker.admin), _Pages(broker)
     return [
         web.get(SCALABLE + "/{tenant}/{namespace}", api.list_topics),
         web.put(_TOPIC, api.create_topic),
@@ -141,6 +143,12 @@ def _routes(broker: Broker) -> list[web.RouteDef]:
         web.get(NAMESPACES + "/{tenant}/{namespace}/policies", api.get_policies),
         web.put(NAMESPACES + "/{tenant}/{namespace}/policies", api.set_policies),
         web.delete(NAMESPACES + "/{tenant}/{namespace}/policies", api.remove_policies),
+        web.get(_TOPIC + "/autoScalePolicy", scaling.get),
+        web.put(_TOPIC + "/autoScalePolicy", scaling.set),
+        web.delete(_TOPIC + "/autoScalePolicy", scaling.remove),
+        web.get(_SCALE_ALL, scaling.get_all),
+        web.put(_SCALE_ALL, scaling.set_all),
+        web.delete(_SCALE_ALL, scaling.remove_all),
         web.get("/openapi.json", pages.openapi),
         web.get("/metrics", pages.metrics),
         web.get(HEALTH, pages.health),
@@ -261,6 +269,35 @@ class _Segments:
         return web.Response(status=204)
 
 
+class _AutoScale:
+    """What a topic, or a namespace for its topics, overrides; by the specification's names."""
+
+    def __init__(self, admin: AdminService) -> None:
+        self._admin = admin
+
+    async def get(self, request: web.Request) -> web.Response:
+        return _overrides(await self._admin.get_auto_scale_policy(_topic(request)))
+
+    async def set(self, request: web.Request) -> web.Response:
+        await self._admin.set_auto_scale_policy(_topic(request), await _policy(request))
+        return web.Response(status=204)
+
+    async def remove(self, request: web.Request) -> web.Response:
+        await self._admin.remove_auto_scale_policy(_topic(request))
+        return web.Response(status=204)
+
+    async def get_all(self, request: web.Request) -> web.Response:
+        return _overrides(await self._admin.get_namespace_auto_scale_policy(_namespace(request)))
+
+    async def set_all(self, request: web.Request) -> web.Response:
+        await self._admin.set_namespace_auto_scale_policy(_namespace(request), await _policy(request))
+        return web.Response(status=204)
+
+    async def remove_all(self, request: web.Request) -> web.Response:
+        await self._admin.remove_namespace_auto_scale_policy(_namespace(request))
+        return web.Response(status=204)
+
+
 class _Pages:
     """What is about the broker itself."""
 
@@ -324,6 +361,18 @@ async def _object(request: web.Request) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise InvalidArgumentError(f"the body is a JSON {type(body).__name__}; an object is right")
     return body
+
+
+async def _policy(request: web.Request) -> dict[str, Any]:
+    """The auto-scale policy in the body, by our names."""
+    override = AutoScalePolicyOverride.of_json(await _object(request))
+    for name in override.extra:
+        raise InvalidArgumentError(f"auto-scale policy {name!r:.80} is unknown; known are {', '.join(JSON_NAMES)}")
+    return override.to_mapping()
+
+
+def _overrides(policy: dict[str, Any]) -> web.Response:
+    return web.json_response(AutoScalePolicyOverride.of(policy).to_json())
 
 
 async def _json(request: web.Request, nothing: Any) -> Any:

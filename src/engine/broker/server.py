@@ -163,7 +163,7 @@ class Broker:
         self.tasks.spawn(self._retention.run(), "retention")
         if self.config.segment_idle_time is not None:
             self.tasks.spawn(IdleLoop(self.hosting, self.config.segment_idle_time).run(), "idle segments")
-        self.loads = load_reports(self.config, self.hosting, metadata)
+        self.loads = load_reports(self.config, self.hosting, metadata, self.service.scaling)
         self.tasks.spawn(self.loads.run(), "load reports")
 
     def _make_directory(self) -> None:

@@ -11,8 +11,9 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from engine.client.options import INITIAL_POSITIONS, check_choice, check_number
-from engine.errors import InvalidArgumentError, UnsupportedError
+from engine.errors import InvalidArgumentError
 from engine.limits import BUCKETS_PER_SEGMENT_MAX, SEGMENTS_PER_TOPIC_MAX
+from engine.model.autoscale import AutoScalePolicyOverride
 from engine.model.names import SegmentName, TopicName, check_name, parse_namespace
 
 SEGMENT_ID_MAX = 2**63 - 1
@@ -85,6 +86,24 @@ class AdminBackend(Protocol):
 
     async def remove_namespace_policies(self, namespace: str) -> None:
         """Back to the broker's defaults."""
+
+    async def set_auto_scale_policy(self, topic: str, policy: Mapping[str, Any]) -> None:
+        """By snake_case name. Raises NotFoundError."""
+
+    async def get_auto_scale_policy(self, topic: str) -> dict[str, Any]:
+        """By snake_case name. Raises NotFoundError."""
+
+    async def remove_auto_scale_policy(self, topic: str) -> None:
+        """Raises NotFoundError."""
+
+    async def set_namespace_auto_scale_policy(self, namespace: str, policy: Mapping[str, Any]) -> None:
+        """By snake_case name."""
+
+    async def get_namespace_auto_scale_policy(self, namespace: str) -> dict[str, Any]:
+        """By snake_case name."""
+
+    async def remove_namespace_auto_scale_policy(self, namespace: str) -> None:
+        """Back to the broker's configuration."""
 
     async def close(self) -> None:
         """Release what it holds. Idempotent."""
@@ -162,7 +181,7 @@ class AsyncAdmin:
         return await (await self._get()).get_metadata(str(TopicName.parse(topic)))
 
     async def get_stats(self, topic: str) -> dict[str, Any]:
-        """Segments, rates, subscriptions and consumers: the specification's JSON as a dict. Raises NotFoundError."""
+        """Segments, rates, subscriptions, consumers, auto-scale: the specification's JSON as a dict. NotFoundError."""
         return await (await self._get()).get_stats(str(TopicName.parse(topic)))
 
     # -- the shape of a topic ---------------------------------------------------------------------------------
@@ -277,19 +296,40 @@ class AsyncAdmin:
         parse_namespace(namespace)
         await (await self._get()).remove_namespace_policies(namespace)
 
-    # -- not in this version ---------------------------------------------------------------------------------
+    # -- auto-scale ------------------------------------------------------------------------------------------
 
     async def set_auto_scale_policy(self, topic: str, policy: Mapping[str, Any]) -> None:
-        """Raises UnsupportedError: topics do not change by themselves in this version."""
-        raise _by_hand("set_auto_scale_policy")
+        """Replace what a topic says otherwise than its namespace and the broker of how it changes its own shape.
+
+        `policy`: any of `enabled`, `max_segments`, `split_cooldown` and so on: the configuration's keys without
+        `scalable_topic_`; times in seconds. It counts at once. Raises NotFoundError, InvalidArgumentError.
+        """
+        name, override = str(TopicName.parse(topic)), AutoScalePolicyOverride.of(policy)
+        await (await self._get()).set_auto_scale_policy(name, override.to_mapping())
 
     async def get_auto_scale_policy(self, topic: str) -> dict[str, Any]:
-        """Raises UnsupportedError: topics do not change by themselves in this version."""
-        raise _by_hand("get_auto_scale_policy")
+        """What the topic itself says; {} for nothing. What is in effect is in get_stats. Raises NotFoundError."""
+        return await (await self._get()).get_auto_scale_policy(str(TopicName.parse(topic)))
 
     async def remove_auto_scale_policy(self, topic: str) -> None:
-        """Raises UnsupportedError: topics do not change by themselves in this version."""
-        raise _by_hand("remove_auto_scale_policy")
+        """Let the namespace and the broker decide. Raises NotFoundError."""
+        await (await self._get()).remove_auto_scale_policy(str(TopicName.parse(topic)))
+
+    async def set_namespace_auto_scale_policy(self, namespace: str, policy: Mapping[str, Any]) -> None:
+        """The same for all topics of a namespace, where they say nothing themselves."""
+        parse_namespace(namespace)
+        override = AutoScalePolicyOverride.of(policy)
+        await (await self._get()).set_namespace_auto_scale_policy(namespace, override.to_mapping())
+
+    async def get_namespace_auto_scale_policy(self, namespace: str) -> dict[str, Any]:
+        """What the namespace itself says; {} for nothing."""
+        parse_namespace(namespace)
+        return await (await self._get()).get_namespace_auto_scale_policy(namespace)
+
+    async def remove_namespace_auto_scale_policy(self, namespace: str) -> None:
+        """Let the broker decide."""
+        parse_namespace(namespace)
+        await (await self._get()).remove_namespace_auto_scale_policy(namespace)
 
     async def close(self) -> None:
         """Release what it holds. Idempotent."""
@@ -320,7 +360,3 @@ def when_ms(when: str | datetime) -> str | int:
 
 def _check_id(name: str, value: object) -> None:
     check_number(name, value, 0, SEGMENT_ID_MAX, whole=True)
-
-
-def _by_hand(method: str) -> UnsupportedError:
-    return UnsupportedError(f"{method}: this version splits and merges when it is asked to, never by itself")

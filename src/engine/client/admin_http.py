@@ -20,6 +20,7 @@ from engine.errors import (
     TimeoutError,
     UnknownOutcomeError,
 )
+from engine.model.autoscale import AutoScalePolicyOverride
 from engine.model.names import SegmentName, TopicName
 from engine.wire.tcp import reason
 
@@ -171,9 +172,41 @@ class HttpAdmin:
         """DELETE …/policies"""
         await self._call("DELETE", *namespace.split("/"), "policies", under=NAMESPACES)
 
+    async def set_auto_scale_policy(self, topic: str, policy: Mapping[str, Any]) -> None:
+        """PUT /{tenant}/{namespace}/{topic}/autoScalePolicy"""
+        body = AutoScalePolicyOverride.of(policy).to_json()
+        await self._call("PUT", *_parts(topic), "autoScalePolicy", body=body)
+
+    async def get_auto_scale_policy(self, topic: str) -> dict[str, Any]:
+        """GET /{tenant}/{namespace}/{topic}/autoScalePolicy"""
+        return _policy(await self._call("GET", *_parts(topic), "autoScalePolicy"))
+
+    async def remove_auto_scale_policy(self, topic: str) -> None:
+        """DELETE /{tenant}/{namespace}/{topic}/autoScalePolicy"""
+        await self._call("DELETE", *_parts(topic), "autoScalePolicy")
+
+    async def set_namespace_auto_scale_policy(self, namespace: str, policy: Mapping[str, Any]) -> None:
+        """PUT /admin/v2/namespaces/{tenant}/{namespace}/scalableTopicAutoScalePolicy"""
+        body = AutoScalePolicyOverride.of(policy).to_json()
+        await self._call("PUT", *namespace.split("/"), "scalableTopicAutoScalePolicy", under=NAMESPACES, body=body)
+
+    async def get_namespace_auto_scale_policy(self, namespace: str) -> dict[str, Any]:
+        """GET …/scalableTopicAutoScalePolicy"""
+        parts = (*namespace.split("/"), "scalableTopicAutoScalePolicy")
+        return _policy(await self._call("GET", *parts, under=NAMESPACES))
+
+    async def remove_namespace_auto_scale_policy(self, namespace: str) -> None:
+        """DELETE …/scalableTopicAutoScalePolicy"""
+        await self._call("DELETE", *namespace.split("/"), "scalableTopicAutoScalePolicy", under=NAMESPACES)
+
     async def close(self) -> None:
         """Close the HTTP session."""
         await self._session.close()
+
+
+def _policy(answer: Any) -> dict[str, Any]:
+    """By our names. What only a newer broker knows is left out."""
+    return AutoScalePolicyOverride.of_json(answer).to_mapping()
 
 
 def _parts(topic: str) -> tuple[str, str, str]:

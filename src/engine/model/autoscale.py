@@ -80,6 +80,7 @@ def _camel(name: str) -> str:
 NAMES = tuple(f.name for f in fields(AutoScalePolicy) if f.name != "problem")
 _JSON = {name: _camel(name) for name in NAMES}
 _NAMES_OF_JSON = {key: name for name, key in _JSON.items()}
+JSON_NAMES = tuple(_NAMES_OF_JSON)  # the specification's
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,13 +140,29 @@ class Admin:
         self._portal.run(self._admin.remove_namespace_policies(namespace))
 
     def set_auto_scale_policy(self, topic: str, policy: Mapping[str, Any]) -> None:
-        """Raises UnsupportedError: topics do not change by themselves in this version."""
+        """Replace what a topic says otherwise than its namespace and the broker of how it changes its own shape.
+
+        `policy`: any of `enabled`, `max_segments`, `split_cooldown` and so on: the configuration's keys without
+        `scalable_topic_`; times in seconds. It counts at once. Raises NotFoundError, InvalidArgumentError.
+        """
         self._portal.run(self._admin.set_auto_scale_policy(topic, policy))
 
     def get_auto_scale_policy(self, topic: str) -> dict[str, Any]:
-        """Raises UnsupportedError: topics do not change by themselves in this version."""
+        """What the topic itself says; {} for nothing. What is in effect is in get_stats. Raises NotFoundError."""
         return self._portal.run(self._admin.get_auto_scale_policy(topic))
 
     def remove_auto_scale_policy(self, topic: str) -> None:
-        """Raises UnsupportedError: topics do not change by themselves in this version."""
+        """Let the namespace and the broker decide. Raises NotFoundError."""
         self._portal.run(self._admin.remove_auto_scale_policy(topic))
+
+    def set_namespace_auto_scale_policy(self, namespace: str, policy: Mapping[str, Any]) -> None:
+        """The same for all topics of a namespace, where they say nothing themselves."""
+        self._portal.run(self._admin.set_namespace_auto_scale_policy(namespace, policy))
+
+    def get_namespace_auto_scale_policy(self, namespace: str) -> dict[str, Any]:
+        """What the namespace itself says; {} for nothing."""
+        return self._portal.run(self._admin.get_namespace_auto_scale_policy(namespace))
+
+    def remove_namespace_auto_scale_policy(self, namespace: str) -> None:
+        """Let the broker decide."""
+        self._portal.run(self._admin.remove_namespace_auto_scale_policy(namespace))
