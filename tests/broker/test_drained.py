@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from peer import Peer, leader_term, make_entries
 
-from engine.broker import segment_host, topics
+from engine.broker import segment_host, subscriptions
 from engine.errors import NotOwnerError, StorageError
 from engine.model.subscriptions import InitialPosition
 from engine.wire.commands import Command
@@ -17,7 +17,7 @@ from engine.wire.commands import Command
 def _soon(monkeypatch):
     """What is tried again after a while is tried again soon."""
     monkeypatch.setattr(segment_host, "_WATCH_AGAIN_S", 0.01)
-    monkeypatch.setattr(topics, "SAVE_AGAIN_S", 0.01)
+    monkeypatch.setattr(subscriptions, "SAVE_AGAIN_S", 0.01)
 
 
 class Watch:

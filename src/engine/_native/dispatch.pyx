@@ -1,73 +1,443 @@
 # cython: language_level=3
-"""Routes the entries of a block to the owners of their buckets."""
+"""Who is sent which entry of a segment that several consumers share, bucket by bucket.
+
+An entry is routed whole, by the bucket range it is stamped with; its body is never looked at. What is kept are runs of
+offsets per bucket: nothing per key, and nothing of the entries themselves, which are read again when they are due.
+"""
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from engine._native.body cimport Lease, hold
 from engine._native.entry cimport (
     AT_BUCKET_MAX, AT_BUCKET_MIN, AT_COUNT, AT_FIRST_OFFSET, AT_SEGMENT_ID, AT_SIZE, FAULT_NONE, Fault, check_header,
     load16, load32, load64, raise_fault, unknown,
 )
-from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy
 
 from engine.errors import CorruptionError, InvalidArgumentError
 from engine.limits import BUCKETS_PER_SEGMENT_MAX
 
 cdef uint32_t BUCKETS_MAX = BUCKETS_PER_SEGMENT_MAX
 
-
-# A run being collected: entries back to back with one owner.
-cdef struct Run:
-    int32_t owner
-    Py_ssize_t start
-    uint64_t first_offset
-    uint64_t messages
+cdef enum:
+    POOL_SIZE_MIN = 64
+    PIECE_COPIED_MAX = 16384      # pieces smaller than this, on average, are copied together: a view costs more
 
 
-def route(block, const uint16_t[::1] ends not None, const int32_t[::1] owners not None):
-    """Runs of consecutive entries with one owner, by the bucket range each entry is stamped with.
+@cython.final
+cdef class BucketLedger:
+    """What of a shared segment is not acknowledged: at whom it is, or due, in each bucket. Sharers are small numbers.
 
-    block: whole entries back to back, whose checksums the reader has verified (headers are checked again here).
-    ends: the segment's inclusive bucket ends, rising, the last 65535. owners: one per bucket, -1 where the bucket is
-    withheld. Both are read as buffers: array("H"), array("i"), or NumPy uint16 and int32.
+    `ends`: the segment's inclusive bucket ends, rising, the last 65535, as a buffer of uint16. `start`: the first
+    offset to deliver. InvalidArgumentError when the ends are not as said.
 
-    Returns (owner, start, stop, first_offset, messages) per run: bytes start..stop of the block. Raises CorruptionError
-    naming the entry whose range lies in two buckets; InvalidArgumentError when ends or owners are not as said.
+    `next_offset`: entries before it were routed. `runs`: how many runs of offsets are kept. `due_runs`: those of them
+    that nobody holds. Invariant: of a bucket, messages are sent in the order of their offsets, each to the bucket's
+    owner, and only while nobody else holds an earlier one.
     """
-    cdef Lease lease = hold(block)
-    cdef const uint8_t* p
-    cdef Py_ssize_t at = 0
-    cdef uint32_t bucket, buckets = ends.shape[0]
-    cdef int32_t owner
-    cdef Run run
-    cdef Fault fault
-    cdef list runs = []
-    _check_arguments(ends, owners)
-    run.owner, run.start, run.first_offset, run.messages = 0, 0, 0, 0
-    while at < lease.size:
-        p = lease.start + at
-        fault = check_header(p, lease.size - at)
+
+    def __cinit__(self, const uint16_t[::1] ends not None, uint64_t start):
+        cdef uint32_t i
+        _check_ends(ends)
+        self.count = ends.shape[0]
+        self.ends = <uint16_t*> PyMem_Malloc(self.count * sizeof(uint16_t))
+        self.buckets = <Bucket*> PyMem_Calloc(self.count, sizeof(Bucket))
+        if self.ends is NULL or self.buckets is NULL:
+            raise MemoryError()
+        for i in range(self.count):
+            self.ends[i] = ends[i]
+            self.buckets[i].owner = self.buckets[i].holder = -1
+        self.next_offset = start
+
+    def __dealloc__(self):
+        PyMem_Free(self.ends)
+        PyMem_Free(self.buckets)
+        PyMem_Free(self.pool)
+        PyMem_Free(self.pieces)
+        PyMem_Free(self.parcels)
+
+    # -- who has what --------------------------------------------------------------------------------------------------
+
+    def assign(self, const int32_t[::1] owners not None):
+        """The owner of each bucket from now on, -1 for nobody."""
+        cdef uint32_t i
+        if owners.shape[0] != self.count:
+            raise InvalidArgumentError(f"{self.count} buckets need as many owners, not {owners.shape[0]}")
+        for i in range(self.count):
+            self.buckets[i].owner = owners[i]
+
+    def release(self, int32_t sharer):
+        """It is gone: what it held is due again, before everything else of its buckets."""
+        cdef uint32_t i
+        cdef Bucket* bucket
+        for i in range(self.count):
+            bucket = &self.buckets[i]
+            if bucket.sent.head and bucket.holder == sharer:
+                self.due_runs += bucket.sent.count
+                if bucket.due.head:
+                    self.pool[bucket.sent.tail].next = bucket.due.head
+                    bucket.sent.tail = bucket.due.tail
+                bucket.sent.count += bucket.due.count
+                bucket.sent.messages += bucket.due.messages
+                bucket.due = bucket.sent
+                bucket.sent.head = bucket.sent.tail = bucket.sent.count = 0
+                bucket.sent.messages = 0
+
+    def active(self, uint32_t bucket):
+        """The one who may acknowledge in a bucket: who holds something of it, or else its owner; -1 for nobody."""
+        if bucket >= self.count:
+            raise InvalidArgumentError(f"bucket {bucket} of {self.count}")
+        return _active(&self.buckets[bucket])
+
+    def held(self, int32_t sharer):
+        """How many messages it was sent and has not acknowledged."""
+        cdef uint32_t i
+        cdef uint64_t messages = 0
+        for i in range(self.count):
+            if self.buckets[i].holder == sharer:
+                messages += self.buckets[i].sent.messages
+        return messages
+
+    @property
+    def withheld(self):
+        """Buckets that have an owner, of which another one still holds messages."""
+        cdef uint32_t i
+        cdef int withheld = 0
+        for i in range(self.count):
+            if self.buckets[i].owner >= 0 and not _deliverable(&self.buckets[i]):
+                withheld += 1
+        return withheld
+
+    @property
+    def floor(self):
+        """Everything routed below this offset is acknowledged."""
+        cdef uint32_t i
+        cdef uint64_t first, floor = self.next_offset
+        for i in range(self.count):
+            if _first(self.pool, &self.buckets[i], &first) and first < floor:
+                floor = first
+        return floor
+
+    # -- sending -------------------------------------------------------------------------------------------------------
+
+    def first_due(self, const int64_t[::1] messages not None, const int64_t[::1] sizes not None):
+        """The lowest offset due to a sharer that has credit for messages and for bytes, by sharer; -1 for none."""
+        cdef uint32_t i
+        cdef Bucket* bucket
+        cdef uint64_t first = unknown()
+        for i in range(self.count):
+            bucket = &self.buckets[i]
+            if bucket.due.head and self.pool[bucket.due.head].first < first:
+                if _deliverable(bucket) and _has_credit(bucket.owner, messages, sizes):
+                    first = self.pool[bucket.due.head].first
+        return -1 if first == unknown() else first
+
+    def route(self, block, int64_t[::1] messages not None, int64_t[::1] sizes not None, list unacknowledged=None):
+        """What to send now of a block that was read, and to whom; what of it is new is due from now on.
+
+        block: whole entries back to back, whose checksums the reader has verified (headers are checked again here).
+        messages, sizes: what credit each sharer has; what is sent is taken off, the last entry may overshoot.
+        unacknowledged: of the new offsets, the rising runs [start, stop) to deliver; None: all of them.
+
+        Returns (sharer, payload, messages, skip) for each that is sent something: its entries as a buffer or as a list
+        of buffers, how many of their messages are for it, and the inclusive ranges of offsets that are not, or None.
+        Raises CorruptionError naming the entry whose range lies in two buckets, or before which offsets are missing;
+        nothing of this object may be relied on then.
+        """
+        cdef Lease lease = hold(block)
+        cdef const uint8_t* p
+        cdef Py_ssize_t at = 0, size
+        cdef uint64_t first, last
+        cdef Bucket* bucket
+        cdef int32_t owner
+        cdef dict skips = {}
+        cdef Py_ssize_t run = 0
+        cdef int64_t taken
+        self.begin(messages, sizes)
+        while at < lease.size:
+            p = lease.start + at
+            bucket = self.find(p, lease.size - at)
+            size = load32(p + AT_SIZE)
+            first = load64(p + AT_FIRST_OFFSET)
+            last = first + load32(p + AT_COUNT) - 1
+            if last >= self.next_offset:
+                run = self.add_new(bucket, first, last, unacknowledged, run)
+            owner = bucket.owner
+            if bucket.due.head and first <= self.pool[bucket.due.head].first <= last and _deliverable(bucket):
+                if _has_credit(owner, messages, sizes):
+                    taken = self.take(bucket, first, last, skips)
+                    self.pack(owner, at, at + size)
+                    self.parcels[owner].messages += taken
+                    messages[owner] -= taken
+                    sizes[owner] -= size
+            at += size
+        return self.deliver(block, <const char*> lease.start, skips)
+
+    cdef int begin(self, const int64_t[::1] messages, const int64_t[::1] sizes) except -1:
+        if messages.shape[0] != sizes.shape[0]:
+            raise InvalidArgumentError(f"credit of {messages.shape[0]} sharers for messages, {sizes.shape[0]} for bytes")
+        PyMem_Free(self.parcels)
+        self.parcels_count = messages.shape[0]
+        self.parcels = <Parcel*> PyMem_Calloc(self.parcels_count + 1, sizeof(Parcel))
+        if self.parcels is NULL:
+            raise MemoryError()
+        self.pieces_count = 0
+        return 0
+
+    cdef Bucket* find(self, const uint8_t* p, Py_ssize_t room) except NULL:
+        """The bucket of the entry at p, whose header is checked."""
+        cdef Fault fault = check_header(p, room)
+        cdef uint32_t bucket
         if fault != FAULT_NONE:
             raise_fault(fault, unknown(), unknown())
-        bucket = bucket_of(&ends[0], buckets, load16(p + AT_BUCKET_MIN))
-        if ends[bucket] < load16(p + AT_BUCKET_MAX):
-            _refuse(p, bucket, ends[bucket])
-        owner = owners[bucket]
-        if run.messages and owner != run.owner:
-            runs.append((run.owner, run.start, at, run.first_offset, run.messages))
-            run.messages = 0
-        if not run.messages:
-            run.owner, run.start, run.first_offset = owner, at, load64(p + AT_FIRST_OFFSET)
-        run.messages += load32(p + AT_COUNT)
-        at += load32(p + AT_SIZE)
-    if run.messages:
-        runs.append((run.owner, run.start, at, run.first_offset, run.messages))
-    return runs
+        bucket = bucket_of(self.ends, self.count, load16(p + AT_BUCKET_MIN))
+        if self.ends[bucket] < load16(p + AT_BUCKET_MAX):
+            _refuse(p, bucket, self.ends[bucket])
+        return &self.buckets[bucket]
+
+    cdef Py_ssize_t add_new(
+        self, Bucket* bucket, uint64_t first, uint64_t last, list unacknowledged, Py_ssize_t run
+    ) except -1:
+        """Make what of an entry is new due, and go on behind it. Where in `unacknowledged` the next entry looks."""
+        cdef uint64_t start, stop
+        if first > self.next_offset:
+            raise CorruptionError(f"offsets {self.next_offset} to {first - 1} are missing before an entry")
+        first, self.next_offset = self.next_offset, last + 1
+        if unacknowledged is None:
+            self.add(bucket, first, last)
+            return run
+        while run < len(unacknowledged):
+            start, stop = unacknowledged[run]
+            if start <= last and max(start, first) < stop:
+                self.add(bucket, max(start, first), min(stop - 1, last))
+            if stop > last:
+                break
+            run += 1
+        return run
+
+    cdef int add(self, Bucket* bucket, uint64_t first, uint64_t last) except -1:
+        self.due_runs += self.push(&bucket.due, first, last)
+        return 0
+
+    cdef int64_t take(self, Bucket* bucket, uint64_t first, uint64_t last, dict skips) except -1:
+        """Move what is due of the entry first..last to its owner. How many messages that is; the others are skipped."""
+        cdef Run* run
+        cdef uint64_t upto, at = first, moved = bucket.sent.messages
+        while bucket.due.head and self.pool[bucket.due.head].first <= last:
+            run = &self.pool[bucket.due.head]
+            upto = min(run.last, last)
+            if run.first > at:
+                skips.setdefault(bucket.owner, []).append([at, run.first - 1])
+            first, at = run.first, upto + 1
+            if upto == run.last:
+                self.pop(&bucket.due)
+                self.due_runs -= 1
+            else:
+                run.first = upto + 1
+                bucket.due.messages -= upto + 1 - first
+            self.push(&bucket.sent, first, upto)
+        if at <= last:
+            skips.setdefault(bucket.owner, []).append([at, last])
+        bucket.holder = bucket.owner
+        return bucket.sent.messages - moved
+
+    cdef int pack(self, int32_t owner, Py_ssize_t start, Py_ssize_t stop) except -1:
+        """These bytes of the block go to the owner."""
+        cdef Parcel* parcel = &self.parcels[owner]
+        cdef Piece* piece
+        parcel.size += stop - start
+        if parcel.pieces and self.pieces[parcel.last_piece].stop == start:
+            self.pieces[parcel.last_piece].stop = stop
+            return 0
+        if self.pieces_count == self.pieces_size:
+            self.pieces_size = max(POOL_SIZE_MIN, 2 * self.pieces_size)
+            piece = <Piece*> PyMem_Realloc(self.pieces, self.pieces_size * sizeof(Piece))
+            if piece is NULL:
+                raise MemoryError()
+            self.pieces = piece
+        piece = &self.pieces[self.pieces_count]
+        piece.owner, piece.start, piece.stop = owner, start, stop
+        parcel.last_piece = self.pieces_count
+        parcel.pieces += 1
+        self.pieces_count += 1
+        return 0
+
+    cdef list deliver(self, object block, const char* start, dict skips):
+        """The parcels. Many small pieces are copied into one buffer, the others are views of the block."""
+        cdef uint32_t i
+        cdef Parcel* parcel
+        cdef Piece* piece
+        cdef list payloads = [None] * self.parcels_count, parcels = []
+        view = memoryview(block)
+        for i in range(self.parcels_count):
+            parcel = &self.parcels[i]
+            if parcel.pieces > 1 and parcel.size <= <Py_ssize_t> parcel.pieces * PIECE_COPIED_MAX:
+                payloads[i] = PyBytes_FromStringAndSize(NULL, parcel.size)
+                parcel.at = PyBytes_AS_STRING(payloads[i])
+            elif parcel.pieces:
+                payloads[i] = []
+        for i in range(self.pieces_count):
+            piece = &self.pieces[i]
+            parcel = &self.parcels[piece.owner]
+            if parcel.at is not NULL:
+                memcpy(parcel.at, start + piece.start, piece.stop - piece.start)
+                parcel.at += piece.stop - piece.start
+            else:
+                (<list> payloads[piece.owner]).append(view[piece.start:piece.stop])
+        for i in range(self.parcels_count):
+            parcel = &self.parcels[i]
+            if parcel.pieces:
+                payload = payloads[i][0] if parcel.pieces == 1 else payloads[i]
+                parcels.append((i, payload, parcel.messages, skips.get(i)))
+        return parcels
+
+    # -- acknowledging -------------------------------------------------------------------------------------------------
+
+    def acknowledge(self, int32_t sharer, list positions):
+        """Everything routed below the position, for each (bucket, position).
+
+        Returns (runs, refused): the runs [start, stop) of offsets that are acknowledged by this, and the buckets in
+        which `sharer` may acknowledge nothing (see active()) though something below the position is not.
+        """
+        cdef uint32_t index
+        cdef uint64_t position, first
+        cdef Bucket* bucket
+        cdef list acknowledged = [], refused = []
+        for index, position in positions:
+            if index >= self.count:
+                raise InvalidArgumentError(f"bucket {index} of {self.count}")
+            bucket = &self.buckets[index]
+            if not _first(self.pool, bucket, &first) or first >= position:
+                continue
+            if _active(bucket) != sharer:
+                refused.append(index)
+                continue
+            self.trim(&bucket.sent, position, acknowledged)
+            self.due_runs -= self.trim(&bucket.due, position, acknowledged)
+        return acknowledged, refused
+
+    def forget(self, uint64_t offset):
+        """What lies below the offset is not there any more."""
+        cdef uint32_t i
+        for i in range(self.count):
+            self.trim(&self.buckets[i].sent, offset, None)
+            self.due_runs -= self.trim(&self.buckets[i].due, offset, None)
+        self.next_offset = max(self.next_offset, offset)
+
+    def unacknowledged(self, block, const uint64_t[::1] positions not None, uint64_t start):
+        """(bucket, start, stop) of what a block has of each bucket from `start` on, below that bucket's position."""
+        cdef Lease lease = hold(block)
+        cdef const uint8_t* p
+        cdef Py_ssize_t at = 0
+        cdef uint64_t first, stop
+        cdef uint32_t index
+        cdef list runs = []
+        while at < lease.size:
+            p = lease.start + at
+            index = self.find(p, lease.size - at) - self.buckets
+            first = load64(p + AT_FIRST_OFFSET)
+            stop = min(first + load32(p + AT_COUNT), positions[index])
+            if max(first, start) < stop:
+                runs.append((index, max(first, start), stop))
+            at += load32(p + AT_SIZE)
+        return runs
+
+    # -- runs ----------------------------------------------------------------------------------------------------------
+
+    cdef int push(self, Runs* runs, uint64_t first, uint64_t last) except -1:
+        """Append a run, or lengthen the last one. How many runs there are more."""
+        cdef uint32_t index
+        runs.messages += last + 1 - first
+        if runs.head and self.pool[runs.tail].last + 1 == first:
+            self.pool[runs.tail].last = last
+            return 0
+        index = self.allot()
+        self.pool[index].first, self.pool[index].last, self.pool[index].next = first, last, 0
+        if runs.head:
+            self.pool[runs.tail].next = index
+        else:
+            runs.head = index
+        runs.tail = index
+        runs.count += 1
+        return 1
+
+    cdef uint32_t allot(self) except 0:
+        """A run of the pool."""
+        cdef uint32_t index, size
+        cdef Run* pool
+        if not self.free:
+            size = max(POOL_SIZE_MIN, 2 * self.pool_size)
+            pool = <Run*> PyMem_Realloc(self.pool, size * sizeof(Run))
+            if pool is NULL:
+                raise MemoryError()
+            for index in range(max(self.pool_size, 1), size):
+                pool[index].next = index + 1 if index + 1 < size else 0
+            self.free = max(self.pool_size, 1)
+            self.pool, self.pool_size = pool, size
+        index = self.free
+        self.free = self.pool[index].next
+        self.runs += 1
+        return index
+
+    cdef void pop(self, Runs* runs) noexcept nogil:
+        """Drop the first run."""
+        cdef uint32_t index = runs.head
+        runs.messages -= self.pool[index].last + 1 - self.pool[index].first
+        runs.count -= 1
+        runs.head = self.pool[index].next
+        if not runs.head:
+            runs.tail = 0
+        self.pool[index].next = self.free
+        self.free = index
+        self.runs -= 1
+
+    cdef int64_t trim(self, Runs* runs, uint64_t position, list trimmed) except -1:
+        """Drop what lies below a position, and add it to `trimmed`. How many runs there are less."""
+        cdef Run* run
+        cdef int64_t gone = 0
+        while runs.head and self.pool[runs.head].first < position:
+            run = &self.pool[runs.head]
+            if trimmed is not None:
+                trimmed.append((run.first, min(run.last + 1, position)))
+            if run.last >= position:
+                runs.messages -= position - run.first
+                run.first = position
+                break
+            self.pop(runs)
+            gone += 1
+        return gone
 
 
-cdef int _check_arguments(const uint16_t[::1] ends, const int32_t[::1] owners) except -1:
-    cdef Py_ssize_t buckets = ends.shape[0]
-    if not 1 <= buckets <= BUCKETS_MAX or owners.shape[0] != buckets or ends[buckets - 1] != 0xFFFF:
+# The first offset of a bucket that is not acknowledged; False when there is none.
+cdef inline bint _first(const Run* pool, const Bucket* bucket, uint64_t* first) noexcept nogil:
+    cdef uint32_t head = bucket.sent.head if bucket.sent.head else bucket.due.head
+    if head:
+        first[0] = pool[head].first
+    return head != 0
+
+
+cdef inline int32_t _active(const Bucket* bucket) noexcept nogil:
+    return bucket.holder if bucket.sent.head else bucket.owner
+
+
+cdef inline bint _deliverable(const Bucket* bucket) noexcept nogil:
+    return bucket.owner >= 0 and (not bucket.sent.head or bucket.holder == bucket.owner)
+
+
+cdef inline bint _has_credit(int32_t owner, const int64_t[::1] messages, const int64_t[::1] sizes) noexcept:
+    return owner < messages.shape[0] and messages[owner] > 0 and sizes[owner] > 0
+
+
+cdef int _check_ends(const uint16_t[::1] ends) except -1:
+    cdef Py_ssize_t i, buckets = ends.shape[0]
+    cdef bint rise = True
+    for i in range(1, buckets):
+        rise = rise and ends[i - 1] < ends[i]
+    if not 1 <= buckets <= BUCKETS_MAX or not rise or ends[buckets - 1] != 0xFFFF:
         raise InvalidArgumentError(
-            f"a segment has 1 to {BUCKETS_MAX} buckets, the last ends at 65535, and each has an owner: "
-            f"{buckets} ends, {owners.shape[0]} owners, the last end {ends[buckets - 1] if buckets else None}"
+            f"a segment has 1 to {BUCKETS_MAX} buckets whose ends rise, the last to 65535: {buckets} ends, the last "
+            f"{ends[buckets - 1] if buckets else None}"
         )
     return 0
 

@@ -9,15 +9,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from engine.broker.bucket_acks import acknowledge_alone, check_position, positions_of
 from engine.broker.rates import Rate
 from engine.errors import EngineError, InvalidArgumentError, UnsupportedError
 from engine.limits import READ_BLOCK_SIZE
 from engine.storage.logfile import Block
 from engine.wire.commands import Command
+from engine.wire.framing import payload_size
+from engine.wire.stream import Payload
 
 if TYPE_CHECKING:
     from engine.broker.connection import Connection
-    from engine.broker.topics import HostedSegment, HostedSubscription
+    from engine.broker.subscriptions import HostedSubscription
+    from engine.broker.topics import HostedSegment
 
 log = logging.getLogger(__name__)
 
@@ -135,14 +139,14 @@ class Consumer(ABC):
 
     def send_block(
         self,
-        data: memoryview,
+        data: Payload,
         salt: int,
         messages: int,
         skip: list[list[int]] | None = None,
         redelivered: list[list[int]] | None = None,
     ) -> None:
         """Whole entries; `messages` are those not skipped."""
-        size = len(data)
+        size = payload_size(data)
         self.messages_credit -= messages
         self.bytes_credit -= size
         self.out.count(messages, size)
@@ -237,7 +241,8 @@ class LoneReader(Consumer):
         """What lies between the cursor and what was sent."""
         if self._subscription is None:
             return 0
-        return max(0, self._next - max(self._subscription.cursor.position, self.hosted.segment.first_offset))
+        cursor = self._subscription.cursor
+        return max(0, cursor.backlog(self._next) - cursor.backlog(self.hosted.segment.first_offset))
 
     def pump(self) -> None:
         """Send blocks until credit, the stream's room or the durable data run out."""
@@ -298,7 +303,22 @@ class LoneReader(Consumer):
 
     def _send(self, block: Block) -> None:
         self._next = block.next_offset
-        self.send_block(block.data, block.salt, block.messages)
+        skip = self._acknowledged(block)
+        messages = block.messages - sum(last + 1 - first for first, last in skip)
+        self.send_block(block.data, block.salt, messages, skip)
+
+    def _acknowledged(self, block: Block) -> list[list[int]]:
+        """What of a block is acknowledged above the cursor's position, from when the segment was shared."""
+        cursor = None if self._subscription is None else self._subscription.cursor
+        if cursor is None or not cursor.acked_count or cursor.acked_end <= block.first_offset:
+            return []
+        holes: list[list[int]] = []
+        at = max(block.first_offset, cursor.position)
+        for start, stop in [*cursor.unacked(at, block.next_offset), (block.next_offset, block.next_offset)]:
+            if at < start:
+                holes.append([at, start - 1])
+            at = stop
+        return holes
 
     def detach(self) -> None:
         """Stop reading."""
@@ -308,13 +328,13 @@ class LoneReader(Consumer):
             self._subscription.lone_left(self)
 
     def acknowledge(self, header: dict[str, Any]) -> Awaitable[Any]:
-        """Move the cursor to `position`."""
+        """Move the cursor to `position`, or acknowledge each of `buckets` up to its own."""
         if self._subscription is None:
             raise UnsupportedError("a reader has no cursor to acknowledge to")
         position = header.get("position")
-        if header["ack_type"] != "cumulative" or position is None:
+        if position is None or header.get("buckets") is not None:
+            return acknowledge_alone(self, self._subscription, positions_of(header, self.hosted))
+        if header["ack_type"] != "cumulative":
             raise InvalidArgumentError("an exclusive consumer acknowledges cumulatively, by `position`")
-        end = self.hosted.segment.durable_offset
-        if not 0 <= position <= end:
-            raise InvalidArgumentError(f"acknowledged up to {position}; the segment ends at {end}")
+        check_position(position, self.hosted.segment.durable_offset)
         return self._subscription.ack_cumulative(position)

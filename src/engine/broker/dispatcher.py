@@ -21,7 +21,7 @@ from engine.storage.logfile import Block
 
 if TYPE_CHECKING:
     from engine.broker.connection import Connection
-    from engine.broker.topics import HostedSubscription
+    from engine.broker.subscriptions import HostedSubscription
 
 log = logging.getLogger(__name__)
 

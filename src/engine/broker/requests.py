@@ -6,8 +6,10 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from engine.broker.assignments import Registration
+from engine.broker.bucket_acks import check_buckets, open_buckets
 from engine.broker.calls import pack, unpack_args
 from engine.broker.consumers import Consumer, LoneReader
+from engine.broker.subscriptions import HostedSubscription
 from engine.broker.topics import WAIT, HostedSegment
 from engine.broker.watch import DagWatchSession
 from engine.control.ports import segment_spec
@@ -17,7 +19,6 @@ from engine.errors import (
     InvalidArgumentError,
     NotFoundError,
     NotOwnerError,
-    UnsupportedError,
 )
 from engine.model.names import SegmentName, TopicName, check_name
 from engine.model.schema import TopicSchema
@@ -189,8 +190,6 @@ def close_producer(connection: Connection, header: Header, payload: memoryview) 
 def subscribe(connection: Connection, header: Header, payload: memoryview) -> None:
     """SUBSCRIBE."""
     attach = _ATTACH.get(header["mode"])
-    if header["mode"] == "shared":
-        raise UnsupportedError("bucket-shared consumption of a segment is not there yet; attach exclusively")
     if attach is None:
         raise InvalidArgumentError(f"mode {header['mode']!r}; one of {', '.join(_ATTACH)} is right")
     _open(connection, header["consumer_id"], header["request_id"], _subscribe(connection, header, attach))
@@ -222,28 +221,53 @@ async def _attach_reader(connection: Connection, hosted: HostedSegment, header: 
 
 
 async def _attach_exclusive(connection: Connection, hosted: HostedSegment, header: Header) -> tuple[Consumer, int]:
+    subscription = await _stream_subscription(connection, hosted, header)
+    consumer = subscription.attach_exclusive(connection, header["consumer_id"], header["consumer_name"])
+    return consumer, subscription.start
+
+
+async def _attach_shared(connection: Connection, hosted: HostedSegment, header: Header) -> tuple[Consumer, int]:
+    said, ends = header.get("bucketBoundaries"), list(hosted.spec.bucket_ends)
+    if said is None:
+        raise InvalidArgumentError("who shares a segment says its bucketBoundaries, as the assignment has them")
+    if said != ends:
+        raise NotOwnerError(f"{hosted.name} has the bucket boundaries {ends}, not {said}: the layout is stale")
+    subscription = await _stream_subscription(connection, hosted, header)
+    consumer = subscription.attach_shared(connection, header["consumer_id"], header["consumer_name"])
+    return consumer, subscription.start
+
+
+async def _stream_subscription(connection: Connection, hosted: HostedSegment, header: Header) -> HostedSubscription:
+    """The subscription, once nobody dead is in the way of a consumer, and it is the latest of its name."""
     name = header["consumer_name"]
     subscription = await _subscription(connection, hosted, header, SubscriptionKind.STREAM)
-    await _evict_dead(connection, lambda: subscription.rivals(name, queue=False))
-    if subscription.is_read_elsewhere(connection):  # by its later session, if this is the held-up word of a dead one
+    await _evict_dead(connection, lambda: subscription.rivals(name, header["mode"]))
+    if subscription.is_read_elsewhere(connection, name):  # by its later session, if this is a dead one's held-up word
         await connection.prove_alive()
     _check_wanted(connection, header["consumer_id"])
-    return subscription.attach_exclusive(connection, header["consumer_id"], name), subscription.start
+    return subscription
 
 
 async def _attach_queue(connection: Connection, hosted: HostedSegment, header: Header) -> tuple[Consumer, int]:
     name = header["consumer_name"]
     subscription = await _subscription(connection, hosted, header, SubscriptionKind.QUEUE)
-    await _evict_dead(connection, lambda: subscription.rivals(name, queue=True))
+    await _evict_dead(connection, lambda: subscription.rivals(name, header["mode"]))
     consumer = subscription.attach_queue(connection, header["consumer_id"], name, header.get("priority") or 0)
     return consumer, subscription.start
 
 
 Attach = Callable[["Connection", HostedSegment, Header], Coroutine[Any, Any, tuple[Consumer, int]]]
-_ATTACH: dict[str, Attach] = {"exclusive": _attach_exclusive, "reader": _attach_reader, "queue": _attach_queue}
+_ATTACH: dict[str, Attach] = {
+    "exclusive": _attach_exclusive,
+    "shared": _attach_shared,
+    "reader": _attach_reader,
+    "queue": _attach_queue,
+}
 
 
-async def _subscription(connection: Connection, hosted: HostedSegment, header: Header, kind: SubscriptionKind) -> Any:
+async def _subscription(
+    connection: Connection, hosted: HostedSegment, header: Header, kind: SubscriptionKind
+) -> HostedSubscription:
     name = check_name(header.get("subscription") or "", "subscription")
     position = InitialPosition.parse(header.get("initial_position") or InitialPosition.LATEST)
     broker = connection.broker
@@ -286,23 +310,23 @@ def close_consumer(connection: Connection, header: Header, payload: memoryview) 
 
 def segment_offset(connection: Connection, header: Header, payload: memoryview) -> None:
     """SEGMENT_OFFSET."""
-    work = _segment_offset(connection, header["topic"], header["at"], header.get("subscription"))
-    connection.start(header["request_id"], work)
+    connection.start(header["request_id"], _segment_offset(connection, header))
 
 
-async def _segment_offset(
-    connection: Connection, topic: str, at: str | int, subscription: str | None
-) -> dict[str, Any]:
-    hosted = await _host(connection, topic)
-    segment = hosted.segment
+async def _segment_offset(connection: Connection, header: Header) -> dict[str, Any]:
+    hosted = await _host(connection, header["topic"])
+    segment, at, subscription = hosted.segment, header["at"], header.get("subscription")
     if isinstance(at, int):
         offset = await segment.offset_at(at)
     else:
         earliest = InitialPosition.parse(at) is InitialPosition.EARLIEST
         offset = segment.first_offset if earliest else segment.durable_offset
-    found = {"offset": offset, "first": segment.first_offset, "end": segment.durable_offset}
+    found: dict[str, Any] = {"offset": offset, "first": segment.first_offset, "end": segment.durable_offset}
     if subscription is not None:
         found["acknowledged"] = await connection.broker.hosting.acknowledged(hosted, [subscription])
+        known = await connection.broker.hosting.known_subscription(hosted, subscription)
+        if header.get("buckets") is not None and known is not None:
+            found["open_buckets"] = await open_buckets(known, check_buckets(header["buckets"], hosted))
     return found
 
 

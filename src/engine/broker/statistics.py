@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from engine.broker.consumers import Consumer
-from engine.broker.topics import HostedSegment, HostedSubscription
+from engine.broker.shared import SharedConsumer, Sharing
+from engine.broker.subscriptions import HostedSubscription
+from engine.broker.topics import HostedSegment
 from engine.control.ports import LEFT, ConsumerStatistics, SegmentStatistics, SubscriptionStatistics
+
+_NOT_SHARED = Sharing(buckets=0, reassignments=0)
 
 
 def segment_statistics(hosted: HostedSegment) -> SegmentStatistics:
@@ -27,7 +31,13 @@ def _subscription(subscription: HostedSubscription) -> SubscriptionStatistics:
     attached = subscription.consumers
     gone = (ConsumerStatistics(n, LEFT, 0, r.messages_per_s, r.bytes_per_s) for n, r in subscription.left.items())
     members = (*(_consumer(consumer) for consumer in attached), *gone)
+    sharing = subscription.sharing or _NOT_SHARED
     return SubscriptionStatistics(
+        mode=subscription.mode,
+        sharers=sharing.sharers,
+        reassignments=sharing.reassignments,
+        withheld_buckets=sharing.withheld,
+        drain=sharing.drain,
         backlog=subscription.backlog,
         consumers=len(attached),
         msg_rate_out=subscription.out.messages_per_s,
@@ -38,5 +48,10 @@ def _subscription(subscription: HostedSubscription) -> SubscriptionStatistics:
 
 def _consumer(consumer: Consumer) -> ConsumerStatistics:
     return ConsumerStatistics(
-        consumer.name, consumer.mode, consumer.pending, consumer.sent.messages_per_s, consumer.sent.bytes_per_s
+        name=consumer.name,
+        mode=consumer.mode,
+        unacknowledged=consumer.pending,
+        msg_rate_out=consumer.sent.messages_per_s,
+        bytes_rate_out=consumer.sent.bytes_per_s,
+        buckets=consumer.bucket_count if isinstance(consumer, SharedConsumer) else 0,
     )

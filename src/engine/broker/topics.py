@@ -4,35 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from engine.aio.bag import Bag
 from engine.aio.turns import Turns
-from engine.broker.consumers import Consumer, LoneReader, Range, SegmentReader
-from engine.broker.dispatcher import QueueConsumer, QueueDispatcher
+from engine.broker.consumers import Consumer, SegmentReader
 from engine.broker.producers import Producer
 from engine.broker.rates import Rate
-from engine.broker.redelivery import RedeliveryCounts, range_set
+from engine.broker.subscriptions import HostedSubscription
 from engine.errors import (
-    AlreadyClosedError,
-    ConsumerBusyError,
     EngineError,
     FencedError,
     InvalidArgumentError,
     NotOwnerError,
     ProducerBusyError,
     SegmentSealedError,
-    SubscriptionKindError,
 )
 
 if TYPE_CHECKING:
-    from pyroaring import BitMap64
-
     from engine.broker.connection import Connection
     from engine.control.ports import SegmentSpec
     from engine.model.names import SegmentName
-    from engine.storage.cursor import Cursor
     from engine.storage.segment import Segment
 
 log = logging.getLogger(__name__)
@@ -42,189 +35,6 @@ EXCLUSIVE = "exclusive"
 FENCING = "exclusive_with_fencing"
 WAIT = "wait_for_exclusive"
 ACCESS_MODES = (SHARED, EXCLUSIVE, FENCING, WAIT)
-
-SAVE_AGAIN_S = 1.0  # a cursor that could not be saved, and that others wait for, is saved again after this time
-
-
-class HostedSubscription:
-    """One subscription in one segment: its cursor, and either one exclusive consumer or a queue. Loop thread only."""
-
-    __slots__ = ("_dispatcher", "_drained", "_lone", "_looking", "cursor", "hosted", "left", "name", "out",
-                 "redeliveries")  # fmt: skip
-
-    def __init__(self, hosted: HostedSegment, name: str, cursor: Cursor) -> None:
-        self.hosted = hosted
-        self.name = name
-        self.cursor = cursor
-        self.out = Rate(asyncio.get_running_loop().time, heir=hosted.incoming.heir)
-        self.left: dict[str, Rate] = {}  # what went lately to consumers that are not attached any more, by their names
-        self._lone: LoneReader | None = None
-        self._dispatcher: QueueDispatcher | None = None
-        self._drained: Bag[Callable[[], None]] = Bag()
-        self._looking = False  # look() will be called when the cursor is saved, or after a while
-        # How often each message came back; kept while no queue consumer is attached, forgotten at a restart.
-        self.redeliveries = RedeliveryCounts()
-
-    @property
-    def in_use(self) -> bool:
-        """Whether anybody is attached or waits, or there are counts of redeliveries, which are nowhere else."""
-        return bool(self.consumers or self._drained or self.redeliveries)
-
-    @property
-    def consumers(self) -> list[Consumer]:
-        """Who is attached now."""
-        if self._lone is not None:
-            return [self._lone]
-        return list(self._dispatcher.consumers) if self._dispatcher is not None else []
-
-    @property
-    def start(self) -> int:
-        """The first offset to deliver."""
-        return max(self.cursor.position, self.hosted.segment.first_offset)
-
-    def __str__(self) -> str:
-        return f"subscription {self.name!r} of {self.hosted.name}"
-
-    # -- attaching -------------------------------------------------------------------------------------------------
-
-    def attach_exclusive(self, connection: Connection, ident: int, name: str) -> LoneReader:
-        """The consumer that reads alone; one of the same name is its own earlier session and makes room.
-
-        Raises ConsumerBusyError, SubscriptionKindError, NotOwnerError.
-        """
-        self.hosted.check_open()
-        if self._dispatcher is not None:
-            raise SubscriptionKindError(
-                f"{self} is read by queue consumers, which a stream consumer cannot join; "
-                "queue_consumer(…) or another subscription is right"
-            )
-        if self._lone is not None:
-            if self._lone.name != name:
-                raise ConsumerBusyError(f"{self} is read by the consumer {self._lone.name!r}")
-            self._lone.close(FencedError(f"the consumer {name!r} attached to {self} again elsewhere"))
-        self._lone = LoneReader(connection, ident, self.hosted, name, start=self.start, subscription=self)
-        return self._lone
-
-    def attach_queue(self, connection: Connection, ident: int, name: str, priority: int) -> QueueConsumer:
-        """One more consumer of the queue. Raises SubscriptionKindError, NotOwnerError."""
-        self.hosted.check_open()
-        if self._lone is not None:
-            raise SubscriptionKindError(
-                f"{self} is read by the stream consumer {self._lone.name!r}, which a queue consumer cannot join; "
-                "stream_consumer(…) or another subscription is right"
-            )
-        if self._dispatcher is None:
-            self._dispatcher = QueueDispatcher(self)
-        consumer = QueueConsumer(connection, ident, name, self._dispatcher, priority)
-        self._dispatcher.attach(consumer)
-        return consumer
-
-    def rivals(self, name: str, *, queue: bool) -> list[Connection]:
-        """The connections of consumers that keep one called `name` from attaching."""
-        if self._lone is not None:
-            return [self._lone.connection] if queue or self._lone.name != name else []
-        return [] if queue else [c.connection for c in self.consumers]
-
-    def is_read_elsewhere(self, connection: Connection) -> bool:
-        """Whether an exclusive consumer is attached over another connection."""
-        return self._lone is not None and self._lone.connection is not connection
-
-    def lone_left(self, consumer: LoneReader) -> None:
-        """The exclusive consumer has detached."""
-        if self._lone is consumer:
-            self._lone = None
-            self.left[consumer.name] = consumer.sent
-
-    def sample(self) -> None:
-        """Bring the rates up to date, and forget those of consumers that left long ago."""
-        for rate in (self.out, *(consumer.sent for consumer in self.consumers), *self.left.values()):
-            rate.sample()
-        self.left = {name: rate for name, rate in self.left.items() if not rate.silent}
-
-    def queue_left(self, dispatcher: QueueDispatcher) -> None:
-        """The last queue consumer has detached."""
-        if self._dispatcher is dispatcher:
-            self._dispatcher = None
-
-    def close(self, error: EngineError) -> None:
-        """Its consumers are told."""
-        for consumer in self.consumers:
-            consumer.close(error)
-
-    # -- acknowledging ---------------------------------------------------------------------------------------------
-
-    def ack_cumulative(self, position: int) -> asyncio.Future[None]:
-        """Everything before `position`. Done when durable."""
-        if self.redeliveries and position > 0:
-            self.redeliveries.clear(range_set(0, position - 1))
-        return self._then_look(self.cursor.ack_cumulative(position))
-
-    def ack_individual(self, ranges: list[Range]) -> asyncio.Future[None]:
-        """These, inclusive. Done when durable."""
-        return self._then_look(self.cursor.ack_individual((first, last + 1) for first, last in ranges))
-
-    def ack_set(self, offsets: BitMap64) -> asyncio.Future[None]:
-        """These. Done when durable."""
-        return self._then_look(self.cursor.ack_set(offsets))
-
-    @property
-    def backlog(self) -> int:
-        """Messages not acknowledged."""
-        segment, cursor = self.hosted.segment, self.cursor
-        gone = cursor.backlog(segment.first_offset)  # retention took it, or it was gone before the start
-        return cursor.backlog(segment.durable_offset) - gone
-
-    @property
-    def drained(self) -> bool:
-        """The segment is sealed and everything in it acknowledged, durably (SEMANTICS 7)."""
-        return self.hosted.segment.sealed and not self.cursor.unsaved and self.backlog == 0
-
-    def when_drained(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call it once, soon, when `drained`. The result cancels."""
-        self._drained.add(callback)
-        asyncio.get_running_loop().call_soon(self.look)
-        return lambda: self._drained.discard(callback)
-
-    def look(self) -> None:
-        """Tell those who wait for it, if the segment is drained."""
-        if not self.hosted.segment.sealed or self.backlog:
-            return
-        if self.cursor.unsaved:
-            self._look_when_saved()
-            return
-        callbacks, self._drained = self._drained, Bag()
-        for callback in callbacks:
-            callback()
-        if self._dispatcher is not None:
-            self._dispatcher.tell_end()
-
-    def _then_look(self, saved: asyncio.Future[None]) -> asyncio.Future[None]:
-        if self.hosted.segment.sealed:
-            saved.add_done_callback(self._saved)
-        return saved
-
-    def _look_when_saved(self) -> None:
-        """What was acknowledged is still on its way to the store, or did not get there."""
-        if not self._looking:
-            self._looking = True
-            self.cursor.ack_individual(()).add_done_callback(self._looked)
-
-    def _looked(self, saved: asyncio.Future[None]) -> None:
-        self._looking = False
-        self._saved(saved)
-
-    def _saved(self, saved: asyncio.Future[None]) -> None:
-        error = None if saved.cancelled() else saved.exception()
-        if error is None:
-            self.look()
-        elif not isinstance(error, (AlreadyClosedError, FencedError)) and not self._looking:
-            self._looking = True  # nobody has to acknowledge once more: it is saved as soon as that can be done
-            asyncio.get_running_loop().call_later(SAVE_AGAIN_S, self._look_again)
-
-    def _look_again(self) -> None:
-        self._looking = False
-        if not self.hosted.closed:
-            self.look()
 
 
 class HostedSegment:

@@ -28,7 +28,7 @@ from engine.errors import (
     UnsupportedError,
 )
 from engine.metadata import keys, unsure
-from engine.metadata.store import ABSENT, ConflictError, MetadataStore, OutcomeUnknownError, Record
+from engine.metadata.store import ABSENT, ANY, ConflictError, MetadataStore, OutcomeUnknownError, Record
 from engine.model.names import SegmentName
 from engine.storage.succession import Lease
 
@@ -127,6 +127,11 @@ class Cursor:
         return len(self._acked)
 
     @property
+    def acked_end(self) -> int:
+        """Nothing from here on is acknowledged."""
+        return max(self._position, self._acked.max() + 1) if self._acked else self._position
+
+    @property
     def unsaved(self) -> bool:
         """Whether something acknowledged is not known to be saved, so that nobody may rely on it."""
         return self._dirty or self._task is not None
@@ -164,10 +169,11 @@ class Cursor:
             self._fold()
         return self._saved(changed)
 
-    def ack_individual(self, ranges: Iterable[tuple[int, int]]) -> asyncio.Future[None]:
-        """Acknowledge runs [start, stop) of offsets; the future ends when that is durable."""
+    def ack_individual(self, ranges: Iterable[tuple[int, int]], below: int = 0) -> asyncio.Future[None]:
+        """Acknowledge runs [start, stop) of offsets, and all `below`; the future ends when that is durable."""
         before = (self._position, len(self._acked))
         if not self._refuses():
+            self._position = max(self._position, below)
             for start, stop in ranges:
                 if start < 0 or stop < start:
                     raise InvalidArgumentError(f"offsets [{start}, {stop}) to acknowledge; 0 <= start <= stop is right")
@@ -216,7 +222,7 @@ class Cursor:
     def _saved(self, changed: bool) -> asyncio.Future[None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._refuses():
-            future.set_exception(self._closed or NotOwnerError(f"{self.key}: this broker may own the segment no more"))
+            future.set_exception(self._refusal())
             return future
         self._dirty = self._dirty or changed
         if not self._dirty and self._task is None:
@@ -226,6 +232,14 @@ class Cursor:
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._save_all())
         return future
+
+    def check_usable(self) -> None:
+        """Raise, as the future of an acknowledgement would, when nothing can be acknowledged here any more."""
+        if self._refuses():
+            raise self._refusal()
+
+    def _refusal(self) -> EngineError:
+        return self._closed or NotOwnerError(f"{self.key}: this broker may own the segment no more")
 
     def _refuses(self) -> bool:
         """Whether nothing can be saved any more. Then nothing is acknowledged in memory either: it would be told."""
@@ -312,6 +326,9 @@ def _runs(bitmap: BitMap64) -> list[tuple[int, int]]:
     return runs
 
 
+_Records = list[tuple[str, Record]]  # inside the class, `list` is a method
+
+
 class CursorStore:
     """Opens cursors."""
 
@@ -350,6 +367,8 @@ class CursorStore:
     ) -> Cursor:
         """The cursor; made at `position` when there is none. Durable when it returns. Raises as open() does."""
         key = keys.cursor(segment, subscription)
+        if lease is not None:
+            lease.check()
         for _ in range(_SAVES_MAX):
             try:
                 await self._metadata.put(key, pack(position, BitMap64()), ABSENT)
@@ -366,15 +385,36 @@ class CursorStore:
         """Forget a cursor; False when there was none."""
         return await unsure.delete(self._metadata, keys.cursor(segment, subscription))
 
+    async def delete_all(self, segment: SegmentName, lease: Lease | None = None) -> None:
+        """Forget all cursors in a segment; under a lease, those that were there while it was held.
+
+        Raises NotOwnerError; StorageError when somebody goes on saving them.
+        """
+        for _ in range(_SAVES_MAX):
+            found = [record for _, record in await self._records(segment)]
+            if lease is not None:
+                lease.check()  # so whatever was found is of the segment that is owned, and of no later one
+            try:
+                for record in found:
+                    await unsure.delete(self._metadata, record.key, ANY if lease is None else record.stat.version)
+            except ConflictError:
+                continue
+            return
+        raise StorageError(f"{segment}: its cursors are being saved; try again")
+
     async def list(self, segment: SegmentName) -> list[tuple[str, int]]:
         """(subscription, position) of all cursors in a segment."""
+        found = await self._records(segment)
+        return [(name, unpack(record.value, record.key)[0]) for name, record in found]
+
+    async def _records(self, segment: SegmentName) -> _Records:
         prefix = keys.subscriptions(segment.topic)
         suffix = f"/cursors/{segment.segment_id}"
-        found = []
-        for record in await self._metadata.list(prefix, keys.prefix_end(prefix)):
-            if record.key.endswith(suffix):
-                found.append((unquote(record.key[len(prefix) : -len(suffix)]), unpack(record.value, record.key)[0]))
-        return found
+        return [
+            (unquote(record.key[len(prefix) : -len(suffix)]), record)
+            for record in await self._metadata.list(prefix, keys.prefix_end(prefix))
+            if record.key.endswith(suffix)
+        ]
 
     async def min_position(self, segment: SegmentName, default: int) -> int:
         """The lowest position of all cursors in a segment: below it nobody needs anything."""

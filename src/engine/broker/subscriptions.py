@@ -1,0 +1,249 @@
+"""A subscription in an open segment: its cursor, who is attached in which mode, and when it is drained."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from engine.aio.bag import Bag
+from engine.broker.consumers import Consumer, LoneReader, Range
+from engine.broker.dispatcher import QueueConsumer, QueueDispatcher
+from engine.broker.rates import Rate
+from engine.broker.redelivery import RedeliveryCounts, range_set
+from engine.broker.shared import SharedConsumer, SharedDispatcher, Sharing
+from engine.errors import AlreadyClosedError, ConsumerBusyError, EngineError, FencedError, SubscriptionKindError
+
+if TYPE_CHECKING:
+    from pyroaring import BitMap64
+
+    from engine.broker.connection import Connection
+    from engine.broker.topics import HostedSegment
+    from engine.storage.cursor import Cursor
+
+SAVE_AGAIN_S = 1.0  # a cursor that could not be saved, and that others wait for, is saved again after this time
+
+
+class HostedSubscription:
+    """One subscription in one segment: its cursor, and who is attached. Loop thread only.
+
+    Those are either one exclusive consumer, or stream consumers that share the segment, or queue consumers.
+    """
+
+    __slots__ = ("_dispatcher", "_drained", "_lone", "_looking", "_shared", "cursor", "hosted", "left", "name", "out",
+                 "reassignments", "redeliveries", "was_shared")  # fmt: skip
+
+    def __init__(self, hosted: HostedSegment, name: str, cursor: Cursor) -> None:
+        self.hosted = hosted
+        self.name = name
+        self.cursor = cursor
+        self.out = Rate(asyncio.get_running_loop().time, heir=hosted.incoming.heir)
+        self.left: dict[str, Rate] = {}  # what went lately to consumers that are not attached any more, by their names
+        self._lone: LoneReader | None = None
+        self._dispatcher: QueueDispatcher | None = None
+        self._shared: SharedDispatcher | None = None
+        self.was_shared = False
+        self.reassignments = 0  # of buckets, from one sharer to another
+        self._drained: Bag[Callable[[], None]] = Bag()
+        self._looking = False  # look() will be called when the cursor is saved, or after a while
+        # How often each message came back; kept while no queue consumer is attached, forgotten at a restart.
+        self.redeliveries = RedeliveryCounts()
+
+    @property
+    def in_use(self) -> bool:
+        """Whether anybody is attached or waits, or there are counts of redeliveries, which are nowhere else."""
+        return bool(self.consumers or self._drained or self.redeliveries)
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        """Who is attached now."""
+        if self._lone is not None:
+            return [self._lone]
+        dispatcher = self._dispatcher or self._shared
+        return list(dispatcher.consumers) if dispatcher is not None else []
+
+    @property
+    def mode(self) -> str | None:
+        """In which mode consumers are attached; None while there are none."""
+        return next((consumer.mode for consumer in self.consumers), None)
+
+    @property
+    def sharing(self) -> Sharing | None:
+        """How stream consumers share the segment; None when they have not done so since the broker opened it."""
+        if self._shared is not None:
+            return self._shared.sharing
+        return Sharing(len(self.hosted.spec.bucket_ends), self.reassignments) if self.was_shared else None
+
+    @property
+    def start(self) -> int:
+        """The first offset to deliver."""
+        return max(self.cursor.position, self.hosted.segment.first_offset)
+
+    def __str__(self) -> str:
+        return f"subscription {self.name!r} of {self.hosted.name}"
+
+    # -- attaching -------------------------------------------------------------------------------------------------
+
+    def attach_exclusive(self, connection: Connection, ident: int, name: str) -> LoneReader:
+        """The consumer that reads alone; one of the same name is its own earlier session and makes room.
+
+        Raises ConsumerBusyError, SubscriptionKindError, NotOwnerError.
+        """
+        self._make_room(name, self.consumers)
+        self._lone = LoneReader(connection, ident, self.hosted, name, start=self.start, subscription=self)
+        return self._lone
+
+    def attach_shared(self, connection: Connection, ident: int, name: str) -> SharedConsumer:
+        """One more of those that share the segment; it takes the place of its own earlier session. Raises as above."""
+        self._make_room(name, [] if self.mode == SharedConsumer.mode else self.consumers)
+        if self._shared is None:
+            self._shared, self.was_shared = SharedDispatcher(self), True
+        consumer = SharedConsumer(connection, ident, name, self._shared)
+        self._shared.attach(consumer)
+        return consumer
+
+    def _make_room(self, name: str, attached: list[Consumer]) -> None:
+        """Close the earlier session of a stream consumer; nobody else's."""
+        self.hosted.check_open()
+        if self._dispatcher is not None:
+            raise SubscriptionKindError(
+                f"{self} is read by queue consumers, which a stream consumer cannot join; "
+                "queue_consumer(…) or another subscription is right"
+            )
+        for other in attached:
+            if other.name != name:
+                raise ConsumerBusyError(f"{self} is read by the {other.mode} consumer {other.name!r}")
+        for own in attached:
+            own.close(FencedError(f"the consumer {name!r} attached to {self} again elsewhere"))
+
+    def attach_queue(self, connection: Connection, ident: int, name: str, priority: int) -> QueueConsumer:
+        """One more consumer of the queue. Raises SubscriptionKindError, NotOwnerError."""
+        self.hosted.check_open()
+        if self._dispatcher is None and (attached := self.consumers):
+            raise SubscriptionKindError(
+                f"{self} is read by the stream consumer {attached[0].name!r}, which a queue consumer cannot join; "
+                "stream_consumer(…) or another subscription is right"
+            )
+        if self._dispatcher is None:
+            self._dispatcher = QueueDispatcher(self)
+        consumer = QueueConsumer(connection, ident, name, self._dispatcher, priority)
+        self._dispatcher.attach(consumer)
+        return consumer
+
+    def rivals(self, name: str, mode: str) -> list[Connection]:
+        """The connections of consumers that keep one called `name` from attaching in that mode."""
+        if mode != LoneReader.mode and self.mode == mode:
+            return []
+        streams = QueueConsumer.mode not in (mode, self.mode)  # else one of that name is another consumer even so
+        return [consumer.connection for consumer in self.consumers if not (streams and consumer.name == name)]
+
+    def is_read_elsewhere(self, connection: Connection, name: str) -> bool:
+        """Whether a stream consumer of that name is attached over another connection."""
+        return any(c.name == name and c.connection is not connection for c in self.consumers)
+
+    def lone_left(self, consumer: LoneReader) -> None:
+        """The exclusive consumer has detached."""
+        if self._lone is consumer:
+            self._lone = None
+            self.left[consumer.name] = consumer.sent
+
+    def sample(self) -> None:
+        """Bring the rates up to date, and forget those of consumers that left long ago."""
+        for rate in (self.out, *(consumer.sent for consumer in self.consumers), *self.left.values()):
+            rate.sample()
+        self.left = {name: rate for name, rate in self.left.items() if not rate.silent}
+
+    def shared_left(self, dispatcher: SharedDispatcher) -> None:
+        """The last of those that shared the segment has detached."""
+        if self._shared is dispatcher:
+            self._shared = None
+
+    def queue_left(self, dispatcher: QueueDispatcher) -> None:
+        """The last queue consumer has detached."""
+        if self._dispatcher is dispatcher:
+            self._dispatcher = None
+
+    def close(self, error: EngineError) -> None:
+        """Its consumers are told."""
+        for consumer in self.consumers:
+            consumer.close(error)
+
+    # -- acknowledging ---------------------------------------------------------------------------------------------
+
+    def ack_cumulative(self, position: int) -> asyncio.Future[None]:
+        """Everything before `position`. Done when durable."""
+        if self.redeliveries and position > 0:
+            self.redeliveries.clear(range_set(0, position - 1))
+        return self._then_look(self.cursor.ack_cumulative(position))
+
+    def ack_individual(self, ranges: list[Range]) -> asyncio.Future[None]:
+        """These, inclusive. Done when durable."""
+        return self._then_look(self.cursor.ack_individual((first, last + 1) for first, last in ranges))
+
+    def ack_set(self, offsets: BitMap64) -> asyncio.Future[None]:
+        """These. Done when durable."""
+        return self._then_look(self.cursor.ack_set(offsets))
+
+    def ack_runs(self, below: int, runs: list[Range]) -> asyncio.Future[None]:
+        """Everything `below`, and these runs [start, stop). Done when durable."""
+        return self._then_look(self.cursor.ack_individual(runs, below))
+
+    @property
+    def backlog(self) -> int:
+        """Messages not acknowledged."""
+        segment, cursor = self.hosted.segment, self.cursor
+        gone = cursor.backlog(segment.first_offset)  # retention took it, or it was gone before the start
+        return cursor.backlog(segment.durable_offset) - gone
+
+    @property
+    def drained(self) -> bool:
+        """The segment is sealed and everything in it acknowledged, durably (SEMANTICS 7)."""
+        return self.hosted.segment.sealed and not self.cursor.unsaved and self.backlog == 0
+
+    def when_drained(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call it once, soon, when `drained`. The result cancels."""
+        self._drained.add(callback)
+        asyncio.get_running_loop().call_soon(self.look)
+        return lambda: self._drained.discard(callback)
+
+    def look(self) -> None:
+        """Tell those who wait for it, if the segment is drained."""
+        if not self.hosted.segment.sealed or self.backlog:
+            return
+        if self.cursor.unsaved:
+            self._look_when_saved()
+            return
+        callbacks, self._drained = self._drained, Bag()
+        for callback in callbacks:
+            callback()
+        dispatcher = self._dispatcher or self._shared
+        if dispatcher is not None:
+            dispatcher.tell_end()
+
+    def _then_look(self, saved: asyncio.Future[None]) -> asyncio.Future[None]:
+        if self.hosted.segment.sealed:
+            saved.add_done_callback(self._saved)
+        return saved
+
+    def _look_when_saved(self) -> None:
+        """What was acknowledged is still on its way to the store, or did not get there."""
+        if not self._looking:
+            self._looking = True
+            self.cursor.ack_individual(()).add_done_callback(self._looked)
+
+    def _looked(self, saved: asyncio.Future[None]) -> None:
+        self._looking = False
+        self._saved(saved)
+
+    def _saved(self, saved: asyncio.Future[None]) -> None:
+        error = None if saved.cancelled() else saved.exception()
+        if error is None:
+            self.look()
+        elif not isinstance(error, (AlreadyClosedError, FencedError)) and not self._looking:
+            self._looking = True  # nobody has to acknowledge once more: it is saved as soon as that can be done
+            asyncio.get_running_loop().call_later(SAVE_AGAIN_S, self._look_again)
+
+    def _look_again(self) -> None:
+        self._looking = False
+        if not self.hosted.closed:
+            self.look()
