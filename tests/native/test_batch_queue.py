@@ -285,3 +285,27 @@ def test_ranges_of_another_form_are_refused(bad: Any):
 def test_what_is_not_an_entry_is_refused():
     with pytest.raises(TypeError):
         queue().push([b"entry"])  # type: ignore[list-item]
+
+
+def test_values_are_what_decode_makes_of_their_bytes():
+    waiting = EntryQueue("t", make_id, decode=int)
+    waiting.push([entry(5, 10)])
+    message = waiting.pop_message()
+    assert message is not None
+    assert message.value == 10
+    batch = waiting.pop_batch(3)
+    assert batch.values == [m.value for m in batch] == [11, 12, 13]
+    assert batch[1:].values == [12, 13]
+    assert batch.to_arrow()["value"].to_pylist() == [b"%010d" % i for i in (11, 12, 13)]
+
+
+def test_ids_are_made_as_was_said_last():
+    waiting = queue()
+    waiting.push([entry(3, 10)])
+    first = waiting.pop_message()
+    waiting.set_make_id(lambda segment_id, offset, positions: offset)
+    second = waiting.pop_message()
+    assert first is not None
+    assert second is not None
+    assert (first.id, second.id) == ((1, 10, {1: 11}), 11)
+    assert waiting.pop_batch(5).last_id == 12

@@ -15,7 +15,7 @@ from bisect import bisect_right
 from engine.errors import InvalidArgumentError, UnsupportedError
 
 cdef uint64_t OFFSET_MAX = <uint64_t> 1 << 62
-cdef Origin NOWHERE = new_origin("", None, {})
+cdef Origin NOWHERE = new_origin("", None, None, {})
 
 
 # Check whole entries back to back. `next_offset`: the first entry ends above it, the others begin at it or above; it is
@@ -85,15 +85,15 @@ cdef class MessageBatch:
     slices: Slices, or (entry, start, stop) with half-open message indexes. base: {segment: next offset} delivered
     before, in shared segments per bucket (model/positions.py). make_id(segment_id, offset, positions) is called when an
     id is asked for; positions is a new mapping of that kind, of everything delivered up to and including that message.
-    redelivered: {segment: [(first offset, last offset, count)]}.
+    redelivered: {segment: [(first offset, last offset, count)]}. decode(bytes) makes the values, None leaves them bytes.
     """
 
     def __cinit__(self):
         self.origin, self.parts = NOWHERE, []
 
-    def __init__(self, str topic not None, slices, base, make_id, redelivered=None):
+    def __init__(self, str topic not None, slices, base, make_id, redelivered=None, decode=None):
         cdef Slice slice
-        self.origin = new_origin(topic, make_id, dict(base))
+        self.origin = new_origin(topic, make_id, decode, dict(base))
         self.parts = []
         for item in slices:
             slice = item if isinstance(item, Slice) else Slice(*item)
@@ -134,7 +134,8 @@ cdef class MessageBatch:
             if begin >= end:
                 break
             if origin is None:
-                origin = new_origin(self.origin.topic, self.origin.make_id, self.origin.positions_before(rank))
+                origin = new_origin(
+                    self.origin.topic, self.origin.make_id, self.origin.decode, self.origin.positions_before(rank))
             parts.append(slice.part(slice.start + <uint32_t> begin, slice.start + <uint32_t> end, origin))
             count += end - begin
         return batch_of(self.origin if origin is None else origin, parts, count)
@@ -168,14 +169,14 @@ cdef class MessageBatch:
 
     @property
     def values(self):
-        """The values, a new list of bytes."""
+        """The values, a new list of bytes, or of what the consumer's schema makes of them."""
         cdef Slice slice
         cdef uint32_t i
         cdef list found = []
         for slice in self.parts:
             for i in range(slice.start, slice.stop):
                 found.append(slice.entry.value_at(i))
-        return found
+        return found if self.origin.decode is None else list(map(self.origin.decode, found))
 
     @property
     def keys(self):

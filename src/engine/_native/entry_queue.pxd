@@ -13,11 +13,12 @@ from libc.stdint cimport uint32_t, uint64_t
 cdef class EntryQueue:
     # Fixed.
     cdef readonly str topic
-    cdef object make_id
+    cdef object decode
     # Under `lock`, and with `busy` set, the rest is changed: making objects may run the collector, which may run
     # anything and let another thread in. Only pop_message() does its short way without.
     cdef cython.pymutex lock
     cdef bint busy
+    cdef object make_id
     # What waits: items[head:], of Slice, none empty. Of the first, the messages before `front` were popped.
     cdef list items
     cdef Py_ssize_t head

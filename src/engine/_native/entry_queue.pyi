@@ -13,6 +13,7 @@ class EntryQueue:
         topic: str,
         make_id: Callable[[int, int, dict[int, int]], object],
         positions: Mapping[int, int] | None = None,
+        decode: Callable[[bytes], object] | None = None,
     ) -> None: ...
     @property
     def topic(self) -> str: ...

@@ -46,11 +46,12 @@ cdef class EntryQueue:
     """Entries in the order they arrived, popped by message or by batch.
 
     positions: {segment: next offset} delivered before, in a shared segment per bucket (model/positions.py). Any thread
-    may call anything at any time.
+    may call anything at any time. decode(bytes) makes the values of messages, None leaves them bytes.
     """
 
-    def __init__(self, str topic not None, make_id, positions=None):
+    def __init__(self, str topic not None, make_id, positions=None, decode=None):
         self.topic = topic
+        self.decode = decode
         self.make_id = make_id
         self.items = []
         self.delivered = dict(positions or {})
@@ -156,7 +157,7 @@ cdef class EntryQueue:
         if self.head == len(self.items):
             return False
         slice = self.items[self.head]
-        origin = new_origin(self.topic, self.make_id, self.delivered.copy())
+        origin = new_origin(self.topic, self.make_id, self.decode, self.delivered.copy())
         self.current = slice.part(self.front, slice.stop, origin)
         self.index = self.front
         return True
@@ -212,7 +213,7 @@ cdef class EntryQueue:
         cdef uint32_t start
         self.settle()
         self.current = None
-        origin = new_origin(self.topic, self.make_id, self.delivered.copy())
+        origin = new_origin(self.topic, self.make_id, self.decode, self.delivered.copy())
         while self.head < len(self.items) and count < max_messages:
             slice, start = self.items[self.head], self.front
             taken = _fitting(slice, start, max_messages - count, max_bytes)
@@ -302,6 +303,16 @@ cdef class EntryQueue:
             finally:
                 other.busy = False
         return count
+
+    def set_make_id(self, make_id):
+        """From now on, ids of what is popped are made by `make_id`."""
+        with self.lock:
+            self.busy = True
+            try:
+                self.settle()
+                self.current, self.make_id = None, make_id
+            finally:
+                self.busy = False
 
     def forget_positions(self, upto):
         """From now on, until more is delivered there, positions say nothing of what stands no higher than `upto` says.

@@ -10,6 +10,7 @@ from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 cdef class Origin:
     cdef str topic
     cdef object make_id               # make_id(segment_id, offset, positions)
+    cdef object decode                # what users are given of a value's bytes; None: these themselves
     cdef dict base                    # {place: next offset} delivered before; never changed
     cdef list steps                   # (place, next offset) behind each slice of the delivery, in order
     # The positions before slice `walked`, so that ids asked for in order cost no walk each.
@@ -19,7 +20,7 @@ cdef class Origin:
     # A new dict: everything delivered before slice `rank`.
     cdef dict positions_before(self, Py_ssize_t rank)
 
-cdef Origin new_origin(str topic, object make_id, dict base)
+cdef Origin new_origin(str topic, object make_id, object decode, dict base)
 
 
 # Messages start..stop (half open) of one opened entry. Fixed after it was made.

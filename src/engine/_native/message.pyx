@@ -25,10 +25,11 @@ cdef class Origin:
         return self.before.copy()
 
 
-cdef Origin new_origin(str topic, object make_id, dict base):
+cdef Origin new_origin(str topic, object make_id, object decode, dict base):
     cdef Origin origin = Origin.__new__(Origin)
     origin.topic = topic
     origin.make_id = make_id
+    origin.decode = decode
     origin.base = base
     origin.steps = []
     return origin
@@ -103,9 +104,10 @@ cdef class Message:
 
     @property
     def value(self):
-        """The value, as bytes."""
+        """The value: bytes, or what the consumer's schema makes of them; raises what that raises."""
         cdef const int32_t* at = self.slice.value_offsets + self.index
-        return PyBytes_FromStringAndSize(<const char*> self.slice.values + at[0], at[1] - at[0])
+        cdef bytes value = PyBytes_FromStringAndSize(<const char*> self.slice.values + at[0], at[1] - at[0])
+        return value if self.slice.origin.decode is None else self.slice.origin.decode(value)
 
     @property
     def key(self):
