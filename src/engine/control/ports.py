@@ -40,16 +40,26 @@ class ConsumerStatistics:
     """One consumer attached to one segment, or that was so a moment ago. Rates are per second."""
 
     name: str
-    mode: str  # "exclusive" or "queue"; LEFT: not attached any more
+    mode: str  # "exclusive", "shared" or "queue"; LEFT: not attached any more
     unacknowledged: int = 0  # messages it was sent and has not acknowledged
     msg_rate_out: float = 0.0
     bytes_rate_out: float = 0.0
+    buckets: int = 0  # that it owns of a shared segment
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionStatistics:
-    """One subscription in one segment. Rates are per second."""
+    """One subscription in one segment. Rates are per second.
 
+    `reassignments` are counted since the broker opened the segment; of the rest, what is so now. `withheld_buckets`
+    wait for an earlier owner's acknowledgements. `drain`: a sealed segment is shared.
+    """
+
+    mode: str | None = None  # of its consumers; None: there are none
+    sharers: int = 0
+    reassignments: int = 0
+    withheld_buckets: int = 0
+    drain: bool = False
     backlog: int = 0  # messages not acknowledged
     consumers: int = 0
     msg_rate_out: float = 0.0

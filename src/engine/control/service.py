@@ -24,7 +24,7 @@ from engine.control.scaling import AutoScaling
 from engine.control.schemas import TopicSchemas
 from engine.control.segment_admin import SegmentAdmin
 from engine.control.shape import Plan
-from engine.control.stats import topic_stats
+from engine.control.stats import topic_stats, with_scaling
 from engine.control.topic_lists import TopicLists, list_topics
 from engine.control.watches import TopicWatches
 from engine.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
@@ -190,7 +190,8 @@ class ScalableTopicService:
         def consumers(subscription: str) -> Mapping[str, tuple[bool, tuple[int, ...]]]:
             return {} if controller is None else controller.consumers(subscription)
 
-        return await topic_stats(name, layout, subscriptions, consumers, self._host)
+        stats = await topic_stats(name, layout, subscriptions, consumers, self._host)
+        return with_scaling(stats, await self.scaling.status(name), self._clock.time_ms())
 
     async def segment_spec(self, topic: str | TopicName, segment_id: int) -> SegmentSpec:
         """What a host needs to open one segment of the present layout. Raises NotFoundError."""

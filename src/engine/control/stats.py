@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.control.autoscaling import AutoScaleStatus
+from engine.control.autoscaling import AutoScaleCounts, AutoScaleStatus
 from engine.control.ports import (
     LEFT,
     ConsumerStatistics,
@@ -18,7 +18,9 @@ from engine.control.ports import (
     segment_spec,
 )
 from engine.errors import EngineError
+from engine.model.autoscale import AutoScalePolicyOverride
 from engine.model.layout import SegmentLayout
+from engine.model.load import ReportedLoad
 from engine.model.names import TopicName
 from engine.model.segment import SegmentInfo
 from engine.model.subscriptions import SubscriptionMetadata
@@ -71,6 +73,40 @@ async def topic_stats(
     }
 
 
+def with_scaling(stats: dict[str, Any], status: AutoScaleStatus, now_ms: int) -> dict[str, Any]:
+    """The same, with what auto-scale goes by, and with each segment's last load report (null: none yet)."""
+    policy = AutoScalePolicyOverride.of(status.policy.to_mapping()).to_json()
+    segments = {
+        name: {**s, "load": _load(status.loads.get(int(name)), now_ms)} for name, s in stats["segments"].items()
+    }
+    scaling = {
+        "policy": {**policy, "problem": status.policy.problem or None},
+        "leading": status.leading,  # else another broker knows of decisions and counts
+        "decision": status.decision,
+        "lastChange": getattr(status, "last_change", None),
+        "counts": _counts(status.counts),
+    }
+    return {**stats, "segments": segments, "autoScale": scaling}
+
+
+def _counts(counts: AutoScaleCounts) -> dict[str, int]:
+    return {
+        "splits": counts.splits,
+        "merges": counts.merges,
+        "rebuckets": counts.rebuckets,
+        "failures": counts.failures,
+        "splitsSuppressedMaxSegments": counts.suppressed_max_segments,
+        "mergesSuppressedMaxDepth": counts.suppressed_max_depth,
+    }
+
+
+def _load(report: ReportedLoad | None, now_ms: int) -> dict[str, Any] | None:
+    if report is None:
+        return None
+    age_ms = max(0, now_ms - report.modified_ms)
+    return {**report.stats.to_mapping(), "modifiedAtMs": report.modified_ms, "ageMs": age_ms}
+
+
 async def _ask(host: SegmentHost, spec: SegmentSpec) -> tuple[SegmentStatistics, str | None]:
     try:
         return await host.statistics(spec), None
@@ -116,10 +152,21 @@ def _subscription(
         "state": str(facts.state),
         "backlog": sum(p.backlog for p in parts.values()),
         "segmentBacklog": {str(i): p.backlog for i, p in parts.items()},
+        "segmentSharing": {str(i): _sharing(p) for i, p in parts.items()},
         "msgRateOut": _total(p.msg_rate_out for p in parts.values()),
         "bytesRateOut": _total(p.bytes_rate_out for p in parts.values()),
         "consumerCount": len(consumers) or max((p.consumers for p in parts.values()), default=0),
         "consumers": consumers,
+    }
+
+
+def _sharing(part: SubscriptionStatistics) -> dict[str, Any]:
+    return {
+        "mode": part.mode,  # null: nobody is attached
+        "sharers": part.sharers,
+        "reassignments": part.reassignments,
+        "withheldBuckets": part.withheld_buckets,
+        "drain": part.drain,
     }
 
 
@@ -143,6 +190,7 @@ def _consumer(
     return {
         "connected": connected,
         "segments": list(ids),
+        "buckets": {str(i): m.buckets for i, m in members if m.buckets},  # of segments that it shares
         "unackedMessages": sum(m.unacknowledged for _, m in members),
         "msgRateOut": _total(m.msg_rate_out for _, m in members),
         "bytesRateOut": _total(m.bytes_rate_out for _, m in members),
