@@ -221,8 +221,8 @@ async def test_who_stays_gets_the_room_of_those_who_have_gone():
         broker.publish(0, [b"a"] * 10)
         await take(consumer, 10)
         await broker.settle()
-        assert consumer.attachments[0].window == consumer._window_max
-        assert (consumer._window_messages, consumer._window_bytes) == consumer._window_max
+        assert consumer.attachments[0].window == consumer._budget.whole
+        assert (consumer._window_messages, consumer._window_bytes) == consumer._budget.whole
         ident = next(iter(broker.last.consumers))
         assert broker.last.credit[ident][0] == 80
         told = len(broker.of(Command.FLOW))

@@ -206,7 +206,7 @@ class ProducerOptions:
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
     """What the three kinds of consumers share. `subscription` is None for a checkpoint consumer, `group` for all
-    others.
+    others. `create_topic`: whether a topic that is missing is created, where the broker allows it.
     """
 
     name: str
@@ -215,6 +215,7 @@ class ConsumerOptions:
     initial_position: str = "latest"
     receive_queue_size: int = RECEIVE_QUEUE_MESSAGES
     group: str | None = None
+    create_topic: bool = True
 
     def __post_init__(self) -> None:
         check_name(self.name, "consumer name")

@@ -9,7 +9,7 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from engine._native.batch import MessageBatch, decode_block
 from engine._native.entry_queue import EntryQueue
@@ -21,11 +21,23 @@ from engine.client.options import ConsumerOptions
 from engine.client.pool import Pool, call_threadsafe
 from engine.client.receiving import ConsumerStatistics, Receiving
 from engine.client.topic import TopicLayout, TopicSession
-from engine.client.windows import part, widen
+from engine.client.windows import Budget
 from engine.errors import AlreadyClosedError, CorruptionError, EngineError
 from engine.limits import RECEIVE_QUEUE_BYTES
 from engine.model.names import TopicName
 from engine.model.positions import MessageId, split_position
+
+
+class Gatherer(Protocol):
+    """A consumer of several topics, made of those of one. Must neither block nor raise; calls run on the loop."""
+
+    budget: Budget
+
+    def messages_came(self, member: Receiver) -> None:
+        """Messages wait there."""
+
+    def member_failed(self, member: Receiver, error: EngineError) -> None:
+        """Nothing more arrives there; or it was closed."""
 
 
 class Receiver(Receiving):
@@ -47,11 +59,41 @@ class Receiver(Receiving):
         # What arrived and what was credited again, in total; what is between the two is queued or due.
         self._pushed_messages = self._pushed_bytes = 0
         self._credited_messages = self._credited_bytes = 0
-        self._window_max = options.receive_queue_size, min(RECEIVE_QUEUE_BYTES, pool.options.memory_limit)
-        # The smallest window that was granted, by so many attachments; a quarter of it is worth a FLOW.
-        self._window_messages, self._window_bytes = self._window_max
+        self._budget = Budget((options.receive_queue_size, min(RECEIVE_QUEUE_BYTES, pool.options.memory_limit)))
+        self._counted = 0  # attachments, in the budget
+        # The smallest window that was granted, by so many shares; a quarter of it is worth a FLOW.
+        self._window_messages, self._window_bytes = self._budget.whole
         self._fitted_to = 0
         self._returning = False
+        self._gatherer: Gatherer | None = None
+
+    # -- as one of several -----------------------------------------------------------------------------------
+
+    def gather(self, gatherer: Gatherer) -> None:
+        """From now on, who receives is somebody who receives from others as well. Before start()."""
+        self._gatherer, self._budget = gatherer, gatherer.budget
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """{place: next offset} of everything delivered, a new dict."""
+        return self._queue.positions
+
+    def identify(self, make_id: Callable[[int, int, dict[int, int]], object]) -> None:
+        """What is delivered next gets its ids from this."""
+        self._queue.set_make_id(make_id)
+
+    def _wake(self) -> None:
+        if self._gatherer is None:
+            super()._wake()
+        elif self._queue.messages:
+            self._gatherer.messages_came(self)
+
+    def fail(self, error: EngineError) -> None:
+        """Nothing more arrives; receives raise this when they have had what is queued."""
+        before = self._failure
+        super().fail(error)
+        if self._gatherer is not None and before is None:
+            self._gatherer.member_failed(self, error)
 
     # -- receiving -------------------------------------------------------------------------------------------
 
@@ -110,13 +152,18 @@ class Receiver(Receiving):
 
     def attached(self, attachment: Attachment) -> None:
         """Grant the whole window: its part of what the consumer may hold."""
-        attachment.window = part(self._window_max, len(self.attachments))
+        self._recount()
+        attachment.window = self._budget.part
         attachment.grant(*attachment.window)
         self._fit_windows()
 
+    def _recount(self) -> None:
+        self._counted = self._budget.recount(self._counted, len(self.attachments))
+
     def _fit_windows(self) -> None:
-        self._fitted_to = len(self.attachments)
-        self._window_messages, self._window_bytes = widen(self.attachments.values(), self._window_max)
+        self._recount()
+        self._fitted_to = self._budget.shares
+        self._window_messages, self._window_bytes = self._budget.widen(self.attachments.values())
 
     def detached(self, attachment: Attachment) -> None:
         """What waits of it comes again; what is queued is dropped."""
@@ -156,7 +203,8 @@ class Receiver(Receiving):
     def _return_credit(self) -> None:
         self._returning = False
         self._grant(self._queue.take_credit())
-        if len(self.attachments) != self._fitted_to:
+        self._recount()
+        if self._budget.shares != self._fitted_to:
             self._fit_windows()
 
     def _grant(self, due: dict[int, tuple[int, int]]) -> None:
@@ -165,7 +213,7 @@ class Receiver(Receiving):
             self._credited_bytes += size
             attachment = self.attachments.get(segment_id)
             if attachment is not None:
-                attachment.grant(messages, size)
+                self._budget.regrant(attachment, messages, size)
 
     # -- what the kinds differ in ----------------------------------------------------------------------------
 
@@ -282,6 +330,7 @@ class Receiver(Receiving):
             await self._leave()
         finally:
             self.session.close()
+            self._counted = self._budget.recount(self._counted, 0)
             if self.on_closed is not None:
                 self.on_closed(self)
 

@@ -46,7 +46,7 @@ class AsyncStreamConsumer(Receiver):
     async def start(self) -> None:
         """Register with the topic's controller and attach to the segments it assigns."""
         try:
-            await self.session.open()
+            await self.session.open(create=self.options.create_topic)
             await self._registration.start()
             self._follow()
             await self._tried_all()
