@@ -205,6 +205,13 @@ class SubscriptionKindError(ConsumerBusyError):
     code = 28
 
 
+class PartlyStoredError(InvalidArgumentError):
+    """Some of an entry's messages are stored and others are not. The client takes it apart; users never see it."""
+
+    code = 29
+    sequence: int | None = None  # the entry's first one, where it was found out
+
+
 class SchemaError(InvalidArgumentError):
     """A schema does not go together with the topic's, or a value not with its schema."""
 

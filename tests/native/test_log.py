@@ -128,7 +128,7 @@ def test_scan_in_pieces_agrees_with_a_walk(seed: int, piece: int) -> None:
     assert scan.entries == len(heads)
     assert scan.next_offset == sum(h.count for h in heads)
     assert (scan.term, scan.time_ms) == (4, 1000)
-    ((_, kind, bucket, recent),) = scan.lanes_list()
+    ((_, kind, bucket, recent, _),) = scan.lanes_list()
     assert (kind, bucket) == (0, 0)
     assert [r[:2] for r in recent] == [(h.first_sequence, h.last_sequence) for h in heads[-16:]]
     marks = scan.marks_list()
@@ -149,7 +149,7 @@ def test_scan_keeps_a_lane_per_producer_kind_and_bucket() -> None:
     lanes = scan.lanes_list()
     assert len(lanes) == 200
     assert {lane[1] for lane in lanes} == {0, 1}
-    assert all(recent == [(o, o, o)] for *_, recent in lanes for o in [recent[0][0]])
+    assert all(recent == [(o, o, o)] for *_, recent, _ in lanes for o in [recent[0][0]])
 
 
 def test_scan_stops_at_its_end_offset_and_at_faults() -> None:

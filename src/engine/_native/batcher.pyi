@@ -26,6 +26,8 @@ class Batcher(Buckets):
         on_full: Callable[[], None] | None = None,
         pack: Callable[[dict[str, str]], bytes] | None = None,
         now_ms: Callable[[], int] | None = None,
+        steady: bool = False,
+        least_sequence: int | None = None,
     ) -> None: ...
     @property
     def last_sequence(self) -> int: ...

@@ -44,13 +44,16 @@ cdef class Batcher(Buckets):
 
     `on_open()` is called when something became open after nothing was, `on_sealed()` when take() has something
     again, `on_full()` when the pending limit is met: it may make room, by waiting for release(), or raise. `pack`,
-    when given, makes the msgpack map of a message's properties; `now_ms` tells the time for deliver_after. A callback
-    that raises does so out of a call whose message was taken. InvalidArgumentError for a limit that an entry could not keep.
+    when given, makes the msgpack map of a message's properties; `now_ms` tells the time for deliver_after. `steady`
+    sends keyless messages by their sequence ids, not by turns. The first message may say a sequence id from
+    `least_sequence` on, below which everything is stored. A callback that raises does so out of a call whose
+    message was taken. InvalidArgumentError for a limit that an entry could not keep.
     """
 
     def __init__(self, bytes producer_name not None, *, int key_hash=XXH64, Py_ssize_t bytes_max=BATCH_BYTES_MAX,
                  Py_ssize_t messages_max=BATCH_MESSAGES_MAX, Py_ssize_t pending_bytes_max=PENDING_BYTES_MAX,
-                 uint64_t first_sequence=0, on_open=None, on_sealed=None, on_full=None, pack=None, now_ms=None):
+                 uint64_t first_sequence=0, on_open=None, on_sealed=None, on_full=None, pack=None, now_ms=None,
+                 bint steady=False, least_sequence=None):
         if self.routes is not None:
             raise InvalidArgumentError("a batcher is constructed once")
         _check_bounds("bytes_max", bytes_max, ENTRY_SIZE_MAX)
@@ -62,9 +65,10 @@ cdef class Batcher(Buckets):
         if key_hash not in (XXH64, MURMUR3):
             raise InvalidArgumentError(f"the key hash is XXH64 ({XXH64}) or MURMUR3 ({MURMUR3}), not {key_hash}")
         self.producer_name, self.producer_id = producer_name, xxh64(producer_name, 42)
-        self.key_hash = key_hash
+        self.key_hash, self.steady = key_hash, steady
         self.bytes_max, self.messages_max, self.pending_max = bytes_max, messages_max, pending_bytes_max
         self.next_sequence = first_sequence
+        self.least_sequence = self.floor = first_sequence if least_sequence is None else least_sequence
         self.on_open, self.on_sealed, self.on_full = on_open, on_sealed, on_full
         self.pack, self.now_ms = pack, now_ms
 
@@ -206,7 +210,7 @@ cdef class Batcher(Buckets):
                 self.make_room()
         if self.routes is None:
             raise InvalidArgumentError("the batcher has no layout yet: call set_layout() first")
-        m.sequence = self.next_sequence if sequence_id is None else checked_sequence(sequence_id, self.next_sequence)
+        m.sequence = self.next_sequence if sequence_id is None else checked_sequence(sequence_id, self.least_sequence)
         m.hash = key32_hash(m.key, m.key_size, self.key_hash) if keyed else 0
         index = route(self.routes, m.hash) if keyed else self.routes.builders
         b = &self.builders[index]
@@ -228,7 +232,7 @@ cdef class Batcher(Buckets):
         self.open_messages += 1
         self.pending_messages += 1
         self.pending_bytes += message_cost(m)
-        self.next_sequence = m.sequence + 1
+        self.next_sequence = self.least_sequence = m.sequence + 1
         if b.bytes >= self.bytes_max or b.count >= self.messages_max:
             self.seal_locked(index)
         if self.opened or self.filled:
@@ -286,6 +290,7 @@ cdef int _add_stretch(Batcher batcher, MessageColumns columns, Stretch* s) excep
     batcher.pending_messages += s.messages
     batcher.pending_bytes += s.bytes
     batcher.next_sequence += s.messages
+    batcher.least_sequence = batcher.next_sequence
     if s.fault == FAULT_MEMORY:
         raise MemoryError()
     if s.fault == FAULT_CHANGED:

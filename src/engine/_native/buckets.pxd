@@ -11,6 +11,7 @@ cdef class Buckets:
     cdef readonly bytes producer_name
     cdef uint64_t producer_id
     cdef int key_hash
+    cdef bint steady              # a keyless message's way follows from its sequence id
     cdef object on_open
     cdef object on_sealed
     # The layout, and one builder per bucket of it; the last builder is the keyless one. Changed by set_layout().
@@ -19,6 +20,7 @@ cdef class Buckets:
     cdef uint32_t builders_count
     cdef list waiters             # per builder: [waiter, index, waiter, index, …] or None
     # Changed with the GIL held only.
+    cdef public uint64_t floor    # every message with a lower sequence is stored; 0 for nothing known
     cdef readonly Py_ssize_t open_messages
     cdef list sealed              # in the order of sealing, until take()
     cdef dict totals              # (segment id, bucket): (entries, messages, bytes) sealed so far

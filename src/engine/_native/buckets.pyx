@@ -13,7 +13,7 @@ from libc.stdlib cimport calloc, free
 
 from engine._native.builder cimport Builder, builder_free, builder_reset
 from engine._native.ranges cimport Routes
-from engine._native.sealed cimport SealedEntry, build, resplit
+from engine._native.sealed cimport STEADY_BITS, SealedEntry, build, resplit, take_apart
 
 from engine.errors import InvalidArgumentError
 
@@ -62,6 +62,8 @@ cdef class Buckets:
             self.builders, builders = builders, self.builders
             self.routes, self.builders_count = routes, routes.builders + 1
             self.waiters = [None] * self.builders_count
+            for i in range(self.builders_count):
+                self.builders[i].block_bits = STEADY_BITS if self.steady and i == routes.builders else 0
         finally:
             self.leave()
             free(builders)
@@ -95,6 +97,10 @@ cdef class Buckets:
             return resplit(self.routes, entry, self.key_hash, self.producer_name, self.producer_id)
         finally:
             self.leave()
+
+    def take_apart(self, SealedEntry entry not None):
+        """The same for the same segment, with every message in an entry of its own: some of them are stored already."""
+        return take_apart(entry, self.key_hash, self.producer_name, self.producer_id)
 
     cdef int wait(self) except -1:
         while self.busy:
@@ -148,6 +154,7 @@ cdef class Buckets:
         return 0
 
     cdef int seal_one(self, uint32_t index) except -1:
+        self.builders[index].floor = self.floor
         cdef SealedEntry entry = build(
             self.routes, &self.builders[index], index, self.waiters[index], self.producer_name, self.producer_id)
         self.waiters[index] = None

@@ -42,6 +42,8 @@ cdef struct Builder:
     int64_t deliver_at            # of the first message
     uint64_t first_sequence
     uint64_t last_sequence
+    uint64_t floor                # what the producer knows to be stored when this is sealed; 0 for nothing
+    uint32_t block_bits           # 0, or: sequences of one entry differ only in so many low bits; kept by reset
     uint16_t bucket_min
     uint16_t bucket_max
     uint16_t segment_min
@@ -75,6 +77,8 @@ cdef inline bint builder_fits(const Builder* b, const Message* m, size_t bytes_m
     if b.count == 0:
         return True
     if m.deliver_at != b.deliver_at and not delays_agree(m.deliver_at, b.deliver_at):
+        return False
+    if b.block_bits and (m.sequence ^ b.first_sequence) >> b.block_bits:
         return False
     return (
         bytes <= bytes_max and b.count < messages_max

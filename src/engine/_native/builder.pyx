@@ -11,9 +11,10 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
 from engine._native.entry cimport (
-    AT_BUCKET_MAX, AT_BUCKET_MIN, AT_COUNT, AT_FIRST_SEQUENCE, AT_FLAGS, AT_LAST_SEQUENCE, AT_MAGIC, AT_PRODUCER_ID,
-    AT_PRODUCER_NAME_SIZE, AT_RAW_SIZE, AT_SEGMENT_HASH_MAX, AT_SEGMENT_HASH_MIN, AT_SIZE, AT_VERSION, DELIVER_AT,
-    EVENT_TIMES, HEADER_SIZE, KEYED, MAGIC, PROPERTIES, SEQUENCES, VERSION, pad8, seal, store16, store32, store64,
+    AT_BUCKET_MAX, AT_BUCKET_MIN, AT_COUNT, AT_FIRST_SEQUENCE, AT_FLAGS, AT_LAG, AT_LAST_SEQUENCE, AT_MAGIC,
+    AT_PRODUCER_ID, AT_PRODUCER_NAME_SIZE, AT_RAW_SIZE, AT_SEGMENT_HASH_MAX, AT_SEGMENT_HASH_MIN, AT_SIZE, AT_VERSION,
+    DELIVER_AT, EVENT_TIMES, HEADER_SIZE, KEYED, MAGIC, PROPERTIES, SEQUENCES, VERSION, lag_of, pad8, seal, store16,
+    store32, store64,
 )
 
 cdef enum:
@@ -179,6 +180,7 @@ cdef void put_header(const Builder* b, uint8_t* p, size_t size, size_t name_size
     store16(p + AT_SEGMENT_HASH_MIN, b.segment_min)
     store16(p + AT_SEGMENT_HASH_MAX, b.segment_max)
     store16(p + AT_PRODUCER_NAME_SIZE, <uint16_t> name_size)
+    store16(p + AT_LAG, lag_of(b.first_sequence, b.floor))
     store64(p + AT_PRODUCER_ID, producer_id)
     store64(p + AT_FIRST_SEQUENCE, b.first_sequence)
     store64(p + AT_LAST_SEQUENCE, b.last_sequence)

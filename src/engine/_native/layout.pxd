@@ -17,7 +17,7 @@
     32   segment_hash_min u16, effective   |
     34   segment_hash_max u16, effective   |
     36   producer_name_size u16            |
-    38   reserved u16                      |
+    38   lag u16, how far behind stored    |
     40   producer_id u64 = xxh64(name, 42) |
     48   first_sequence u64                |
     56   last_sequence u64                 |
@@ -63,6 +63,7 @@ cdef enum:
     AT_SEGMENT_HASH_MIN = 32
     AT_SEGMENT_HASH_MAX = 34
     AT_PRODUCER_NAME_SIZE = 36
+    AT_LAG = 38
     AT_PRODUCER_ID = 40
     AT_FIRST_SEQUENCE = 48
     AT_LAST_SEQUENCE = 56
@@ -133,6 +134,23 @@ cdef inline void store32(uint8_t* p, uint32_t v) noexcept nogil:
 
 cdef inline void store64(uint8_t* p, uint64_t v) noexcept nogil:
     memcpy(p, &v, 8)
+
+# How far the producer knew its messages to be stored when it sealed the entry: all whose sequence is below `floor`.
+# Written as the distance to the entry's first sequence, 0 for nothing known, else 1 + (e << 11 | m) for m << e at
+# least; so it is never said of more than is so.
+cdef inline uint16_t lag_of(uint64_t first_sequence, uint64_t floor) noexcept nogil:
+    cdef uint64_t lag = first_sequence - floor
+    cdef uint32_t e = 0
+    if floor == 0 or floor > first_sequence:
+        return 0
+    while lag > 2047:
+        lag = (lag + 1) >> 1
+        e += 1
+    return <uint16_t> (1 + (e << 11 | lag)) if e <= 30 else 0
+
+cdef inline uint64_t floor_of(uint64_t first_sequence, uint16_t lag) noexcept nogil:
+    cdef uint64_t distance = <uint64_t> ((lag - 1) & 2047) << ((lag - 1) >> 11)
+    return first_sequence - distance if lag and distance <= first_sequence else 0
 
 cdef inline size_t pad8(size_t n) noexcept nogil:
     return (n + 7) & ~<size_t>7

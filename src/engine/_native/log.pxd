@@ -20,6 +20,7 @@ cdef class Claim:
     cdef readonly uint64_t producer_id
     cdef readonly uint64_t first_sequence
     cdef readonly uint64_t last_sequence
+    cdef readonly uint64_t floor      # every message of the producer with a lower sequence is stored, somewhere
 
 # One appended entry, as duplicate detection remembers it.
 cdef struct Seen:
@@ -32,6 +33,7 @@ cdef struct Lane:
     uint64_t producer_id
     uint32_t kind                     # the entry's KEYED and TRANSACTIONAL flags: each kind is batched apart
     uint32_t bucket                   # index of the bucket in the segment
+    uint64_t floor                    # the highest that its entries tell
     uint64_t entries                  # how many so far; the newest is recent[(entries - 1) % RECENT]. 0: a free slot
     Seen recent[RECENT]
 

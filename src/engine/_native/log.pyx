@@ -22,7 +22,7 @@ cdef class Claim:
     """What of an entry's header decides where it may go and whether it is a duplicate."""
 
     def __init__(self, position, size, count, kind, bucket_min, bucket_max, segment_hash_min, segment_hash_max,
-                 producer_id, first_sequence, last_sequence):
+                 producer_id, first_sequence, last_sequence, floor=0):
         self.position = position
         self.size = size
         self.count = count
@@ -34,6 +34,7 @@ cdef class Claim:
         self.producer_id = producer_id
         self.first_sequence = first_sequence
         self.last_sequence = last_sequence
+        self.floor = floor
 
 
 cdef Claim _claim_at(const uint8_t* p, size_t position):
@@ -49,6 +50,7 @@ cdef Claim _claim_at(const uint8_t* p, size_t position):
     claim.producer_id = load64(p + e.AT_PRODUCER_ID)
     claim.first_sequence = load64(p + e.AT_FIRST_SEQUENCE)
     claim.last_sequence = load64(p + e.AT_LAST_SEQUENCE)
+    claim.floor = e.floor_of(claim.first_sequence, load16(p + e.AT_LAG))
     return claim
 
 
@@ -247,7 +249,7 @@ cdef class Scan:
         return [(self.marks[i].offset, self.marks[i].position, self.marks[i].time_ms) for i in range(self.mark_count)]
 
     def lanes_list(self):
-        """[(producer_id, kind, bucket, [(first_sequence, last_sequence, offset), …oldest first])]."""
+        """[(producer_id, kind, bucket, [(first_sequence, last_sequence, offset), …oldest first], floor)]."""
         return [_lane_tuple(&self.lanes[i]) for i in range(self.lane_room) if self.lanes[i].entries]
 
     cdef int64_t take(self, const uint8_t* p, size_t n) noexcept nogil:
@@ -305,6 +307,7 @@ cdef class Scan:
         seen.first_sequence = load64(p + e.AT_FIRST_SEQUENCE)
         seen.last_sequence = load64(p + e.AT_LAST_SEQUENCE)
         seen.offset = self.next_offset
+        lane.floor = max(lane.floor, e.floor_of(seen.first_sequence, load16(p + e.AT_LAG)))
         lane.entries += 1
         self.entries += 1
         self.position += load32(p + e.AT_SIZE)
@@ -355,4 +358,4 @@ cdef tuple _lane_tuple(const Lane* lane):
     for i in range(oldest, lane.entries):
         seen = lane.recent[i % RECENT]
         recent.append((seen.first_sequence, seen.last_sequence, seen.offset))
-    return (lane.producer_id, lane.kind, lane.bucket, recent)
+    return (lane.producer_id, lane.kind, lane.bucket, recent, lane.floor)

@@ -6,6 +6,9 @@ from libc.stdint cimport uint32_t, uint64_t
 from engine._native.builder cimport Builder
 from engine._native.ranges cimport Routes
 
+cdef enum:
+    STEADY_BITS = 8               # keyless messages that go together, where their way follows from their sequence ids
+
 # One sealed entry on its way to the broker.
 @cython.final
 cdef class SealedEntry:
@@ -23,7 +26,9 @@ cdef class SealedEntry:
     cdef public uint32_t attempts
 
 # The entry of a builder that holds something; `index` is its number in the routes, or routes.builders for keyless
-# messages, whose hash is chosen now. `waiters` is [waiter, index, waiter, index, …] or None. May release the GIL.
+# messages, whose hash is chosen now: of their sequences where the builder has `block_bits`, else by turns. `waiters` is [waiter, index, waiter, index, …] or None. May release the GIL.
 cdef SealedEntry build(Routes routes, Builder* b, uint32_t index, list waiters, bytes name, uint64_t producer_id)
+# Each message of an entry as an entry of its own, for the same segment. May release the GIL.
+cdef list take_apart(SealedEntry entry, int key_hash, bytes name, uint64_t producer_id)
 # The messages of an entry as entries under other routes. May release the GIL.
 cdef list resplit(Routes routes, SealedEntry entry, int key_hash, bytes name, uint64_t producer_id)

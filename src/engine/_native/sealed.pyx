@@ -4,7 +4,7 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport INT64_MIN, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 from engine._native.body cimport Columns, map_columns
 from engine._native.builder cimport Builder, Message, builder_add, builder_free, builder_image_size, builder_write
@@ -15,6 +15,10 @@ from engine._native.entry cimport (
 from engine._native.ranges cimport Routes, Target, ring_find, route, route_keyless, target_of
 
 from engine.errors import CorruptionError, InvalidArgumentError
+
+cdef enum:
+    GOLDEN = 40503                # 65,536 by the golden ratio, and another of the kind: multiples lie far apart
+    SILVER = 27147
 
 cdef extern from "hash.h" nogil:
     uint32_t key32_hash(const uint8_t* p, size_t n, int algorithm) noexcept
@@ -39,7 +43,7 @@ cdef SealedEntry build(Routes routes, Builder* b, uint32_t index, list waiters, 
         target = target_of(routes, index)
         entry.bucket = index - target.base
     else:
-        target = route_keyless(routes, &hash)
+        target = route_steady(routes, b, &hash) if b.block_bits else route_keyless(routes, &hash)
         entry.bucket = ring_find(target.ring, <uint16_t> hash)
         b.bucket_min = b.bucket_max = <uint16_t> hash
         b.segment_min = b.segment_max = <uint16_t> (hash >> 16)
@@ -52,13 +56,68 @@ cdef SealedEntry build(Routes routes, Builder* b, uint32_t index, list waiters, 
     return entry
 
 
+# The way of keyless messages that follows from their sequence ids alone, so that who sends them again, in another
+# life, sends them where they are known. Blocks that follow each other go to places far from each other on both rings.
+cdef const Target* route_steady(Routes routes, const Builder* b, uint32_t* hash) noexcept nogil:
+    cdef uint64_t block = b.first_sequence >> b.block_bits
+    hash[0] = <uint32_t> ((block * GOLDEN) & 0xFFFF) << 16 | <uint32_t> (((block * SILVER) >> 3) & 0xFFFF)
+    return target_of(routes, route(routes, hash[0]))
+
+
+cdef list take_apart(SealedEntry entry, int key_hash, bytes name, uint64_t producer_id):
+    cdef const uint8_t* p = <const uint8_t*> PyBytes_AS_STRING(entry.data)
+    cdef Columns columns
+    cdef Builder b
+    cdef list entries = []
+    cdef uint32_t i
+    _open(entry, &columns)
+    waiting = {index: waiter for waiter, index in entry.waiters or ()}
+    for i in range(entry.count):
+        memset(&b, 0, sizeof(Builder))
+        try:
+            entries.append(_single(entry, &b, &columns, i, key_hash, name, producer_id))
+        finally:
+            builder_free(&b)
+        if i in waiting:
+            (<SealedEntry> entries[i]).waiters = [(waiting[i], 0)]
+    return entries
+
+
+cdef SealedEntry _single(SealedEntry entry, Builder* b, const Columns* columns, uint32_t i, int key_hash, bytes name,
+                         uint64_t producer_id):
+    cdef const uint8_t* p = <const uint8_t*> PyBytes_AS_STRING(entry.data)
+    cdef SealedEntry made = SealedEntry.__new__(SealedEntry)
+    cdef Message m
+    _message_at(&m, columns, i, entry.first_sequence)
+    m.hash = <uint32_t> load16(p + AT_SEGMENT_HASH_MIN) << 16 | load16(p + AT_BUCKET_MIN)
+    if entry.keyed:
+        m.hash = key32_hash(m.key, m.key_size, key_hash)
+    if builder_add(b, &m) < 0:
+        raise MemoryError()
+    if entry.keyed:
+        b.flags |= KEYED
+    made.data = PyBytes_FromStringAndSize(NULL, builder_image_size(b, PyBytes_GET_SIZE(name)))
+    builder_write(b, <uint8_t*> PyBytes_AS_STRING(made.data), name, producer_id)
+    made.segment_id, made.bucket, made.keyed, made.count = entry.segment_id, entry.bucket, entry.keyed, 1
+    made.first_sequence = made.last_sequence = b.first_sequence
+    made.pending, made.attempts = b.bytes, entry.attempts
+    return made
+
+
+# Lay out the columns of an entry that is to be split.
+cdef int _open(SealedEntry entry, Columns* columns) except -1:
+    cdef const uint8_t* p = <const uint8_t*> PyBytes_AS_STRING(entry.data)
+    if check_header(p, PyBytes_GET_SIZE(entry.data)) != FAULT_NONE or p[AT_COMPRESSION] != COMPRESSION_NONE:
+        raise InvalidArgumentError("only a whole, uncompressed entry can be split")
+    if not map_columns(columns, p, p + HEADER_SIZE):
+        raise InvalidArgumentError("the columns of the entry do not add up")
+    return 0
+
+
 cdef list resplit(Routes routes, SealedEntry entry, int key_hash, bytes name, uint64_t producer_id):
     cdef const uint8_t* p = <const uint8_t*> PyBytes_AS_STRING(entry.data)
     cdef Columns columns
-    if check_header(p, PyBytes_GET_SIZE(entry.data)) != FAULT_NONE or p[AT_COMPRESSION] != COMPRESSION_NONE:
-        raise InvalidArgumentError("only a whole, uncompressed entry can be split")
-    if not map_columns(&columns, p, p + HEADER_SIZE):
-        raise InvalidArgumentError("the columns of the entry do not add up")
+    _open(entry, &columns)
     if not p[AT_FLAGS] & KEYED:
         return [_moved(routes, entry, <uint32_t> load16(p + AT_SEGMENT_HASH_MIN) << 16 | load16(p + AT_BUCKET_MIN))]
     cdef Builder* builders = <Builder*> calloc(routes.builders, sizeof(Builder))
@@ -104,8 +163,10 @@ cdef int _deal(Routes routes, Builder* builders, dict waiters, SealedEntry entry
 cdef void _message_at(Message* m, const Columns* columns, uint32_t i, uint64_t first) noexcept nogil:
     m.value = columns.values + columns.value_offsets[i]
     m.value_size = columns.value_offsets[i + 1] - columns.value_offsets[i]
-    m.key = columns.keys + columns.key_offsets[i]
-    m.key_size = columns.key_offsets[i + 1] - columns.key_offsets[i]
+    m.key_size = 0
+    if columns.key_offsets is not NULL:
+        m.key = columns.keys + columns.key_offsets[i]
+        m.key_size = columns.key_offsets[i + 1] - columns.key_offsets[i]
     m.sequence = first + (i if columns.sequences is NULL else columns.sequences[i])
     m.event_time = INT64_MIN if columns.event_times is NULL else columns.event_times[i]
     m.deliver_at = INT64_MIN if columns.deliver_at is NULL else columns.deliver_at[i]

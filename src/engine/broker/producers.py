@@ -8,7 +8,7 @@ import struct
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from engine.errors import CorruptionError, EngineError, InvalidArgumentError, MessageTooLargeError
+from engine.errors import CorruptionError, EngineError, InvalidArgumentError, MessageTooLargeError, PartlyStoredError
 from engine.limits import ENTRY_HEADER_SIZE, ENTRY_SIZE_MAX
 from engine.wire.commands import Command
 
@@ -21,6 +21,12 @@ log = logging.getLogger(__name__)
 
 # Errors about one entry alone: what was sent after it is not affected.
 ENTRY_ERRORS = (CorruptionError, InvalidArgumentError, MessageTooLargeError)
+
+
+def _is_about_one(error: EngineError) -> bool:
+    """Of an entry that is stored in part, the rest has to come before what was sent behind it."""
+    return isinstance(error, ENTRY_ERRORS) and not isinstance(error, PartlyStoredError)
+
 
 _SIZE = struct.Struct("<I")
 _SEQUENCE = struct.Struct("<Q")
@@ -105,10 +111,12 @@ class Producer:
         if isinstance(error, CorruptionError) and (size := _largest(payload)) > ENTRY_SIZE_MAX:
             error = MessageTooLargeError(f"an entry of {size} bytes; at most {ENTRY_SIZE_MAX} are allowed")
         sequences = first_sequences(payload)
-        for sequence in sequences if isinstance(error, ENTRY_ERRORS) else sequences[:1]:
+        if isinstance(error, PartlyStoredError) and error.sequence is not None:
+            sequences = [error.sequence]
+        for sequence in sequences if _is_about_one(error) else sequences[:1]:
             refusal = {"producer_id": self.ident, "sequence": sequence, "code": error.code, "message": str(error)}
             self.connection.send(Command.SEND_ERROR, refusal)
-        if not isinstance(error, ENTRY_ERRORS):
+        if not _is_about_one(error):
             self.close(error)
 
     def close(self, error: EngineError | None = None) -> None:
@@ -142,6 +150,7 @@ class Producer:
             "producer_id": self.ident,
             "producer_name": self.name,
             "last_sequence": segment.last_sequence(self.name),
+            "floor": segment.floor(self.name),
             "durability": segment.durability,
         }
 

@@ -26,6 +26,7 @@ from engine.errors import (
     MessageTooLargeError,
     NotFoundError,
     NotOwnerError,
+    PartlyStoredError,
     ProtocolError,
 )
 from engine.wire.commands import Command
@@ -147,6 +148,9 @@ class Lane(LaneAttachment):
     def _refused(self, sequence: int, error: EngineError) -> None:
         """One entry was refused; unless the error is about it alone, so was everything after it."""
         backlog = self.backlog
+        if isinstance(error, PartlyStoredError) and any(e.first_sequence == sequence for e in backlog.in_flight):
+            self._take_apart(sequence, error)
+            return
         if isinstance(error, _ABOUT_ONE_ENTRY):
             refused = [e for e in backlog.in_flight if e.first_sequence == sequence]
             for entry in refused:
@@ -172,6 +176,25 @@ class Lane(LaneAttachment):
             self.transmit()
         if self.retired:
             self._owner.lane_retiring()
+
+    def _take_apart(self, sequence: int, error: EngineError) -> None:
+        """Of one entry some messages are stored: send them one by one, before what was sent behind it."""
+        backlog, owner = self.backlog, self._owner
+        self._close_attachment()
+        backlog.requeue()
+        entries = backlog.take_unsent()
+        for entry in entries:
+            if entry.first_sequence == sequence and entry in owner.ledger:
+                if entry.count == 1:
+                    owner.ledger.fail([entry], error)
+                    continue
+                backlog.queue.extend(owner.take_apart(entry))
+            else:
+                backlog.queue.append(entry)
+        if self.retired:
+            owner.lane_retiring()
+        else:
+            self.transmit()
 
     def _ended(self, error: EngineError) -> None:
         """The owner ended the attachment."""

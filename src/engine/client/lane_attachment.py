@@ -6,6 +6,7 @@ import logging
 from abc import ABC, abstractmethod
 from typing import Any, Protocol
 
+from engine._native.batcher import SealedEntry
 from engine.aio.backoff import Backoff
 from engine.client.backlog import Backlog, LedgerHolder
 from engine.client.connection import Connection, ignore_outcome
@@ -39,6 +40,7 @@ class LaneOwner(LedgerHolder, Protocol):
     access_mode: str
     pool: Pool
     session: TopicSession
+    acknowledged_below: int  # every message with a lower sequence is stored
     started: bool  # before that it attaches its lanes itself
     failure: EngineError | None  # why nothing goes out any more; what was on its way has failed with it
 
@@ -50,6 +52,9 @@ class LaneOwner(LedgerHolder, Protocol):
 
     def lane_fatal(self, error: EngineError) -> None:
         """The producer as a whole cannot go on."""
+
+    def take_apart(self, entry: SealedEntry) -> list[SealedEntry]:
+        """Its messages as entries of their own, which are on their way in its stead."""
 
 
 class LaneAttachment(ABC):
@@ -200,6 +205,7 @@ class LaneAttachment(ABC):
         self._connection, self._producer_id = connection, producer_id
         self.used, self.eager, self._claims_left = True, False, 0
         self.last_sequence = answer["last_sequence"]
+        owner.acknowledged_below = max(owner.acknowledged_below, answer.get("floor") or 0)
         self.transmit()
 
     @property

@@ -80,6 +80,9 @@ class Ledger:
         self.flights = 0  # of which something is outstanding
         self._flushes: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._room: deque[asyncio.Future[None]] = deque()
+        # (flight, sequence): when this flight and those before it have left, everything below the sequence is stored.
+        self._marks: deque[tuple[int, int]] = deque()
+        self._complete = True  # nothing has failed
         self._sweep: asyncio.TimerHandle | None = None
         self._error: Exception | None = None  # of a message nobody waits for; flush() raises it
         # Totals.
@@ -119,6 +122,18 @@ class Ledger:
             group[piece] = None
             self._origins[piece] = origin
         self.entries_resent += len(pieces)
+
+    def all_entered(self, upto: int) -> None:
+        """Every message with a sequence below `upto` has entered."""
+        if not self._complete or not self._ordinal:
+            return
+        if not self._outstanding:
+            self._marks.clear()
+            self._batcher.floor = upto
+        elif self._marks and self._marks[-1][0] == self._ordinal:
+            self._marks[-1] = self._ordinal, upto
+        else:
+            self._marks.append((self._ordinal, upto))
 
     # -- leaving ---------------------------------------------------------------------------------------------
 
@@ -165,6 +180,7 @@ class Ledger:
                 if not future.done():
                     future.set_exception(error)
         self.messages_failed += messages
+        self._complete = self._complete and not messages
         self._left(freed, messages, error if unheard else None)
 
     def _piece_left(self, piece: SealedEntry) -> bool:
@@ -188,6 +204,8 @@ class Ledger:
             self._wake_room()
         if self._flushes:
             self._wake_flushes()
+        if self._marks:
+            self._raise_floor()
         if unheard is not None and self._on_error is not None:
             try:
                 self._on_error(unheard)
@@ -229,8 +247,21 @@ class Ledger:
         if error is not None:
             raise error
 
+    @property
+    def _oldest(self) -> int:
+        """The first flight that is still on its way."""
+        return next(iter(self._outstanding.values())).ordinal if self._outstanding else self._ordinal + 1
+
+    def _raise_floor(self) -> None:
+        """What is sealed from now on tells how far everything is stored; after a failure no further."""
+        oldest = self._oldest
+        while self._marks and self._marks[0][0] < oldest:
+            upto = self._marks.popleft()[1]
+            if self._complete:
+                self._batcher.floor = upto
+
     def _wake_flushes(self) -> None:
-        oldest = next(iter(self._outstanding.values())).ordinal if self._outstanding else self._ordinal + 1
+        oldest = self._oldest
         while self._flushes and self._flushes[0][0] < oldest:
             _, future = self._flushes.popleft()
             if not future.done():

@@ -51,6 +51,7 @@ class Outbox:
         self._loop = asyncio.get_running_loop()
 
         self.started = False
+        self.acknowledged_below = 0  # before the batcher is there; it knows then
         self.failure: EngineError | None = None  # why it takes nothing more
         self._succession = Succession(self, self._compress)
         self._lanes = self._succession.lanes
@@ -75,9 +76,11 @@ class Outbox:
                 patience = self.pool.options.operation_timeout if options.access_mode != WAIT else math.inf
                 await persist(self.pool, self._claim, patience, f"attaching to the segments of {self._topic}")
             last = max((lane.last_sequence for lane in self._lanes.values()), default=-1)
+            least = self.acknowledged_below
             if options.initial_sequence_id is not None:
                 last = options.initial_sequence_id
-            self._make_batcher(self.session.layout, last + 1, on_full)
+                least = last + 1
+            self._make_batcher(self.session.layout, last + 1, least, on_full)
             self.started = True
             self._set_layout(self.session.layout)
             self.session.follow(self._set_layout, self.lane_fatal, self._set_layout)
@@ -101,7 +104,9 @@ class Outbox:
             if self.session.layout is layout:
                 return
 
-    def _make_batcher(self, layout: TopicLayout, first_sequence: int, on_full: Callable[[], None] | None) -> None:
+    def _make_batcher(
+        self, layout: TopicLayout, first_sequence: int, least_sequence: int, on_full: Callable[[], None] | None
+    ) -> None:
         options = self._options
         limit = min(options.max_pending_bytes, self.pool.options.memory_limit)
         self.batcher = Batcher(
@@ -111,6 +116,8 @@ class Outbox:
             messages_max=options.batching.max_messages,
             pending_bytes_max=limit,
             first_sequence=first_sequence,
+            least_sequence=least_sequence,
+            steady=options.name is not None,
             on_open=self._on_loop(self._opened),
             on_sealed=self._on_loop(self._sealed),
             on_full=on_full,
@@ -181,8 +188,10 @@ class Outbox:
         if self._delay is not None:
             self._delay.cancel()
             self._delay = None
+        upto = self.batcher.next_sequence  # before the batches close: a message that comes meanwhile stays open
         self.batcher.seal_all()
         self.pump()
+        self.ledger.all_entered(upto)
 
     def _pump_scheduled(self) -> None:
         if self.pumping:
@@ -213,6 +222,14 @@ class Outbox:
         if self._compressor is not None:
             for entry in entries:
                 entry.data = native_entry.compress(entry.data, self._codec, self._compressor)
+
+    def take_apart(self, entry: SealedEntry) -> list[SealedEntry]:
+        """See LaneOwner."""
+        entry.data = self._succession.expanded(entry)
+        pieces = self.batcher.take_apart(entry)
+        self._compress(pieces)
+        self.ledger.replace(entry, pieces)
+        return pieces
 
     def receipts_came(self) -> None:
         """A lane has handed in receipts: where a flight may leave, what is open does, after those who just woke have

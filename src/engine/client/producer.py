@@ -188,6 +188,16 @@ class AsyncProducer:
         """The sequence id of the last message taken, -1 before the first; a named producer's continues."""
         return self._batcher.last_sequence
 
+    @property
+    def acknowledged_sequence_id(self) -> int:
+        """Every message of this producer's name with a sequence id up to this one is durable; -1 when nothing is known.
+
+        Of a name that was used before it is known as soon as the producer is made, over all segments. Who numbers its
+        messages itself goes on from here: what is durable nevertheless is recognised when it is sent again with the
+        same sequence id and key, and stored once.
+        """
+        return self._batcher.floor - 1
+
     def statistics(self) -> ProducerStatistics:
         """A frozen record of totals."""
         return self._outbox.ledger.statistics()

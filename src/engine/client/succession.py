@@ -85,11 +85,15 @@ class Succession:
             if lane in self._retired and lane.has_heard_all:
                 self._hand_on(lane, batcher, ledger)
 
+    def expanded(self, entry: SealedEntry) -> bytes:
+        """Its image as it was before compression."""
+        return expand(entry.data, self._decompress)
+
     def _hand_on(self, lane: Lane, batcher: Batcher, ledger: Ledger) -> None:
         del self._retired[lane], self.lanes[lane.segment.segment_id]
         for entry in lane.surrender():
             if entry in ledger:
-                entry.data = expand(entry.data, self._decompress)
+                entry.data = self.expanded(entry)
                 pieces = batcher.resplit(entry)
                 self._compress(pieces)
                 ledger.replace(entry, pieces)

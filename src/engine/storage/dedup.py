@@ -13,8 +13,10 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from engine._native.hashing import xxh64
 from engine._native.log import Claim
-from engine.errors import CorruptionError, InvalidArgumentError
+from engine.errors import CorruptionError, InvalidArgumentError, PartlyStoredError
+from engine.limits import HASH_RING_SIZE
 from engine.model.hashrange import HashRange
 from engine.storage.dedup_grid import Area, Grid, Rectangle
 from engine.storage.dedup_lanes import RECENT, UNKNOWN_OFFSET, GridLane, Lane, Seen
@@ -26,9 +28,15 @@ KEYED = 1  # of an entry's kind
 # On disk: do not change. producer id, last sequence, last entry's first sequence and offset,
 # segment range, bucket range, kind, whether it is the segment's own (1) or a parent's (0).
 _RECORD = struct.Struct("<QQQqHHHHBB6x")
+_FLOOR = 254  # as a kind, with the ring's rectangle: everything below the `last` sequence is stored somewhere
 _BOUNDARY = 255  # as a kind, with the producer id 0: a rectangle along which the ring was divided, and nothing else
 
 Key = tuple[int, int, int]  # producer id, kind, bucket
+
+
+def producer_id(name: str) -> int:
+    """What entries call a producer."""
+    return xxh64(name.encode())
 
 
 class Known(NamedTuple):
@@ -43,16 +51,20 @@ class Known(NamedTuple):
         return self.kind == other.kind and self.seen[1] >= other.seen[1] and self.where.holds(other.where)
 
 
+_RING = Rectangle(HashRange(0, HASH_RING_SIZE - 1), HashRange(0, HASH_RING_SIZE - 1))
+
+
 class Dedup:
     """The lanes of one segment. Loop thread only."""
 
-    __slots__ = ("_found", "_grid", "_inherited", "_lanes", "_place", "_segment")
+    __slots__ = ("_floors", "_found", "_grid", "_inherited", "_lanes", "_place", "_segment")
 
     def __init__(self, segment: HashRange, bucket_ends: Sequence[int]) -> None:
         self._segment = segment
         self._grid = Grid(segment, bucket_ends)
         self._lanes: dict[Key, Lane] = {}
         self._inherited: dict[int, list[Known]] = {}
+        self._floors: dict[int, int] = {}  # by producer: what its entries said is stored, of all segments
         # The entry that find() found to be new, and its place: it is recorded next.
         self._found: Claim | None = None
         self._place: tuple[int, Area | None] = (0, None)
@@ -61,6 +73,7 @@ class Dedup:
         """One for the same segment that knows no producer of its own yet, only what parents knew."""
         made = Dedup(self._segment, self._grid.bucket_ends)
         made._grid = self._grid
+        made._floors = dict(self._floors)
         made._inherited = {producer_id: list(records) for producer_id, records in self._inherited.items()}
         return made
 
@@ -78,7 +91,7 @@ class Dedup:
     def find(self, claim: Claim) -> int | None:
         """The offset of a duplicate's original (UNKNOWN_OFFSET when forgotten); None for a new entry.
 
-        Raises InvalidArgumentError when only a part of it is new, StorageError when an earlier one has to come first.
+        Raises PartlyStoredError when only a part of it is new, StorageError when an earlier one has to come first.
         """
         self._check_range(claim)
         first, last = claim.first_sequence, claim.last_sequence
@@ -89,10 +102,11 @@ class Dedup:
                 return None
             lane = self._lane((claim.producer_id, claim.kind, bucket))
         area = None if self._grid.plain else self._grid.area_of(claim, bucket)
-        level = lane.level(area)
-        if first <= level:
-            self._check_whole(claim, level)
+        low, high = lane.reach(area)
+        if last <= low:
             return lane.offset_of(first, last)
+        if first <= high:
+            raise _partly_stored(first, last, high)
         lane.admit(first, last)
         self._found, self._place = claim, (bucket, area)
         return None
@@ -104,14 +118,6 @@ class Dedup:
             raise InvalidArgumentError(
                 f"an entry holds segment hashes {claim.segment_hash_min:04x}-{claim.segment_hash_max:04x}; "
                 f"this segment holds {inside.start:04x}-{inside.end:04x}"
-            )
-
-    @staticmethod
-    def _check_whole(claim: Claim, known: int) -> None:
-        if claim.last_sequence > known:
-            raise InvalidArgumentError(
-                f"an entry holds sequences {claim.first_sequence} to {claim.last_sequence}, and those up to {known} "
-                "are in the log already; send only the others"
             )
 
     def record(self, claim: Claim, offset: int, durable: int) -> None:
@@ -129,6 +135,15 @@ class Dedup:
         elif len(lanes) > LANES_MAX // 2:
             lanes[key] = lanes.pop(key)
         lane.push((claim.first_sequence, claim.last_sequence, offset), durable, area)
+        self._raise_floor(claim.producer_id, claim.floor)
+
+    def _raise_floor(self, producer_id: int, floor: int) -> None:
+        floors = self._floors
+        if floor > floors.get(producer_id, 0):
+            floors.pop(producer_id, None)
+            floors[producer_id] = floor
+            if len(floors) > LANES_MAX:
+                del floors[next(iter(floors))]
 
     def replay(self, claims: Iterable[Claim], offset: int) -> None:
         """These lie in the log from `offset` on, one behind the other."""
@@ -181,6 +196,10 @@ class Dedup:
         inherited = (known.seen[1] for known in self._inherited.get(producer_id, ()))
         return max((*own, *inherited), default=-1)
 
+    def floor(self, producer_id: int) -> int:
+        """Every message of the producer with a lower sequence is stored, in whatever segment; 0 for nothing known."""
+        return self._floors.get(producer_id, 0)
+
     # -- what is handed over -------------------------------------------------------------------------------------
 
     @property
@@ -188,9 +207,10 @@ class Dedup:
         """Whether every bucket is one cell, so that restore() knows enough; else replay() is needed."""
         return self._grid.plain
 
-    def restore(self, lanes: Iterable[tuple[int, int, int, list[Seen]]]) -> None:
-        """Continue with what a scan found after a snapshot: (producer id, kind, bucket, entries)."""
-        for producer_id, kind, bucket, recent in lanes:
+    def restore(self, lanes: Iterable[tuple[int, int, int, list[Seen], int]]) -> None:
+        """Continue with what a scan found after a snapshot: (producer id, kind, bucket, entries, floor)."""
+        for producer_id, kind, bucket, recent, floor in lanes:
+            self._raise_floor(producer_id, floor)
             lane = self._lane((producer_id, kind, bucket))
             lane.base = max(lane.last, recent[0][0] - 1) if len(recent) == RECENT else lane.last
             lane.recent = list(recent)
@@ -198,7 +218,7 @@ class Dedup:
     def snapshot(self, below: int | None = None) -> bytes:
         """What is known, of entries below an offset only when one is given, for a file."""
         own = [_pack(key[0], known, 1) for key, lane in self._lanes.items() for known in self._known(key, lane, below)]
-        return b"".join(own) + self._packed_inherited()
+        return b"".join(own) + b"".join(map(self._packed_floor, self._floors)) + self._packed_inherited()
 
     def bequest(self, below: int | None = None) -> bytes:
         """The same, for a child segment: with how this one is divided, without what is said twice.
@@ -213,6 +233,8 @@ class Dedup:
             known = own.get(producer_id, [])
             known = known + [r for r in self._inherited.get(producer_id, ()) if not any(o.covers(r) for o in known)]
             parts += [_pack(producer_id, record, 0) for record in known]
+            if producer_id in self._floors:
+                parts.append(self._packed_floor(producer_id))
         return b"".join(parts[-BEQUEST_RECORDS_MAX:]) + _packed_boundaries(self._grid)
 
     def _known(self, key: Key, lane: Lane, below: int | None) -> Iterator[Known]:
@@ -227,10 +249,14 @@ class Dedup:
 
     def inherited_snapshot(self) -> bytes:
         """What came from parents."""
-        return self._packed_inherited() + _packed_boundaries(self._grid)
+        floors = b"".join(self._packed_floor(i) for i in self._inherited if i in self._floors)
+        return self._packed_inherited() + floors + _packed_boundaries(self._grid)
 
     def _packed_inherited(self) -> bytes:
         return b"".join(_pack(i, record, 0) for i, records in self._inherited.items() for record in records)
+
+    def _packed_floor(self, producer_id: int) -> bytes:
+        return _pack(producer_id, Known(_FLOOR, _RING, (0, self._floors[producer_id], UNKNOWN_OFFSET)), 0)
 
     def load(self, snapshot: bytes, *, from_parent: bool = False) -> None:
         """Take over a snapshot of this segment or the bequest of a parent. Loading it twice changes nothing.
@@ -241,11 +267,13 @@ class Dedup:
             raise CorruptionError(f"a snapshot of duplicate detection has {len(snapshot)} bytes")
         records = [_unpack(fields) for fields in _RECORD.iter_unpack(snapshot)]
         here = [r for r in records if _overlap(r[1].where.segment, self._segment)]
-        self._cut(r[1].where for r in here)
+        self._cut(r[1].where for r in here if r[1].kind != _FLOOR)
         for producer_id, known, own in here:
-            if known.kind == _BOUNDARY:
+            if known.kind == _FLOOR:
+                self._raise_floor(producer_id, known.seen[1])
+            elif known.kind == _BOUNDARY:
                 continue
-            if own and not from_parent:
+            elif own and not from_parent:
                 for bucket, area in self._grid.areas(known.where):
                     self._lane((producer_id, known.kind, bucket)).lift(area, known.seen)
             else:
@@ -270,6 +298,15 @@ class Dedup:
         for key, lane in self._lanes.items():
             if key[0] == producer_id and key[1] == new.kind:
                 self._lift(key, lane, new)
+
+
+def _partly_stored(first: int, last: int, known: int) -> PartlyStoredError:
+    error = PartlyStoredError(
+        f"an entry holds sequences {first} to {last}, and of those up to {known} some or all are in the log already; "
+        "send only the others"
+    )
+    error.sequence = first
+    return error
 
 
 def _overlap(a: HashRange, b: HashRange) -> bool:

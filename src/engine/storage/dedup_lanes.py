@@ -28,9 +28,11 @@ class Lane:
         """The highest sequence appended, -1 for none."""
         return self.recent[-1][1] if self.recent else self.base
 
-    def level(self, area: Area | None) -> int:
-        """Every message with a hash in the area and a sequence up to this one is in the log."""
-        return self.last
+    def reach(self, area: Area | None) -> tuple[int, int]:
+        """Of messages with a hash in the area: all with a sequence up to the first number are in the log, and none
+        with one above the second.
+        """
+        return self.last, self.last
 
     def offset_of(self, first: int, last: int) -> int:
         """The offset of an entry appended before, or UNKNOWN_OFFSET."""
@@ -89,11 +91,12 @@ class GridLane(Lane):
         """The highest sequence appended, -1 for none."""
         return max(self.levels)
 
-    def level(self, area: Area | None) -> int:
+    def reach(self, area: Area | None) -> tuple[int, int]:
         """See the base."""
         assert area is not None
         levels = self.levels
-        return min([min(levels[start:stop]) for start, stop in self._stretches(area)])
+        stretches = [levels[start:stop] for start, stop in self._stretches(area)]
+        return min(map(min, stretches)), max(map(max, stretches))
 
     def push(self, seen: Seen, durable: int, area: Area | None) -> None:
         """See the base."""

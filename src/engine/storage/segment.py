@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Sequence
 from typing_extensions import Buffer
 
 from engine._native import log
-from engine._native.hashing import xxh64
 from engine._native.log import Claim
 from engine.aio.turns import Turns
 from engine.errors import (
@@ -23,6 +22,7 @@ from engine.limits import READ_BLOCK_SIZE
 from engine.model.names import SegmentName
 from engine.storage.commit import Committer
 from engine.storage.context import Context, SegmentStatistics
+from engine.storage.dedup import producer_id
 from engine.storage.format import State
 from engine.storage.group import Appended, Group, join_fresh
 from engine.storage.inherited import hand_over
@@ -246,14 +246,15 @@ class Segment:
 
     def last_sequence(self, producer: str) -> int:
         """The highest sequence id known of a producer, also if it is not durable yet; -1 for none."""
-        return self._dedup.last_sequence(self._producer_id(producer))
+        return self._dedup.last_sequence(producer_id(producer))
+
+    def floor(self, producer: str) -> int:
+        """Every message of a producer with a lower sequence id is durable, as it said itself; 0 for nothing known."""
+        return self._dedup.floor(producer_id(producer))
 
     def producer_attached(self, producer: str) -> None:
         """A new session of a producer: what failed in an earlier one does not have to be sent again first."""
-        self._dedup.forget_refused(self._producer_id(producer))
-
-    def _producer_id(self, producer: str) -> int:
-        return xxh64(producer.encode())
+        self._dedup.forget_refused(producer_id(producer))
 
     def dedup_snapshot(self) -> bytes:
         """What is known of producers, for the segments that follow this one in the layout."""

@@ -41,6 +41,15 @@ class Producer:
         """The sequence id of the last message taken, -1 before the first; a named producer's continues."""
         return self._producer.last_sequence_id
 
+    @property
+    def acknowledged_sequence_id(self) -> int:
+        """Every message of this producer's name with a sequence id up to this one is durable; -1 when nothing is known.
+
+        Who restarts under its name and numbers its messages itself sends again from here; what is durable nevertheless
+        is recognised by its sequence id and key, and stored once.
+        """
+        return self._producer.acknowledged_sequence_id
+
     def send(
         self,
         value: Any,
