@@ -1,2 +1,2 @@
 # cython: language_level=3
-"""Sets of offsets: from the ranges of a frame's header to parts that a compressed set takes at once, and back."""
+"""Sets of offsets, and the ranges that stand for them in a frame's header."""

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyroaring import BitMap64
 
+from engine._native.offsets import offset_set, range_set, runs
 from engine.broker.consumers import Consumer, SegmentReader
 from engine.broker.delayed import Delays, has_delays
-from engine.broker.redelivery import offset_set, range_set, runs
 from engine.errors import CorruptionError, EngineError, InvalidArgumentError
 from engine.limits import ENTRY_HEADER_SIZE, KIB, READ_BLOCK_SIZE
 from engine.model.redelivery import Backoff

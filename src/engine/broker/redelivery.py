@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
 
 from pyroaring import BitMap64
 
-from engine._native.offsets import parse, runs_of
+from engine._native.offsets import range_set, runs
 
 PLANES_MAX = 32  # a count that reaches 2^32 - 1 stays there
 
@@ -15,32 +14,6 @@ PLANES_MAX = 32  # a count that reaches 2^32 - 1 stays there
 _HEAD = struct.Struct("<BB")
 _SIZE = struct.Struct("<I")
 _VERSION = 1
-
-
-def range_set(first: int, last: int) -> BitMap64:
-    """The offsets first..last, both inclusive."""
-    found = BitMap64()
-    found.add_range(first, last + 1)
-    return found
-
-
-def offset_set(ranges: list[Any], end: int) -> BitMap64:
-    """The offsets of inclusive [first, last] pairs, below `end`. Raises InvalidArgumentError."""
-    offsets, long = parse(ranges, end)
-    found = BitMap64(offsets)
-    for first, stop in long:
-        found.add_range(first, stop)
-    return found
-
-
-def runs(offsets: BitMap64) -> list[list[int]]:
-    """The maximal [first, last] runs of a set, in order."""
-    if not offsets:
-        return []
-    first, last = offsets.min(), offsets.max()
-    if last - first + 1 == len(offsets):
-        return [[first, last]]
-    return runs_of(offsets.to_array())
 
 
 class RedeliveryCounts:

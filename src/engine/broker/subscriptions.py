@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from engine._native.offsets import range_set
 from engine.aio.bag import Bag
 from engine.broker.consumers import Consumer, LoneReader, Range
 from engine.broker.dispatcher import QueueConsumer, QueueDispatcher
 from engine.broker.rates import Rate
-from engine.broker.redelivery import RedeliveryCounts, range_set
+from engine.broker.redelivery import RedeliveryCounts
 from engine.broker.shared import SharedConsumer, SharedDispatcher, Sharing
 from engine.errors import AlreadyClosedError, ConsumerBusyError, EngineError, FencedError, SubscriptionKindError
 
