@@ -36,6 +36,7 @@ def test_a_segment_whose_lease_is_over_is_opened_under_a_new_one() -> None:
         assert before.closed
         after = await hosting.open(before.spec, create=True)
         assert after.term == before.term + 1
+        assert after.segment.lease.term > before.segment.lease.term
         assert after.segment.durable_offset == 1
         after.segment.lease.check()
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from engine.control.erasure import erase_children
 from engine.control.resources import ScalableTopicResources
 from engine.control.schemas import TopicSchemas
 from engine.errors import NotFoundError, SchemaError
@@ -86,7 +87,8 @@ async def test_there_is_no_schema_without_its_topic(resources: ScalableTopicReso
 
 async def test_it_goes_with_the_topic(resources: ScalableTopicResources) -> None:
     await TopicSchemas(resources).declare(TOPIC, record("a"), producer=True)
-    await resources.delete_children(TOPIC)
+    term = await resources.elect(TOPIC, "engine://leader", await resources.metadata.session())
+    await erase_children(resources, TOPIC, term)
     assert await resources.metadata.get(keys.schema(TOPIC)) is None
 
 

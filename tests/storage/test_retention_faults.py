@@ -21,7 +21,7 @@ class TestLease:
     __test__ = False
 
     def __init__(self) -> None:
-        self.term = 1
+        self.term, self.born = 1, 0
         self.looks = 1 << 30
 
     @property

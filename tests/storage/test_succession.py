@@ -20,12 +20,13 @@ from engine.testing.loop import run_virtual
 
 
 class TestLease:
-    """A lease that ends when the test says so. `trusting`: its holder is not told."""
+    """A lease that ends when the test says so."""
 
     __test__ = False
 
-    def __init__(self, term: int) -> None:
+    def __init__(self, term: int, born: int = 0) -> None:
         self.term = term
+        self.born = born
         self.held = True
 
     def check(self) -> None:

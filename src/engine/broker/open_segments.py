@@ -201,25 +201,37 @@ class OpenSegments:
 
     # -- deleting --------------------------------------------------------------------------------------------------
 
-    async def _delete(self, name: SegmentName) -> None:
-        """The cursors, then the store, then the ownership; nobody opens it meanwhile. Raises StorageError."""
+    async def _delete(self, name: SegmentName, confirm: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """The cursors, then the store, then the ownership; nobody opens it meanwhile. Raises StorageError.
+
+        `confirm` raises when whoever asked for it may not any more: asked once the segment is owned, so that what was
+        meant cannot become another topic's.
+        """
         await self._settled(name)
         hosted = self._hosted.pop(name, None)
         if hosted is not None:
             hosted.closed = True
             hosted.close(NotFoundError(f"{name} was deleted"))
-        await self._leave(name, lambda: self._remove(name, hosted))
+        await self._leave(name, lambda: self._remove(name, hosted, confirm))
 
-    async def _remove(self, name: SegmentName, hosted: HostedSegment | None) -> None:
+    async def _remove(
+        self,
+        name: SegmentName,
+        hosted: HostedSegment | None = None,
+        confirm: Callable[[], Coroutine[Any, Any, None]] | None = None,
+    ) -> None:
         self.undeleted[name] = None
         lease = await self._ownership.claim_to_remove(name)
+        if confirm is not None:
+            await confirm()
         for subscription in hosted.subscriptions.values() if hosted is not None else ():
             await subscription.cursor.close()
-        for found, _ in await self._cursors.list(name):
-            await self._cursors.delete(name, found)
+        await self._cursors.delete_all(name, lease)
         if lease is not None:
             lease.check()
-        await self._store.delete(name)  # after what a crash would leave where nobody looks
+        # After what a crash would leave where nobody looks. The check may be long ago when the files go: what is there
+        # by then and is not this owner's stays.
+        await self._store.delete(name, None if lease is None else lease.term)
         await unsure.delete(self._metadata, keys.load(name))
         await self._ownership.removed(name)
         self.undeleted.pop(name, None)
@@ -244,15 +256,16 @@ class OpenSegments:
         return bool(await self._leave(name, lambda: self._remove_orphan(name)))
 
     async def _remove_orphan(self, name: SegmentName) -> bool:
+        last = await self._store.last_term(name)
         standing = await self._standing(name)
         if standing is _Standing.NOWHERE:
             await self._check_lost(name)
             await self._ownership.claim(name)
             if await self._standing(name) is not _Standing.NOWHERE:
                 return False  # it came into being meanwhile, elsewhere
-            await self._remove(name, None)
-        elif standing is _Standing.REPLACED:
-            await self._store.delete(name)  # cursors and ownership go by the id alone: they are the other's
+            await self._remove(name)
+        elif standing is _Standing.REPLACED:  # cursors and ownership go by the id alone: they are the other's
+            await self._store.delete(name, last)  # should it be somebody's by now, then under a larger term
         self.undeleted.pop(name, None)
         return standing is not _Standing.NAMED
 

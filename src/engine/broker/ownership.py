@@ -3,6 +3,9 @@
 A segment stays with its owner while that lives. One that nobody owns goes to the broker that placement names, by
 compare-and-set with the next term. What is owned hangs on the broker's session with the metadata store: before others
 can see that the session is over, its lease is.
+
+Terms of leases are versions of the record, which the store gives to nobody twice: they go on rising when a topic was
+deleted and another gets its name, so that nothing an owner of the old one does late is taken for the new one's.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import contextlib
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 
 from engine.aio.tasks import Supervisor
@@ -45,15 +48,21 @@ Listener = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """An ownership record. `url` None: released in order, free for whoever placement names."""
+    """An ownership record. `url` None: released in order, free for whoever placement names.
+
+    `term` counts the segment's owners. `born`: the version of the record of the first of them, known from the second
+    on; 0 where that was not kept.
+    """
 
     url: str | None
     session: int | None
     term: int
+    born: int | None = None
 
     def to_json(self) -> bytes:
         """The record's value."""
-        return json.dumps({"owner": self.url, "session": self.session, "term": self.term}).encode()
+        facts = {"owner": self.url, "session": self.session, "term": self.term, "born": self.born}
+        return json.dumps(facts).encode()
 
     @classmethod
     def of(cls, record: Record | None) -> Owner:
@@ -61,16 +70,19 @@ class Owner:
         if record is None:
             return cls(None, None, 0)
         facts = json.loads(record.value)
-        return cls(facts["owner"], facts.get("session"), int(facts["term"]))
+        born = facts.get("born", 0)
+        born = record.stat.version if born is None else int(born)
+        return cls(facts["owner"], facts.get("session"), int(facts["term"]), born)
 
 
 class OwnerLease:
     """The right to write one segment (storage.succession.Lease)."""
 
-    __slots__ = ("_clock", "_name", "_over", "_session", "term")
+    __slots__ = ("_clock", "_name", "_over", "_session", "born", "term")
 
-    def __init__(self, name: SegmentName, term: int, session: Session, clock: Clock) -> None:
+    def __init__(self, name: SegmentName, term: int, born: int, session: Session, clock: Clock) -> None:
         self.term = term
+        self.born = born
         self._name = name
         self._session = session
         self._clock = clock
@@ -95,7 +107,7 @@ class OwnerLease:
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """A segment is ours. No lease: for as long as this process lives."""
+    """A segment is ours. `term` counts its owners; that of the lease is another. No lease: while this process lives."""
 
     term: int
     lease: OwnerLease | None
@@ -166,18 +178,19 @@ class Ownership:
             record = await self._metadata.get(key)
             before = Owner.of(record)
             await self._check_free(name, before)
-            owner = Owner(self.brokers.url, session.id, before.term + 1)
+            owner = replace(before, url=self.brokers.url, session=session.id, term=before.term + 1)
             try:
-                await self._put(key, owner, record)
+                version = await self._put(key, owner, record)
             except (ConflictError, OutcomeUnknownError):
                 continue
-            return Owned(owner.term, self._lease(name, owner.term, session))
+            born = version if owner.born is None else owner.born
+            return Owned(owner.term, self._lease(name, version, born, session))
         raise StorageError(f"{name}: the metadata store does not say who owns it; try again")
 
-    def _lease(self, name: SegmentName, term: int, session: Session) -> OwnerLease | None:
+    def _lease(self, name: SegmentName, term: int, born: int, session: Session) -> OwnerLease | None:
         if not isfinite(session.deadline):
             return None
-        lease = self._leases[name] = OwnerLease(name, term, session, self._clock)
+        lease = self._leases[name] = OwnerLease(name, term, born, session, self._clock)
         return lease
 
     def session_lost(self) -> None:
@@ -221,8 +234,7 @@ class Ownership:
             return
         self.forget(name)
         record = await self._metadata.get(key)
-        owner = Owner.of(record)
-        if record is not None and (owner.url, owner.session) == (self.brokers.url, self.brokers.session_id):
+        if record is not None and self._is_mine(Owner.of(record)):
             with contextlib.suppress(ConflictError):
                 await unsure.delete(self._metadata, key, record.stat.version)
 
@@ -234,15 +246,19 @@ class Ownership:
         key = keys.segment(name)
         try:
             record = await self._metadata.get(key)
-            if record is not None and Owner.of(record).term == term:
-                await self._put(key, Owner(None, None, term), record)
+            owner = Owner.of(record)
+            if record is not None and owner.term == term and self._is_mine(owner):
+                await self._put(key, replace(owner, url=None, session=None), record)
         except (EngineError, ConflictError, OutcomeUnknownError) as e:
             log.warning("%s was not released: %s", name, e)
 
-    async def _put(self, key: str, owner: Owner, record: Record | None) -> None:
+    def _is_mine(self, owner: Owner) -> bool:
+        return (owner.url, owner.session) == (self.brokers.url, self.brokers.session_id)
+
+    async def _put(self, key: str, owner: Owner, record: Record | None) -> int:
         expected = ABSENT if record is None else record.stat.version
         indexes = {INDEX_OWNERS: key} if self._follows else None
-        await self._metadata.put(key, owner.to_json(), expected, indexes=indexes)
+        return (await self._metadata.put(key, owner.to_json(), expected, indexes=indexes)).version
 
     # -- following -------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,8 @@ from engine.broker.open_segments import OpenSegments
 from engine.broker.ownership import Ownership
 from engine.broker.redelivery import RedeliveryCounts
 from engine.broker.statistics import segment_statistics
-from engine.broker.topics import HostedSegment, HostedSubscription
+from engine.broker.subscriptions import HostedSubscription
+from engine.broker.topics import HostedSegment
 from engine.control.ports import SegmentEnd, SegmentSpec, SegmentStatistics
 from engine.errors import EngineError, NotFoundError, NotOwnerError, StorageError
 from engine.model.names import SegmentName, TopicName
@@ -77,7 +78,7 @@ class SegmentHosting(OpenSegments):
     async def delete_segment(self, spec: SegmentSpec, *, term: int) -> None:
         """See the port."""
         await self._leaders.confirm(spec.name.topic, term)
-        await self._delete(spec.name)
+        await self._delete(spec.name, lambda: self._leaders.confirm(spec.name.topic, term))
 
     # -- subscriptions ---------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engine.control.changes import Phase, TopicChange, run_phases, together
+from engine.control.erasure import erase_children
 from engine.control.ports import SegmentSpec
 from engine.model.layout import DELETION, PendingChange
 from engine.model.reshape import children_of
@@ -41,7 +42,7 @@ class TopicDeletion(TopicChange):
         await together(self.host.delete_segment(spec, term=self.term) for spec in specs)
 
     async def _records(self) -> None:
-        await self.resources.delete_children(self.topic)
+        await erase_children(self.resources, self.topic, self.term)
 
     async def _topic(self) -> None:
         await self.resources.delete_topic(self.topic, self.record.version)

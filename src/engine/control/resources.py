@@ -12,7 +12,6 @@ from engine.errors import UnknownOutcomeError
 from engine.metadata import keys, unsure
 from engine.metadata.store import (
     ABSENT,
-    ANY,
     ConflictError,
     Expected,
     MetadataStore,

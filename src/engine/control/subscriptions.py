@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from engine.clock import Clock
 from engine.control.changes import together
+from engine.control.erasure import erase_subscription
 from engine.control.leadership import Leadership
 from engine.control.ports import SegmentHost, SegmentSpec, segment_spec
 from engine.control.resources import ScalableTopicResources
@@ -121,7 +122,7 @@ class TopicSubscriptions:
         await self._end(facts.name, NotFoundError(f"the subscription {facts.name!r} of {self.topic} was deleted"))
         term, delete = self._leadership.term, self._host.delete_subscription
         await self._each(self._layout().segments.values(), lambda spec: delete(spec, facts.name, term=term))
-        await self._resources.delete_subscription(self.topic, facts.name)
+        await erase_subscription(self._resources, self.topic, facts.name, term)
 
     async def _load(self, name: str) -> SubscriptionMetadata:
         found = await self._resources.load_subscription(self.topic, name)

@@ -205,7 +205,7 @@ class OsDisk:
         """The directory with its parents, each of them durable."""
         path = os.path.abspath(path)
         parent = os.path.dirname(path)
-        if parent == path or path in self._durable:
+        if parent == path or (path in self._durable and os.path.isdir(path)):  # others may have removed it
             return
         self.make_directories(parent)
         try:

@@ -1,9 +1,10 @@
 """What stands in a log file besides entries: its header, its closing block, its footer.
 
-    0      opening block, 64 bytes, written once      magic "ENLG" u32 | version u16 | reserved u16 | segment id u64 |
+    0      opening block, 64 bytes, written once      magic "ENLG" u32 | version u16 |
+                                                      upper bits of the term of the file before u16 | segment id u64 |
                                                       first offset u64 | salt u32 | snapshot size u32 | created ms i64 |
                                                       snapshot crc u32 | name crc u32 | term u64 |
-                                                      term of the file before u32 | crc u32
+                                                      lower bits of the term of the file before u32 | crc u32
     64     closing block, 64 bytes, zeros while open  magic "ENLE" u32 | state u32 | end offset u64 | end position u64 |
                                                       footer size u32 | reserved u32 | last time ms i64 | reserved |
                                                       crc u32 (seeded with the salt)
@@ -69,7 +70,7 @@ class Opening:
     name_crc: int  # of the segment's name, so that a file of another segment is recognised
     snapshot_size: int = 0
     snapshot_crc: int = 0
-    # Where several brokers share the disk: the owner's term, and that of the file before; 0 elsewhere.
+    # Where several brokers share the disk: the owner's term, and that of the file before; 0 elsewhere. Below 2**48.
     term: int = 0
     previous: int = 0
 
@@ -83,7 +84,7 @@ class Opening:
         body = _OPENING.pack(
             OPENING_MAGIC,
             VERSION,
-            0,
+            self.previous >> 32,
             self.segment_id,
             self.first_offset,
             self.salt,
@@ -92,7 +93,7 @@ class Opening:
             self.snapshot_crc,
             self.name_crc,
             self.term,
-            self.previous,
+            self.previous & 0xFFFF_FFFF,
         )
         return body + _CRC.pack(crc32c(body))
 
@@ -102,10 +103,12 @@ class Opening:
         body, crc = block[:-4], block[-4:]
         if len(block) != BLOCK_SIZE or crc != _CRC.pack(crc32c(body)) or body[:4] != _CRC.pack(OPENING_MAGIC):
             raise CorruptionError(f"{path}, position 0: the file header fails its checksum")
-        _, version, _, segment, first, salt, size, created, snapshot_crc, name_crc, term, before = _OPENING.unpack(body)
+        _, version, upper, segment, first, salt, size, created, snapshot_crc, name_crc, term, lower = _OPENING.unpack(
+            body
+        )
         if version != VERSION:
             raise UnsupportedError(f"{path}: log format {version}; this build reads format {VERSION}")
-        return cls(segment, first, salt, created, name_crc, size, snapshot_crc, term, before)
+        return cls(segment, first, salt, created, name_crc, size, snapshot_crc, term, upper << 32 | lower)
 
 
 @dataclass(frozen=True, slots=True)

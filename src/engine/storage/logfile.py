@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from engine._native import log
@@ -252,12 +253,11 @@ def read_header(disk: Disk, directory: str, name: str) -> tuple[Opening, bytes, 
         file.close()
 
 
-def holds_messages(disk: Disk, directory: str) -> bool:
-    """Whether anything was ever appended to the files in a segment's directory, as far as a glance at them tells.
+def holds_messages(disk: Disk, directory: str, names: Iterable[str]) -> bool:
+    """Whether anything was ever appended to these files in a segment's directory, as far as a glance at them tells.
 
     Raises CorruptionError, OSError.
     """
-    names = [n for n in disk.list(directory) if n.endswith(SUFFIX)]
     for name in names:
         opening, block, size = read_header(disk, directory, name)
         closing = Closing.unpack(block, opening.salt)

@@ -32,7 +32,8 @@ from engine.storage.logfile import (
     read_snapshot,
     sync,
 )
-from engine.storage.succession import chain
+from engine.storage.removal import term_of
+from engine.storage.succession import Lease, chain, is_of
 
 SCAN_START = 256 * KIB
 _NO_CLOSING = bytes(64)
@@ -55,23 +56,25 @@ def name_crc(name: SegmentName) -> int:
 
 
 def recover(
-    disk: Disk, directory: str, name: SegmentName, bucket_ends: Sequence[int], *, term: int | None = None
+    disk: Disk, directory: str, name: SegmentName, bucket_ends: Sequence[int], *, lease: Lease | None = None
 ) -> Recovered | None:
     """Open all files of a segment; None when it has none. Blocking. Raises CorruptionError, OSError.
 
-    What it repairs is synced before it returns. `term`: of whoever opens it where owners share the disk; then nothing
+    What it repairs is synced before it returns. `lease`: of whoever opens it where owners share the disk; then nothing
     is cut off or closed (succession.py).
     """
     names = disk.list(directory)
-    for leftover in (n for n in names if n.endswith(UNFINISHED) and _is_over(n, term)):
+    born = 0 if lease is None else lease.born
+    for leftover in (n for n in names if not is_of(term_of(n), born) or _is_given_up(n, lease)):
         disk.unlink(f"{directory}/{leftover}")
+    names = [n for n in names if is_of(term_of(n), born)]
     logs = [n for n in names if n.endswith(SUFFIX)]
     if not logs:
         return None
     disk.sync_directory(directory)  # the process before may have died between a rename and its sync
     dedup = Dedup(name.hash_range, bucket_ends)
-    load_inherited(disk, directory, dedup)  # first: it says how the segment is divided
-    opener = _Opener(disk, directory, name, tuple(bucket_ends), dedup, keeps_all=term is not None)
+    load_inherited(disk, directory, names, born, dedup)  # first: it says how the segment is divided
+    opener = _Opener(disk, directory, name, tuple(bucket_ends), dedup, keeps_all=lease is not None)
     files, strays = chain([opener.open(n) for n in logs])
     for file in strays:
         file.delete(disk)
@@ -90,10 +93,9 @@ def _terms_of(directory: str, name: str) -> tuple[int, int]:
     return found
 
 
-def _is_over(leftover: str, term: int | None) -> bool:
-    """Whether nobody finishes that file any more who may."""
-    found = parse_file_name(leftover.removesuffix(UNFINISHED))
-    return term is None or found is None or found[1] < term
+def _is_given_up(name: str, lease: Lease | None) -> bool:
+    """Whether it is an unfinished file that nobody finishes any more who may."""
+    return name.endswith(UNFINISHED) and (lease is None or term_of(name) < lease.term)
 
 
 class _Opener:

@@ -22,14 +22,14 @@ from engine.storage.context import Context
 from engine.storage.cursor import CursorStore
 from engine.storage.disk import Disk
 from engine.storage.handles import Handles
-from engine.storage.logfile import SUFFIX, LogFile, SyncFailed, holds_messages, new_opening, sync
+from engine.storage.logfile import LogFile, SyncFailed, holds_messages, new_opening
 from engine.storage.recovery import Recovered, name_crc, recover
+from engine.storage.removal import finish_removal, remaining, remove, term_of
 from engine.storage.segment import Segment
 from engine.storage.succession import Lease
 from engine.storage.tail import TailCache
 
 SEGMENTS = "segments"
-DELETED = "deleted"  # the file that marks a directory whose deletion has begun
 DIRECTORY_NAME_MAX = 255
 CLOSE_AT_ONCE = 64
 WHOLE_RING = (HASH_RING_SIZE - 1,)
@@ -177,22 +177,23 @@ class SegmentStore:
         self, name: SegmentName, bucket_ends: tuple[int, ...], create: bool, lease: Lease | None
     ) -> Recovered:
         directory = self.directory(name)
-        term = None if lease is None else lease.term
 
         def work() -> Recovered:
-            if self._disk.exists(f"{directory}/{DELETED}"):
-                _delete(self._disk, directory)
-            found = recover(self._disk, directory, name, bucket_ends, term=term)
+            finish_removal(self._disk, directory)
+            found = recover(self._disk, directory, name, bucket_ends, lease=lease)
             if found is None and create:
-                self._make(directory, name, term or 0)
-                found = recover(self._disk, directory, name, bucket_ends, term=term)
+                self._make(directory, name, lease)
+                found = recover(self._disk, directory, name, bucket_ends, lease=lease)
             if found is None:
                 raise NotFoundError(f"{name} has no files in {directory}")
             return found
 
         return await self._run(work, directory)
 
-    def _make(self, directory: str, name: SegmentName, term: int) -> None:
+    def _make(self, directory: str, name: SegmentName, lease: Lease | None) -> None:
+        if lease is not None:
+            lease.check()  # at the last moment: it may have waited for its turn for long
+        term = 0 if lease is None else lease.term
         self._disk.make_directories(directory)
         salt, now_ms = self._context.rng.getrandbits(32), self._context.clock.time_ms()
         opening = new_opening(name.segment_id, name_crc(name), 0, salt, now_ms, b"", (term, 0))
@@ -206,15 +207,18 @@ class SegmentStore:
         except OSError as e:
             raise storage_error(e, what) from e
 
-    async def delete(self, name: SegmentName) -> None:
-        """Remove the segment's files. Fine when there are none. Durable when it returns. Raises StorageError."""
+    async def delete(self, name: SegmentName, term: int | None = None) -> None:
+        """Remove the segment's files. Fine when there are none. Durable when it returns. Raises StorageError.
+
+        `term`: where owners share the disk, the owner's that deletes. What has a larger one is another segment's.
+        """
         async with self._alone(name):
             self._check_open()
             segment = self._segments.pop(name, None)
             if segment is not None:
                 await segment.close()
             directory = self.directory(name)
-            await self._run(lambda: _delete(self._disk, directory), directory)
+            await self._run(lambda: remove(self._disk, directory, term), directory)
 
     async def release(self, name: SegmentName) -> None:
         """Close the segment if it is open; its files stay."""
@@ -239,7 +243,7 @@ class SegmentStore:
                 name
                 for topic, directory in places
                 for name, files in _stores_in(self._disk, topic, directory)
-                if sum(f.endswith(SUFFIX) for f in files) > 1
+                if len(remaining(files)) > 1
             ]
 
         return await self._run(work, self._root)
@@ -249,16 +253,17 @@ class SegmentStore:
         if name in self._segments:
             return True
         directory = self.directory(name)
-        names = await self._run(lambda: self._disk.list(directory), directory)
-        return DELETED not in names and any(n.endswith(SUFFIX) for n in names)
+        return bool(remaining(await self._run(lambda: self._disk.list(directory), directory)))
+
+    async def last_term(self, name: SegmentName) -> int:
+        """The largest term in the names of the segment's files; 0 when none has one. Reads a directory only."""
+        directory = self.directory(name)
+        return max(map(term_of, await self._run(lambda: self._disk.list(directory), directory)), default=0)
 
     async def has_messages(self, name: SegmentName) -> bool:
         """Whether the segment's files, if there are any, hold messages. Also of a segment that is half deleted: no."""
-        directory = self.directory(name)
-        deleted = f"{directory}/{DELETED}"
-        return await self._run(
-            lambda: not self._disk.exists(deleted) and holds_messages(self._disk, directory), directory
-        )
+        disk, directory = self._disk, self.directory(name)
+        return await self._run(lambda: holds_messages(disk, directory, remaining(disk.list(directory))), directory)
 
     async def everything(self) -> dict[TopicName, Sequence[SegmentName]]:
         """All directories of segments, also empty and half deleted ones. Reads directories only.
@@ -273,7 +278,7 @@ class SegmentStore:
 
         def work() -> Sequence[SegmentName]:
             inside = _stores_in(self._disk, topic, directory)
-            return [n for n, files in inside if DELETED not in files and any(f.endswith(SUFFIX) for f in files)]
+            return [n for n, files in inside if remaining(files)]
 
         return sorted(await self._run(work, directory), key=lambda n: n.segment_id)
 
@@ -342,27 +347,6 @@ def _segments_in(topic: TopicName, descriptors: Iterable[str]) -> Iterator[Segme
     for descriptor in descriptors:
         with contextlib.suppress(InvalidArgumentError):
             yield SegmentName.parse(_spell(topic, descriptor))
-
-
-def _delete(disk: Disk, directory: str) -> None:
-    """Mark the directory first, so that a crash leaves no half of a segment behind."""
-    names = disk.list(directory)
-    if not names:
-        disk.remove_directory(directory)
-        return
-    if DELETED not in names:
-        mark = disk.create(f"{directory}/{DELETED}")
-        try:
-            sync(mark)
-        finally:
-            mark.close()
-        disk.sync_directory(directory)
-    for name in names:
-        if name != DELETED:
-            disk.unlink(f"{directory}/{name}")
-    disk.sync_directory(directory)
-    disk.unlink(f"{directory}/{DELETED}")
-    disk.remove_directory(directory)
 
 
 def _check_bucket_ends(ends: Sequence[int]) -> None:

@@ -4,6 +4,9 @@ Nobody can be sure that the owner before has stopped: a write of its may be on i
 nothing that is there; it goes on in a file of its own, whose name and header carry its term, and whose header names the
 term of the file before. The log is the chain of files back from the one of the largest term; a file is read no further
 than the next one begins, and what is not in the chain was written by somebody whose time was over.
+
+Terms never begin anew: when a topic is deleted and another gets its name, the owners of its segments have terms above
+all that there were. What a former owner leaves of a segment that is no more is known by its term, whenever it comes.
 """
 
 from __future__ import annotations
@@ -20,7 +23,14 @@ class Lease(Protocol):
 
     @property
     def term(self) -> int:
-        """Larger than that of every owner before."""
+        """Larger than that of every owner before, also of earlier segments of that name. Below 2**48."""
+
+    @property
+    def born(self) -> int:
+        """The term of the segment's first owner: files of smaller terms are an earlier segment's. 0: it is not known.
+
+        Files without a term count always: they are older than the sharing.
+        """
 
     @property
     def held(self) -> bool:
@@ -57,8 +67,13 @@ class Succession:
         return self.term, previous
 
 
+def is_of(term: int, born: int) -> bool:
+    """Whether what bears this term is of the segment whose first owner had the term `born`."""
+    return term == 0 or term >= born
+
+
 def chain(files: Sequence[LogFile]) -> tuple[list[LogFile], list[LogFile]]:
-    """The files that are the log, in order, and the others. At least one file is right."""
+    """The files that are the log, in order, and the others. At least one file is right, all of one segment."""
     last = max(files, key=lambda f: (f.opening.term, f.first_offset))
     linked, strays = [last], []
     for file in sorted(files, key=lambda f: (f.first_offset, f.opening.term), reverse=True):
