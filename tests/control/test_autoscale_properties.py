@@ -60,14 +60,14 @@ def carried(before: SegmentLayout, after: SegmentLayout, known: Loads, now_ms: i
     return loads
 
 
-def undoes(decision: Decision, made: SegmentLayout, before: SegmentLayout) -> bool:
-    """Whether it takes back what has just been done."""
-    born = {i for i in made.segments if i not in before.segments}
+def undoes(again: Decision, decision: Decision, after: SegmentLayout, before: SegmentLayout) -> bool:
+    """Whether `again` takes back what `decision` has just done."""
+    born = {i for i in after.segments if i not in before.segments}
+    if isinstance(decision, Split):
+        return isinstance(again, Merge) and set(again.segment_ids) == born
     if isinstance(decision, Merge):
-        return {decision.first_id, decision.second_id} == born
-    if isinstance(decision, Split | Rebucket) and len(born) == 1:
-        return set(decision.segment_ids) == born
-    return False
+        return isinstance(again, Split) and set(again.segment_ids) == born
+    return isinstance(decision, Rebucket) and isinstance(again, Rebucket) and not born.isdisjoint(again.segment_ids)
 
 
 @settings(deadline=None)
@@ -85,7 +85,7 @@ def test_any_history(data: st.DataObject, policy: AutoScalePolicy, segments: int
         for later_ms in (now_ms, now_ms + 3_600_000):
             loads = carried(layout, after, known, now_ms)
             again = decide(after, loads, consumers, policy, later_ms, peak_consumers=peak)
-            assert not undoes(again, after, layout), f"{decision}, then {again}"
+            assert not undoes(again, decision, after, layout), f"{decision}, then {again}"
         layout = after
 
 

@@ -47,13 +47,20 @@ class AutoScaleCounts:
     suppressed_max_segments: int = 0
     suppressed_max_depth: int = 0
 
+    def __bool__(self) -> bool:
+        return self != AutoScaleCounts()
+
 
 @dataclass(frozen=True, slots=True)
 class AutoScaleStatus:
-    """What auto-scale knows of a topic. `decision`: the last one, in JSON; None where none was made yet."""
+    """What auto-scale knows of a topic. `decision`: the last one, in JSON; None where none was made yet.
+
+    `last_change`: the last one that has changed the topic, while this broker leads it.
+    """
 
     policy: AutoScalePolicy
     decision: Mapping[str, Any] | None = None
+    last_change: Mapping[str, Any] | None = None
     counts: AutoScaleCounts = field(default_factory=AutoScaleCounts)
     loads: Mapping[int, ReportedLoad] = field(default_factory=dict)  # by segment id
     leading: bool = False  # whether this broker leads the topic; else only policy and loads are known
@@ -109,7 +116,7 @@ class TopicScaling:
         """The topic is led here from now on: what the last leader may have left undone is looked for."""
         self._led, self._failed, self._resting = True, False, True
         self._sharing = Peak()
-        self.status = replace(self.status, leading=True, decision=None)
+        self.status = replace(self.status, leading=True, decision=None, last_change=None)
         self.consumers_changed()
 
     def end(self) -> None:
@@ -151,17 +158,21 @@ class TopicScaling:
         self._asked, self._traffic = True, self._traffic or traffic
         if self._task is None:
             self._task = self._tasks.spawn(self._run(), f"auto-scale of {self.topic}")
+            if self._task is not None:
+                self._task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        if self._asked:  # by a leadership that began while the last one's look was cancelled
+            self._ask(traffic=self._traffic)
 
     async def _run(self) -> None:
-        try:
-            while self._asked:
-                await self._burst()
-                traffic, self._traffic, self._asked = self._traffic, False, False
-                self._stop_timer()
-                if await self._look(traffic) and self._led:
-                    self._asked, self._traffic = True, self._traffic or traffic
-        finally:
-            self._task = None
+        while self._asked:
+            await self._burst()
+            traffic, self._traffic, self._asked = self._traffic, False, False
+            self._stop_timer()
+            if await self._look(traffic) and self._led:
+                self._asked, self._traffic = True, self._traffic or traffic
 
     async def _burst(self) -> None:
         """Consumers that come one upon the other are one burst, and are answered with one change, not with many."""
@@ -202,7 +213,7 @@ class TopicScaling:
         )
         self._note(decision, policy, loads, now_ms)
         if traffic:
-            self._resting = _rests(decision, layout, loads)
+            self._resting = _rests(decision, layout, loads, now_ms - round(policy.merge_window * 1000))
         return decision
 
     def _note(
@@ -214,7 +225,7 @@ class TopicScaling:
         self._counts.suppressed_max_segments += Reason.MAX_SEGMENTS in reasons
         self._counts.suppressed_max_depth += Reason.MAX_DEPTH in reasons
         told = in_json(decision, now_ms)
-        self.status = AutoScaleStatus(policy, told, self._counts, loads, leading=self._led)
+        self.status = replace(self.status, policy=policy, decision=told, loads=loads)
         if isinstance(decision, Nothing) and decision.again_ms is not None:
             pause_s = (decision.again_ms - now_ms) / 1000
             self._timer = asyncio.get_running_loop().call_later(pause_s, self._cooled, "traffic" if loads else "")
@@ -251,6 +262,7 @@ class TopicScaling:
         counts.splits += kind == "split"
         counts.merges += kind == "merge"
         counts.rebuckets += kind == "rebucket"
+        self.status = replace(self.status, last_change=self.status.decision)
         return True
 
 
@@ -309,11 +321,14 @@ def _same(layout: SegmentLayout, epoch: int) -> SegmentLayout:
     return layout
 
 
-def _rests(decision: Decision, layout: SegmentLayout, loads: Mapping[int, ReportedLoad]) -> bool:
-    """Whether nothing will come of looking again while neither consumers nor traffic come."""
+def _rests(decision: Decision, layout: SegmentLayout, loads: Mapping[int, ReportedLoad], since_ms: int) -> bool:
+    """Whether nothing will come of looking again while neither consumers nor traffic come.
+
+    A segment that was made since then and has not reported is about to.
+    """
     if decision.reason in (Reason.DISABLED, Reason.INVALID_POLICY):
         return True
     if not isinstance(decision, Nothing) or _WAITING & {held.reason for held in decision.held}:
         return False
-    reports = (loads.get(segment.segment_id) for segment in layout.active)
-    return all(report is None or report.stats.silent for report in reports)
+    reports = [(segment.created_at_ms, loads.get(segment.segment_id)) for segment in layout.active]
+    return all(born_ms <= since_ms if report is None else report.stats.silent for born_ms, report in reports)

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 
 from engine.aio.tasks import Supervisor
 from engine.clock import Clock
-from engine.control.autoscaling import AutoScaleCounts
+from engine.control.autoscaling import AutoScaleCounts, AutoScaleStatus
 from engine.control.brokers import Brokers
 from engine.control.config import ControlConfig
 from engine.control.controller import ScalableTopicController
@@ -71,7 +71,8 @@ class Controllers:
     def statistics(self) -> ControlStatistics:
         """What this broker leads, and the changes it has made."""
         led = [c for c in self.led() if c.serving]
-        scaling = {str(c.topic): c.scaling.status for c in led}
+        scaling = {topic: AutoScaleStatus(self._config.auto_scale, counts=n) for topic, n in self._scaled.items() if n}
+        scaling |= {str(c.topic): c.scaling.status for c in led}
         return ControlStatistics([(c.topic, c.layout) for c in led], dict(self.reshapes), scaling)
 
     def led(self) -> list[ScalableTopicController]:
@@ -158,6 +159,8 @@ class Controllers:
         controller = self._by_key.pop(key, None)
         if controller is None:
             return
+        if not (controller.serving and self._scaled[str(topic)]):
+            self._scaled.pop(str(topic), None)
         leaving = self._leaving[key] = asyncio.get_running_loop().create_future()
         try:
             await controller.release()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 
 from engine.aio.tasks import Supervisor
 from engine.control.autoscaling import AutoScaleStatus, effective_policy
@@ -71,8 +72,7 @@ class AutoScaling:
         controller = self._controllers.get(name)
         if controller is None or not controller.leadership.leading:
             return AutoScaleStatus(policy, loads=loads)
-        known = controller.scaling.status
-        return AutoScaleStatus(policy, known.decision, known.counts, loads, leading=True)
+        return replace(controller.scaling.status, policy=policy, loads=loads)
 
     async def get_policy(self, topic: str | TopicName) -> AutoScalePolicyOverride | None:
         """What the topic itself overrides. Raises NotFoundError."""

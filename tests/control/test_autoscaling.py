@@ -1,0 +1,402 @@
+"""Topics that change their own shape through the real control plane: when it looks, what it does, who does it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from control_fakes import TOPIC, Brokers, Channel, settle, subscribe, virtual
+
+from engine.control.scaling import AutoScaling
+from engine.control.service import ScalableTopicService
+from engine.errors import NotOwnerError, TimeoutError
+from engine.metadata import keys
+from engine.model.autoscale import AutoScalePolicy, AutoScalePolicyOverride
+from engine.model.layout import SegmentLayout
+from engine.model.load import SegmentLoadStats
+from engine.model.names import TopicName
+from engine.model.subscriptions import SubscriptionKind
+
+NEVER_S = 50_000.0
+
+
+async def layout_of(brokers: Brokers, topic: TopicName = TOPIC) -> SegmentLayout:
+    record = await brokers.store.get(keys.topic(topic))
+    assert record is not None
+    return SegmentLayout.from_json(record.value)
+
+
+async def shape(brokers: Brokers) -> list[int]:
+    """The bucket counts of the active segments, by range."""
+    return [segment.bucket_count for segment in (await layout_of(brokers)).active]
+
+
+async def report(brokers: Brokers, *rates: float, topic: TopicName = TOPIC) -> None:
+    """Each active segment, by range, reports that it takes so many messages per second."""
+    for segment, rate in zip((await layout_of(brokers, topic)).active, rates, strict=True):
+        key = keys.load(topic.segment(segment.hash_range, segment.segment_id))
+        await brokers.store.put(key, SegmentLoadStats(rate, 100 * rate).to_json())
+
+
+def counts(service: ScalableTopicService) -> tuple[int, int, int]:
+    found = service.statistics().scaling[str(TOPIC)].counts
+    return (found.splits, found.merges, found.rebuckets)
+
+
+def calls(brokers: Brokers, method: str) -> int:
+    return sum(call[0] == method for call in brokers.host.calls)
+
+
+@virtual
+async def test_semantics_31_five_consumers_on_a_cold_topic_end_with_one_segment_of_8_buckets() -> None:
+    brokers = Brokers(auto_scale_interval=NEVER_S)
+    service = await brokers.start("a")
+    await service.create_topic(TOPIC)
+    for name in "abcd":
+        await subscribe(service, name)
+    await asyncio.sleep(100)
+    assert await shape(brokers) == [4]
+    await subscribe(service, "e")
+    await asyncio.sleep(2)
+    assert await shape(brokers) == [8]
+    assert counts(service) == (0, 0, 1)
+    status = await service.scaling.status(TOPIC)
+    assert status.last_change is not None
+    assert (status.last_change["action"], status.last_change["reason"]) == ("rebucket", "buckets")
+    assert status.decision is not None
+    assert (status.decision["action"], status.decision["reason"]) == ("nothing", "settled")
+    await service.close()
+
+
+@virtual
+async def test_semantics_35_consumers_that_come_together_are_answered_with_one_change() -> None:
+    brokers = Brokers(auto_scale_interval=NEVER_S)
+    service = await brokers.start("a")
+    await service.create_topic(TOPIC)
+    for number in range(40):
+        await subscribe(service, f"c{number}")
+    await asyncio.sleep(2)
+    assert await shape(brokers) == [64]
+    assert counts(service) == (0, 0, 1)
+    await service.close()
+
+
+@virtual
+async def test_semantics_35_a_burst_on_a_warm_topic_converges_without_ticks() -> None:
+    brokers = Brokers(auto_scale_interval=NEVER_S)
+    service = await brokers.start("a")
+    await service.create_topic(TOPIC)
+    await report(brokers, 8_000)
+    for name in "abcd":
+        await subscribe(service, name)
+    await asyncio.sleep(2)
+    assert await shape(brokers) == [2, 2]  # at once; then one more with each end of the cooldown
+    await report(brokers, 4_000, 4_000)
+    await asyncio.sleep(60)
+    assert len(await shape(brokers)) == 3
+    await report(brokers, 2_000, 2_000, 4_000)
+    await asyncio.sleep(60)
+    assert len(await shape(brokers)) == 4
+    await asyncio.sleep(600)
+    assert counts(service) == (3, 0, 0)
+    await service.close()
+
+
+@virtual
+async def test_without_a_cooldown_a_burst_converges_at_once() -> None:
+    policy = AutoScalePolicy(split_cooldown=0, split_floor_msg_rate_in=0)
+    brokers = Brokers(auto_scale_interval=NEVER_S, auto_scale=policy)
+    service = await brokers.start("a")
+    await service.create_topic(TOPIC)
+    for number in range(9):
+        await subscribe(service, f"c{number}")
+    await asyncio.sleep(2)
+    assert len(await shape(brokers)) == 9
+    assert counts(service) == (8, 0, 0)
+    await service.close()
+
+
+@virtual
+async def test_members_of_checkpoint_groups_count() -> None:
+    brokers = Brokers(auto_scale_interval=NEVER_S)
+    service = await brokers.start("a")
+    await service.create_topic(TOPIC)
+    await report(brokers, 8_000)
+    for name in "ab":
+        kind = SubscriptionKind.CHECKPOINT
+        await service.register_consumer(TOPIC, "g", name, instance=name, channel=Channel(), kind=kind)
+    await asyncio.sleep(2)
+    assert len(await shape(brokers)) == 2
+    await service.close()
+
+
+@virtual
+async def test_load_is_judged_on_the_tick_and_a_topic_with_only_producers_finds_a_leader() -> None:
+    brokers = Brokers()
+    services = [await brokers.start(name) for name in "ab"]
+    await services[0].create_topic(TOPIC)
+    await report(brokers, 25_000)
+    for service in services:
+        service.scaling.loaded(TOPIC)
+    assert [service.statistics().led for service in services] == [[], []]
+    await asyncio.sleep(61)
+    assert len(await shape(brokers)) == 2
+    assert sorted(len(service.statistics().led) for service in services) == [0, 1]  # one leads it
+    await report(brokers, 12_500, 12_500)
+    await asyncio.sleep(121)
+    assert len(await shape(brokers)) == 4
+    for service in services:
+        await service.close()
+
+
+@virtual
+async def test_a_topic_that_grew_cold_is_merged_and_then_left_alone() -> None:
+    brokers = Brokers()
+    service = await brokers.start("a")
+    await service.create_topic(TOPIC, segments=3)
+    await report(brokers, 0, 0, 0)
+    service.scaling.loaded(TOPIC)
+    await asyncio.sleep(290)
+    assert len(await shape(brokers)) == 3
+    assert service.statistics().led  # it waits for the window, so nobody resigns
+    await asyncio.sleep(80)
+    assert len(await shape(brokers)) == 2
+    await report(brokers, 0, 0)
+    await asyncio.sleep(430)
+    assert len(await shape(brokers)) == 1
+    await report(brokers, 0)
+    await asyncio.sleep(300)
+    assert service.statistics().led == []
+    assert calls(brokers, "terminate_segment") == 4
+    await service.close()
+
+
+@virtual
+async def test_idle_topics_cost_nothing() -> None:
+    brokers = Brokers()
+    service = await brokers.start("a")
+    for number in range(300):
+        await service.create_topic(f"idle-{number}")
+    await asyncio.sleep(1_000)
+    assert service._controllers._by_key == {}
+    await service.close()
+
+
+@virtual
+async def test_a_loaded_topic_that_is_not_to_scale_is_not_led_for_it() -> None:
+    brokers = Brokers(auto_scale=AutoScalePolicy(enabled=False))
+    service = await brokers.start("a")
+    await service.create_topic(TOPIC)
+    await report(brokers, 99_000)
+    for _ in range(5):
+        service.scaling.loaded(TOPIC)
+        await asyncio.sleep(60)
+    assert service._controllers._by_key == {}
+    await service.scaling.set_policy(TOPIC, AutoScalePolicyOverride.of({"enabled": True}))
+    await settle()
+    assert len(await shape(brokers)) == 2  # a policy counts at once
+    await service.close()
+
+
+@virtual
+async def test_semantics_33_a_failed_change_starts_no_cooldown_and_is_tried_again_on_the_tick() -> None:
+    brokers = Brokers()
+    service = await brokers.start("a")
+    await service.create_topic(TOPIC)
+    await report(brokers, 25_000)
+    brokers.host.failures["create_segment"] = TimeoutError("no disk today")
+    service.scaling.loaded(TOPIC)
+    await asyncio.sleep(200)  # three ticks, and one try each
+    assert 3 <= calls(brokers, "create_segment") <= 6
+    assert service.statistics().scaling[str(TOPIC)].counts.failures == 3
+    assert await shape(brokers) == [4]
+    for name in "abc":
+        await subscribe(service, name)
+    await asyncio.sleep(5)
+    assert service.statistics().scaling[str(TOPIC)].counts.failures == 3  # who comes meanwhile does not make it hot
+    brokers.host.failures.clear()
+    await asyncio.sleep(60)
+    assert await shape(brokers) == [2, 2]
+    assert counts(service) == (1, 0, 0)
+    await service.close()
+
+
+@virtual
+async def test_one_change_at_a_time_and_one_by_hand_comes_first() -> None:
+    """While an operator splits, consumers come: what was decided is decided anew for the layout that there is then."""
+    brokers = Brokers(auto_scale_interval=NEVER_S)
+    service = await brokers.start("a")
+    await service.create_topic(TOPIC)
+    await report(brokers, 8_000)
+    gate = asyncio.Event()
+    brokers.host.before["terminate_segment"] = gate.wait
+    by_hand = asyncio.ensure_future(service.split_segment(TOPIC, 0))
+    await settle()
+    for name in "ab":
+        await service.ensure_topic(TOPIC)
+        await asyncio.wait_for(controller_register(service, name), 10)
+    await asyncio.sleep(5)
+    gate.set()
+    await by_hand
+    await asyncio.sleep(5)
+    assert await shape(brokers) == [2, 2]  # the manual split served both: a second one has no reason
+    assert counts(service) == (0, 0, 0)
+    await service.close()
+
+
+async def controller_register(service: ScalableTopicService, name: str) -> None:
+    """As register_consumer; the subscription would wait for the operator's change."""
+    controller = await service._controllers.lead(TOPIC)
+    await controller.register_consumer("sub", SubscriptionKind.STREAM, name, name, Channel())
+
+
+@virtual
+async def test_semantics_33_cooldowns_survive_a_failover() -> None:
+    brokers = Brokers(auto_scale_interval=NEVER_S)
+    first, second = await brokers.start("a"), await brokers.start("b")
+    await first.create_topic(TOPIC)
+    await report(brokers, 8_000)
+    for name in "abc":
+        await subscribe(first, name)
+    await asyncio.sleep(2)
+    assert await shape(brokers) == [2, 2]
+    await report(brokers, 4_000, 4_000)
+    await first.close()
+    await second._controllers.lead(TOPIC)
+    await asyncio.sleep(10)
+    assert len(await shape(brokers)) == 2
+    status = second.statistics().scaling[str(TOPIC)]
+    assert status.decision is not None
+    assert status.decision["reason"] == "split_cooldown"
+    await asyncio.sleep(55)
+    assert len(await shape(brokers)) == 3  # restored sessions count, and the new leader looked by itself
+    await second.close()
+
+
+@virtual
+async def test_who_lost_the_lead_does_nothing_more() -> None:
+    brokers = Brokers(auto_scale_interval=NEVER_S)
+    service = await brokers.start("a")
+    await service.create_topic(TOPIC)
+    await report(brokers, 8_000)
+    await subscribe(service, "a")
+    controller = service._controllers.get(TOPIC)
+    assert controller is not None
+    await subscribe(service, "b")
+    controller.lost()
+    await asyncio.sleep(100)
+    assert await shape(brokers) == [4]
+    assert controller.scaling.idle
+    await service.close()
+
+
+@virtual
+async def test_the_guards_are_counted() -> None:
+    brokers = Brokers(auto_scale=AutoScalePolicy(max_segments=2, max_dag_depth=0))
+    service = await brokers.start("a")
+    await service.create_topic(TOPIC, segments=2)
+    await report(brokers, 25_000, 5_000)
+    service.scaling.loaded(TOPIC)
+    await asyncio.sleep(121)
+    found = service.statistics().scaling[str(TOPIC)].counts
+    assert (found.suppressed_max_segments, found.suppressed_max_depth) == (2, 0)
+    await report(brokers, 0, 0)
+    await asyncio.sleep(421)
+    assert service.statistics().led == []  # nothing will come of it, so it resigned; what it counted stays
+    assert service.statistics().scaling[str(TOPIC)].counts.suppressed_max_depth == 1
+    assert len(await shape(brokers)) == 2
+    await service.close()
+
+
+@virtual
+async def test_semantics_34_policies_resolve_and_a_contradiction_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    brokers = Brokers(auto_scale=AutoScalePolicy(max_segments=8))
+    service, of = await brokers.start("a"), AutoScalePolicyOverride.of
+    scaling: AutoScaling = service.scaling
+    await service.create_topic(TOPIC)
+    await scaling.set_namespace_policy("public/default", of({"min_segments": 3, "merge_window": 7}))
+    await scaling.set_policy(TOPIC, of({"merge_window": 9}))
+    policy = (await scaling.status(TOPIC)).policy
+    assert (policy.max_segments, policy.min_segments, policy.merge_window) == (8, 3, 9)
+    await scaling.set_policy(TOPIC, of({"max_segments": 2}))
+    for _ in range(3):
+        await asyncio.sleep(60)
+    status = await scaling.status(TOPIC)
+    assert not status.policy.enabled
+    assert status.decision is not None
+    assert status.decision["reason"] == "invalid_policy"
+    warnings = [r.getMessage() for r in caplog.records if "contradicts" in r.getMessage()]
+    assert len(warnings) == 1
+    assert "min_segments is 3, above max_segments, 2" in warnings[0]
+    await scaling.set_policy(TOPIC, None)
+    assert await scaling.get_policy(TOPIC) is None
+    await scaling.set_namespace_policy("public/default", None)
+    assert await scaling.get_namespace_policy("public/default") is None
+    assert (await scaling.status(TOPIC)).policy == AutoScalePolicy(max_segments=8)
+    await service.close()
+
+
+@virtual
+async def test_a_namespace_s_other_policies_and_this_one_leave_each_other_alone() -> None:
+    brokers = Brokers()
+    service, override = await brokers.start("a"), AutoScalePolicyOverride.of({"enabled": False})
+    await service.scaling.set_namespace_policy("t/n", override)
+    assert await service.find_namespace_policies("t/n") is None
+    policies = await service.get_namespace_policies("t/n")
+    await service.set_namespace_policies("t/n", policies)
+    assert await service.scaling.get_namespace_policy("t/n") == override
+    await service.set_namespace_policies("t/n", None)
+    assert await service.scaling.get_namespace_policy("t/n") == override
+    await service.set_namespace_policies("t/n", policies)
+    await service.scaling.set_namespace_policy("t/n", None)
+    assert await service.find_namespace_policies("t/n") == policies
+    await service.close()
+
+
+@virtual
+async def test_only_the_leader_sets_a_topic_s_policy() -> None:
+    brokers = Brokers()
+    first, second = await brokers.start("a"), await brokers.start("b")
+    await first.create_topic(TOPIC)
+    await first._controllers.lead(TOPIC)
+    with pytest.raises(NotOwnerError):
+        await second.scaling.set_policy(TOPIC, AutoScalePolicyOverride.of({"enabled": False}))
+    status = await second.scaling.status(TOPIC)
+    assert (status.leading, status.decision) == (False, None)
+    for service in (first, second):
+        await service.close()
+
+
+@virtual
+async def test_pip_486_buckets_are_lowered_when_the_consumers_have_long_been_gone() -> None:
+    brokers = Brokers()
+    service = await brokers.start("a")
+    await service.create_topic(TOPIC)
+    for number in range(20):
+        await subscribe(service, f"c{number}")
+    await asyncio.sleep(2)
+    assert await shape(brokers) == [32]
+    await report(brokers, 10)
+    for number in range(19):
+        await service.unregister_consumer(TOPIC, "sub", f"c{number}", instance=f"c{number}")
+    await asyncio.sleep(280)
+    assert await shape(brokers) == [32]
+    await asyncio.sleep(200)
+    assert await shape(brokers) == [8]
+    await service.close()
+
+
+def test_all_of_it_is_in_the_statistics_of_the_control_plane() -> None:
+    """A topic that is led has its counters, from zero."""
+
+    async def run(**config: Any) -> None:
+        brokers = Brokers(**config)
+        service = await brokers.start("a")
+        await service.create_topic(TOPIC)
+        await service._controllers.lead(TOPIC)
+        assert counts(service) == (0, 0, 0)
+        assert service.statistics().scaling[str(TOPIC)].policy == AutoScalePolicy()
+        await service.close()
+
+    asyncio.run(run())
