@@ -160,10 +160,10 @@ async def test_a_topic_that_grew_cold_is_merged_and_then_left_alone() -> None:
     await asyncio.sleep(290)
     assert len(await shape(brokers)) == 3
     assert service.statistics().led  # it waits for the window, so nobody resigns
-    await asyncio.sleep(80)
+    await asyncio.sleep(20)
     assert len(await shape(brokers)) == 2
     await report(brokers, 0, 0)
-    await asyncio.sleep(430)
+    await asyncio.sleep(370)
     assert len(await shape(brokers)) == 1
     await report(brokers, 0)
     await asyncio.sleep(300)

@@ -26,9 +26,10 @@ from engine.errors import AlreadyClosedError, EngineError, InvalidArgumentError,
 from engine.limits import AUTO_SCALE_BURST_S_MAX, AUTO_SCALE_QUIET_S
 from engine.model.autoscale import AutoScalePolicy, resolve
 from engine.model.layout import SegmentLayout
-from engine.model.load import ReportedLoad
+from engine.model.load import WINDOW_MS, ReportedLoad
 from engine.model.names import TopicName
 from engine.model.reshape import plan_merge, plan_rebucket, plan_split
+from engine.model.segment import SegmentInfo
 from engine.model.subscriptions import SubscriptionKind
 
 log = logging.getLogger(__name__)
@@ -213,7 +214,7 @@ class TopicScaling:
         )
         self._note(decision, policy, loads, now_ms)
         if traffic:
-            self._resting = _rests(decision, layout, loads, now_ms - round(policy.merge_window * 1000))
+            self._resting = _rests(decision, layout, loads, now_ms)
         return decision
 
     def _note(
@@ -321,14 +322,18 @@ def _same(layout: SegmentLayout, epoch: int) -> SegmentLayout:
     return layout
 
 
-def _rests(decision: Decision, layout: SegmentLayout, loads: Mapping[int, ReportedLoad], since_ms: int) -> bool:
-    """Whether nothing will come of looking again while neither consumers nor traffic come.
-
-    A segment that was made since then and has not reported is about to.
-    """
+def _rests(decision: Decision, layout: SegmentLayout, loads: Mapping[int, ReportedLoad], now_ms: int) -> bool:
+    """Whether nothing will come of looking again while neither consumers nor traffic come."""
     if decision.reason in (Reason.DISABLED, Reason.INVALID_POLICY):
         return True
     if not isinstance(decision, Nothing) or _WAITING & {held.reason for held in decision.held}:
         return False
-    reports = [(segment.created_at_ms, loads.get(segment.segment_id)) for segment in layout.active]
-    return all(born_ms <= since_ms if report is None else report.stats.silent for born_ms, report in reports)
+    return all(_silent(segment, loads, len(layout.active) > 1, now_ms) for segment in layout.active)
+
+
+def _silent(segment: SegmentInfo, loads: Mapping[int, ReportedLoad], mergeable: bool, now_ms: int) -> bool:
+    """A young one that has not reported is about to, which matters where it could be merged."""
+    report = loads.get(segment.segment_id)
+    if report is None:
+        return not mergeable or now_ms - segment.created_at_ms >= WINDOW_MS
+    return report.stats.silent
