@@ -113,7 +113,7 @@ def test_numbers_of_a_topic_and_a_subscription(engine: Run, server: Server, tmp_
         assert re.search(r"^work +one +yes +0 +\d+ ", shown, re.MULTILINE)
         alone = engine("subscriptions", "stats", "t", "work", *place).out
         assert re.search(r"^backlog +10 *$", alone, re.MULTILINE)
-        assert re.search(r"^ +0 +10 *$", alone, re.MULTILINE)
+        assert re.search(r"^ +0 +10 +exclusive +0 +0 +0 *$", alone, re.MULTILINE)
         facts = json.loads(engine("subscriptions", "stats", "t", "work", "--json", *place).out)
         assert facts["consumers"]["one"]["segments"] == [0]
     missing = engine("subscriptions", "stats", "t", "nobody", *place)

@@ -119,8 +119,13 @@ def segment_facts(
 ) -> tuple[str, str, str, str]:
     """One segment's; without `now` nobody has counted its messages."""
     count = len(segment.get("bucketBoundaries") or [0])
-    messages = "" if now is None else output.plural(now["nextOffset"] - now["firstOffset"], "message")
+    messages = "" if now is None else message_count(now)
     return segment["state"], output.plural(count, "bucket"), messages, backlog_text(backlogs)
+
+
+def message_count(now: Mapping[str, Any]) -> str:
+    """How many are in a segment, if its owner has answered."""
+    return "unavailable" if now.get("unavailable") else output.plural(now["nextOffset"] - now["firstOffset"], "message")
 
 
 def segment_backlogs(stats: Mapping[str, Any]) -> dict[int, dict[str, int]]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from engine.cli import output
+from engine.cli import autoscale, output
 from engine.cli.connection import connect, connection_options, json_option
 from engine.cli.values import namespace_name
 
@@ -64,6 +64,9 @@ def remove(namespace: str, url: str, data: str | None) -> None:
     with connect(url, data) as client:
         client.admin.remove_namespace_policies(namespace)
     click.echo(f"{namespace} has the broker's defaults", err=True)
+
+
+command.add_command(autoscale.namespaces)
 
 
 def shown(name: str, value: Any) -> Any:

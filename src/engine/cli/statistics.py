@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from engine.cli import output
+from engine.cli.autoscale import scaling_facts
 from engine.cli.dag import hash_range
 
 IDS_SHOWN = 12
@@ -26,9 +27,11 @@ def print_stats(stats: Mapping[str, Any]) -> None:
             ("in", rate(stats, "In")),
             ("out", rate(stats, "Out")),
             ("stored", output.size(stats["storageSize"])),
+            *scaling_facts(stats["autoScale"]),
         ]
     )
     print_segments(stats["segments"])
+    print_loads(stats["segments"])
     if stats["subscriptions"]:
         click.echo()
         print_subscriptions(stats["subscriptions"])
@@ -49,16 +52,45 @@ def print_segments(segments: Mapping[str, Mapping[str, Any]]) -> None:
             hash_range(s),
             s["state"],
             s["bucketCount"],
-            s["nextOffset"] - s["firstOffset"],
-            output.size(s["storageSize"]),
-            s["producerCount"],
-            s["msgRateIn"],
-            s["msgRateOut"],
+            *((None,) * 5 if s["unavailable"] else numbers(s)),
         )
         for name, s in segments.items()
     ]
     columns = ["segment", "hash range", "state", "buckets", "messages", "stored", "producers", "in msg/s", "out msg/s"]
     output.print_table(columns, rows)
+    for name, s in segments.items():
+        if s["unavailable"]:
+            click.echo(f"segment {name} is unavailable: {s['unavailable']}")
+
+
+def numbers(segment: Mapping[str, Any]) -> tuple[int, str, int, float, float]:
+    """What its owner says of it."""
+    return (
+        segment["nextOffset"] - segment["firstOffset"],
+        output.size(segment["storageSize"]),
+        segment["producerCount"],
+        segment["msgRateIn"],
+        segment["msgRateOut"],
+    )
+
+
+def print_loads(segments: Mapping[str, Mapping[str, Any]]) -> None:
+    """The last load report of each active segment: what auto-scale goes by; nothing where there are none."""
+    rows = [(int(name), *load_row(s["load"])) for name, s in segments.items() if s["state"] == "ACTIVE" and s["load"]]
+    if rows:
+        click.echo()
+        output.print_table(["load of", "in msg/s", "in", "out msg/s", "out", "unchanged for"], rows)
+
+
+def load_row(load: Mapping[str, Any]) -> tuple[float, str, float, str, str]:
+    """A load report, and its age."""
+    return (
+        load["msgRateIn"],
+        f"{output.size(load['bytesRateIn'])}/s",
+        load["msgRateOut"],
+        f"{output.size(load['bytesRateOut'])}/s",
+        f"{load['ageMs'] / 1000:,.0f} s",
+    )
 
 
 def print_subscriptions(subscriptions: Mapping[str, Mapping[str, Any]]) -> None:
@@ -73,7 +105,7 @@ def print_subscriptions(subscriptions: Mapping[str, Mapping[str, Any]]) -> None:
 def print_consumers(subscriptions: Mapping[str, Mapping[str, Any]]) -> None:
     """One line each, with their shares; nothing where there are none."""
     rows = [
-        (name, consumer, c["connected"], ids(c["segments"]), c["unackedMessages"], c["msgRateOut"])
+        (name, consumer, c["connected"], share(c), c["unackedMessages"], c["msgRateOut"])
         for name, s in subscriptions.items()
         for consumer, c in s["consumers"].items()
     ]
@@ -83,10 +115,21 @@ def print_consumers(subscriptions: Mapping[str, Mapping[str, Any]]) -> None:
         output.print_table(columns, rows)
 
 
-def ids(segments: Sequence[int]) -> str:
-    """A share: 1, 4, 5; the first ones of a long one."""
-    shown = ", ".join(map(str, segments[:IDS_SHOWN]))
-    return shown if len(segments) <= IDS_SHOWN else f"{shown} and {len(segments) - IDS_SHOWN} more"
+def share(consumer: Mapping[str, Any]) -> str:
+    """Its segments: 1, 4, 5; the first ones of many; of one that it shares, how many buckets: 1 (2 buckets)."""
+    segments, buckets = consumer["segments"], consumer["buckets"]
+    shown = [
+        f"{i} ({output.plural(buckets[str(i)], 'bucket')})" if str(i) in buckets else str(i)
+        for i in segments[:IDS_SHOWN]
+    ]
+    more = f" and {len(segments) - IDS_SHOWN} more" if len(segments) > IDS_SHOWN else ""
+    return ", ".join(shown) + more
+
+
+def sharing_row(part: Mapping[str, Any]) -> tuple[str | None, int, int, int]:
+    """How a segment is read for a subscription, and what sharing it has come to."""
+    read = f"{part['mode']}, to drain it" if part["drain"] else part["mode"]
+    return read, part["sharers"], part["reassignments"], part["withheldBuckets"]
 
 
 def print_subscription(name: str, subscription: Mapping[str, Any]) -> None:
@@ -102,6 +145,10 @@ def print_subscription(name: str, subscription: Mapping[str, Any]) -> None:
         ]
     )
     click.echo()
-    rows = [(int(segment), count) for segment, count in subscription["segmentBacklog"].items()]
-    output.print_table(["segment", "backlog"], rows)
+    sharing = subscription["segmentSharing"]
+    rows = [
+        (int(segment), count, *sharing_row(sharing[segment]))
+        for segment, count in subscription["segmentBacklog"].items()
+    ]
+    output.print_table(["segment", "backlog", "read", "sharers", "reassignments", "withheld buckets"], rows)
     print_consumers({name: subscription})

@@ -1,4 +1,4 @@
-"""`engine topics`: list, create, describe, stats, delete; what changes their shape is in `reshape.py`."""
+"""`engine topics`: list, create, describe, stats, delete; what changes their shape: `reshape.py`, `autoscale.py`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from engine.cli import output, reshape
+from engine.cli import autoscale, output, reshape
+from engine.cli.autoscale import scaling_facts
 from engine.cli.connection import connect, connection_options, json_option
 from engine.cli.dag import only_active, print_layout
 from engine.cli.statistics import print_stats
@@ -91,7 +92,7 @@ def describe(topic: str, url: str, data: str | None, active: bool, as_json: bool
     if as_json:
         output.print_json(metadata)
         return
-    output.print_facts(topic_facts(metadata))
+    output.print_facts([*topic_facts(metadata), *scaling_facts(numbers["autoScale"])])
     click.echo()
     print_layout(numbers["topic"], metadata, numbers)
 
@@ -141,5 +142,5 @@ def delete(topic: str, url: str, data: str | None, yes: bool) -> None:
     click.echo(f"deleted {topic}", err=True)
 
 
-for change in (reshape.split, reshape.merge, reshape.rebucket):
-    command.add_command(change)
+for more in (reshape.split, reshape.merge, reshape.rebucket, autoscale.topics):
+    command.add_command(more)

@@ -9,6 +9,7 @@ import click
 
 from engine.errors import InvalidArgumentError
 from engine.model.names import TopicName, check_name, parse_namespace
+from engine.model.units import byte_count, seconds
 
 ESCAPES = {"\\t": "\t", "\\0": "\0"}
 
@@ -42,6 +43,22 @@ def service_url(text: str) -> str:
     from engine.client.options import check_url
 
     return checked(text, check_url)
+
+
+def duration(text: str) -> float:
+    """Seconds as typed: 90, 90s, 5m."""
+    found = seconds(text)
+    if found is None:
+        raise click.BadParameter(f"{text!r} is no duration; one like 90s, 5m or 2h is right")
+    return found
+
+
+def size(text: str) -> int:
+    """Bytes as typed: 512KB, 50MB."""
+    found = byte_count(text)
+    if found is None:
+        raise click.BadParameter(f"{text!r} is no size; one like 512KB, 50MB or 2GB is right")
+    return found
 
 
 def key_values(pairs: Iterable[str]) -> dict[str, str]:

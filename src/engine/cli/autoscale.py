@@ -1,0 +1,203 @@
+"""`engine topics autoscale` and `engine namespaces autoscale`: show, set, remove what is overridden, and say why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import click
+
+from engine.cli import output
+from engine.cli.connection import connect, connection_options, json_option
+from engine.cli.values import duration, namespace_name, size, topic_name
+from engine.model.autoscale import NAMES, AutoScalePolicyOverride
+from engine.model.names import TopicName
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+SAID_BY = ("topic", "namespace")  # the nearest first; the rest is the broker's
+WHOLE = ("max_segments", "min_segments", "max_dag_depth", "max_buckets")
+
+
+def field_type(name: str) -> tuple[Any, str]:
+    """How a field of the policy is typed, and what stands for it in the help."""
+    if name in WHOLE:
+        return click.INT, "N"
+    if "bytes_rate" in name:
+        return size, "BYTES/S"
+    return (click.FLOAT, "MESSAGES/S") if "msg_rate" in name else (duration, "DURATION")
+
+
+def policy_options(command: F) -> F:
+    """Add an option for every field of the policy; they arrive as one mapping would have them, None for unsaid."""
+    for name in reversed([name for name in NAMES if name != "enabled"]):
+        kind, shown = field_type(name)
+        command = click.option(f"--{name.replace('_', '-')}", type=kind, metavar=shown)(command)
+    return click.option("--enable/--disable", "enabled", default=None, help="Whether topics change by themselves.")(
+        command
+    )
+
+
+def said(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that were named. Raises a usage error when there are none."""
+    policy = {name: value for name, value in options.items() if value is not None}
+    if not policy:
+        raise click.UsageError("say at least one field; `autoscale remove` overrides nothing any more")
+    return policy
+
+
+# -- topics --------------------------------------------------------------------------------------------------------
+
+
+@click.group("autoscale")
+def topics() -> None:
+    """How a topic changes its own shape: what is in effect and why, what it overrides."""
+
+
+@topics.command()
+@click.argument("topic", type=topic_name)
+@json_option
+@connection_options
+def show(topic: str, url: str, data: str | None, as_json: bool) -> None:
+    """What is in effect, who says so, and what was decided last."""
+    name = TopicName.parse(topic)
+    with connect(url, data) as client:
+        own = client.admin.get_auto_scale_policy(topic)
+        inherited = client.admin.get_namespace_auto_scale_policy(f"{name.tenant}/{name.namespace}")
+        scaling = client.admin.get_stats(topic)["autoScale"]
+    if as_json:
+        output.print_json({**scaling, "topic": own, "namespace": inherited})
+        return
+    output.print_facts(scaling_facts(scaling))
+    click.echo()
+    effective = AutoScalePolicyOverride.of_json(scaling["policy"]).to_mapping()
+    output.print_table(
+        ["field", "value", "said by"], policy_rows(effective, dict(zip(SAID_BY, (own, inherited), strict=True)))
+    )
+
+
+@topics.command("set")
+@click.argument("topic", type=topic_name)
+@policy_options
+@connection_options
+def set_topic(topic: str, url: str, data: str | None, **options: Any) -> None:
+    """Replace what a topic overrides: what is not said is as its namespace or the broker says."""
+    policy = said(options)
+    with connect(url, data) as client:
+        client.admin.set_auto_scale_policy(topic, policy)
+    click.echo(f"{topic} overrides {', '.join(policy)}", err=True)
+
+
+@topics.command()
+@click.argument("topic", type=topic_name)
+@connection_options
+def remove(topic: str, url: str, data: str | None) -> None:
+    """Override nothing: all is as its namespace or the broker says."""
+    with connect(url, data) as client:
+        client.admin.remove_auto_scale_policy(topic)
+    click.echo(f"{topic} overrides nothing", err=True)
+
+
+# -- namespaces ----------------------------------------------------------------------------------------------------
+
+
+@click.group("autoscale")
+def namespaces() -> None:
+    """How the topics of a namespace change their own shape, where they say nothing else."""
+
+
+@namespaces.command("show")
+@click.argument("namespace", type=namespace_name)
+@json_option
+@connection_options
+def show_all(namespace: str, url: str, data: str | None, as_json: bool) -> None:
+    """What the namespace overrides; the rest is as the broker says."""
+    with connect(url, data) as client:
+        found = client.admin.get_namespace_auto_scale_policy(namespace)
+    if as_json:
+        output.print_json(found)
+    elif found:
+        output.print_facts((name, shown(name, value)) for name, value in found.items())
+    else:
+        click.echo(f"{namespace} overrides nothing", err=True)
+
+
+@namespaces.command("set")
+@click.argument("namespace", type=namespace_name)
+@policy_options
+@connection_options
+def set_all(namespace: str, url: str, data: str | None, **options: Any) -> None:
+    """Replace what a namespace overrides: what is not said is as the broker says."""
+    policy = said(options)
+    with connect(url, data, create=True) as client:
+        client.admin.set_namespace_auto_scale_policy(namespace, policy)
+    click.echo(f"{namespace} overrides {', '.join(policy)}", err=True)
+
+
+@namespaces.command("remove")
+@click.argument("namespace", type=namespace_name)
+@connection_options
+def remove_all(namespace: str, url: str, data: str | None) -> None:
+    """Override nothing: all is as the broker says."""
+    with connect(url, data) as client:
+        client.admin.remove_namespace_auto_scale_policy(namespace)
+    click.echo(f"{namespace} overrides nothing", err=True)
+
+
+# -- what people read ----------------------------------------------------------------------------------------------
+
+
+def scaling_facts(scaling: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Whether it is on, what was decided last, and what came of it; a topic's stats say so in `autoScale`."""
+    yield "auto-scale", state(scaling["policy"])
+    if not scaling["leading"]:
+        return
+    yield "last look", decision_text(scaling["decision"])
+    if scaling["lastChange"]:
+        yield "last change", decision_text(scaling["lastChange"])
+    yield "done here", counts_text(scaling["counts"])
+
+
+def state(policy: Mapping[str, Any]) -> str:
+    """On, off, or off because of what is wrong."""
+    return f"off: {policy['problem']}" if policy["problem"] else "on" if policy["enabled"] else "off"
+
+
+def decision_text(decision: Mapping[str, Any] | None) -> str:
+    """A decision: when, what, of which segments, why, and what was held back."""
+    if decision is None:
+        return "none yet"
+    at = datetime.fromtimestamp(decision["atMs"] / 1000, UTC).isoformat(timespec="seconds")
+    of = f" of {', '.join(map(str, decision['segments']))}" if decision["segments"] else ""
+    others = [reason for reason in decision["suppressed"] if reason != decision["reason"]]
+    held = f"; held back by {', '.join(others)}" if others else ""
+    return f"{at}: {decision['action']}{of}, because: {decision['reason']}{held}"
+
+
+def counts_text(counts: Mapping[str, int]) -> str:
+    """What this topic's leader has done since it was started."""
+    done = [output.plural(counts[what], what.rstrip("s")) for what in ("splits", "merges", "rebuckets", "failures")]
+    held = (
+        f"; held back {counts['splitsSuppressedMaxSegments']:,} times by max_segments, "
+        f"{counts['mergesSuppressedMaxDepth']:,} by max_dag_depth"
+    )
+    return ", ".join(done) + held
+
+
+def policy_rows(
+    effective: Mapping[str, Any], levels: Mapping[str, Mapping[str, Any]]
+) -> Iterator[tuple[str, str, str]]:
+    """(field, value, who says so)."""
+    for name in NAMES:
+        by = next((level for level in SAID_BY if name in levels[level]), "broker")
+        yield name, shown(name, effective[name]), by
+
+
+def shown(name: str, value: Any) -> str:
+    """A field's value with its unit."""
+    if "bytes_rate" in name:
+        return f"{output.size(value)}/s"
+    if "msg_rate" in name:
+        return f"{value:,.0f} messages/s"
+    return f"{value:g} s" if name.endswith(("cooldown", "window")) else output.show(value)
