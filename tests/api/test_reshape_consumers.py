@@ -152,14 +152,15 @@ async def test_after_a_seek_everything_comes_again_parents_first(one: engine.Asy
             await one.admin.seek_subscription("t", "s", "earliest")
 
 
-async def test_an_idle_consumer_gets_its_share_at_the_split(one: engine.AsyncClient):
+async def test_an_idle_consumer_gets_its_share_at_the_split(client: engine.AsyncClient):
     """SEMANTICS 15."""
+    await client.admin.create_topic("t", entry_buckets=1)
     async with (
-        await one.stream_consumer("t", "s", name="a") as a,
-        await one.stream_consumer("t", "s", name="b") as b,
+        await client.stream_consumer("t", "s", name="a") as a,
+        await client.stream_consumer("t", "s", name="b") as b,
     ):
         assert (len(a.attachments), len(b.attachments)) == (1, 0)
-        await one.admin.split_segment("t", 0)
+        await client.admin.split_segment("t", 0)
         await until(lambda: (len(a.attachments), len(b.attachments)) == (1, 1))
         assert not a.attachments.keys() & b.attachments.keys()
 

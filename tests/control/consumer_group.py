@@ -12,7 +12,7 @@ from engine.control.resources import ScalableTopicResources
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.store import Stat
 from engine.model.layout import SegmentLayout
-from engine.model.subscriptions import SubscriptionKind
+from engine.model.subscriptions import ConsumerAssignment, SubscriptionKind
 from engine.testing.clock import FakeClock
 
 GRACE_S = 60.0
@@ -47,8 +47,11 @@ class Group:
         )
 
     async def join(self, name: str, instance: str = "1") -> list[int]:
+        return ids(await self.join_whole(name, instance))
+
+    async def join_whole(self, name: str, instance: str = "1") -> ConsumerAssignment:
         channel = self.channels[name] = Channel()
-        return ids(await self.coordinator.register(name, instance, channel))
+        return await self.coordinator.register(name, instance, channel)
 
     def drop(self, name: str) -> None:
         self.coordinator.disconnect(name, self.channels[name])

@@ -12,6 +12,7 @@ from control_fakes import TOPIC, settle, virtual
 from engine.control.resources import ScalableTopicResources
 from engine.errors import ConsumerBusyError, EngineError, NotOwnerError, StorageError
 from engine.metadata import keys
+from engine.model.subscriptions import AttachMode, ConsumerAssignment, Share
 
 
 @virtual
@@ -29,15 +30,81 @@ async def test_join_and_leave_redistribute_and_push() -> None:
 
 @virtual
 async def test_semantics_15_surplus_consumers_are_idle_and_undisturbed() -> None:
-    group = Group(segments=1)
-    assert await group.join("a") == [0]
-    assert await group.join("b") == []
-    assert await group.join("c") == []
-    assert not group.channels["a"].pushed
+    group = Group(segments=4)  # of one bucket each
+    for name in "abcd":
+        await group.join(name)
+    before = [len(group.channels[name].pushed) for name in "abcd"]
+    assert await group.join("e") == []
+    assert await group.join("f") == []
+    assert [len(group.channels[name].pushed) for name in "abcd"] == before
+    assert not group.channels["e"].pushed
+    assert await group.coordinator.leave("d", "1")
+    assert group.last("e") == [3]
+    assert not group.channels["f"].pushed
+
+
+def modes(assignment: ConsumerAssignment) -> list[tuple[int, AttachMode, int]]:
+    """Segment, mode and how many bucket ends are told."""
+    return [(s.segment_id, s.mode, len(s.bucket_ends)) for s in assignment.segments]
+
+
+@virtual
+async def test_semantics_16_sharers_are_told_all_boundaries_and_the_modes_are_kept() -> None:
+    group = Group(segments=1)  # of four buckets
+    assert modes(await group.join_whole("a")) == [(0, AttachMode.EXCLUSIVE, 0)]
+    assert modes(await group.join_whole("b")) == [(0, AttachMode.SHARED, 4)]
+    [told] = group.channels["a"].pushed
+    assert modes(told) == [(0, AttachMode.SHARED, 4)]
+    assert told.segments[0].bucket_ends == group.layout.segments[0].bucket_ends
+    await group.join("c")  # the others share it as before
+    assert len(group.channels["a"].pushed) == 1
     assert not group.channels["b"].pushed
+    await group.coordinator.written()
+    found = await ScalableTopicResources(group.store).list_consumers(TOPIC)
+    assert {facts.consumer_name: facts.shares for _, facts, _ in found} == dict.fromkeys(
+        "abc", (Share(0, AttachMode.SHARED),)
+    )
+
+
+@virtual
+async def test_semantics_14_a_new_leader_flips_nothing() -> None:
+    group = Group(segments=1)
+    await group.join("a")
+    await group.join("b")
+    await group.coordinator.written()
+    found = await ScalableTopicResources(group.store).list_consumers(TOPIC)
+    group.coordinator = group.make(term=2)
+    group.coordinator.restore([(facts, version) for _, facts, version in found])
+    assert modes(await group.join_whole("a")) == [(0, AttachMode.SHARED, 4)]
+    assert not group.channels["a"].pushed
+
+
+@virtual
+async def test_the_last_sharer_reads_alone_again() -> None:
+    group = Group(segments=1)
+    await group.join("a")
+    await group.join("b")
     assert await group.coordinator.leave("a", "1")
-    assert group.last("b") == [0]
-    assert not group.channels["c"].pushed
+    assert modes(group.channels["b"].pushed[-1]) == [(0, AttachMode.EXCLUSIVE, 0)]
+
+
+@virtual
+async def test_who_must_let_go_is_told_first() -> None:
+    """Of an exclusive reader that becomes a sharer, and whoever is to share with it."""
+    group = Group(segments=2)
+    told: list[str] = []
+    for name in "ab":
+        await group.join(name)
+        group.channels[name].push_assignment = lambda _, name=name: told.append(name)  # type: ignore[method-assign]
+    told.clear()
+    await group.join("0")  # shares the first; `a` goes to the second, `b` comes to the first
+    assert told == ["a", "b"]
+    shares = {name: group.coordinator._sessions[name].shares for name in "0ab"}
+    assert shares == {
+        "0": (Share(0, AttachMode.SHARED),),
+        "a": (Share(1),),
+        "b": (Share(0, AttachMode.SHARED),),
+    }
 
 
 @virtual

@@ -12,8 +12,6 @@ from engine.model.layout import SegmentLayout
 from engine.model.segment import SegmentInfo
 from engine.model.subscriptions import AttachMode, Share, Shares, SubscriptionKind
 
-SHARING = False  # until brokers dispatch by bucket
-
 
 def assign(
     layout: SegmentLayout, kind: SubscriptionKind, drained: AbstractSet[int], consumers: Iterable[str]
@@ -28,7 +26,7 @@ def assign(
     if kind is SubscriptionKind.CHECKPOINT:
         return _with_history(layout, _deal_segments(layout.active, names))
     segments = open_segments(layout, drained)
-    if len(names) <= len(segments) or not SHARING:
+    if len(names) <= len(segments):
         return _exclusive(_deal_segments(segments, names))
     return _deal_places(segments, names)
 
