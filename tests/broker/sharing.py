@@ -1,0 +1,87 @@
+"""A segment of several buckets, entries for each of them, and what its sharers are sent."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from unittest.mock import patch
+
+from peer import Peer, delivered
+
+from engine._native.batcher import Batcher
+from engine._native.hashing import XXH64, hash_keys
+from engine.model import layout
+from engine.wire.commands import Command
+
+FOUR = (0x3FFF, 0x7FFF, 0xBFFF, 0xFFFF)
+_KEYS: dict[int, str] = {}
+
+
+def even(count: int) -> tuple[int, ...]:
+    """The ends of `count` buckets of one width."""
+    return tuple(0x10000 // count * (i + 1) - 1 for i in range(count))
+
+
+@contextlib.contextmanager
+def boundaries(ends: Sequence[int]) -> Iterator[None]:
+    """Topics that are created meanwhile have segments with these buckets."""
+    with patch.object(layout, "bucket_ends", lambda _: tuple(ends)):
+        yield
+
+
+def key_of(ends: Sequence[int], bucket: int) -> str:
+    """A key of a bucket: of its upper end, if there is one among the first."""
+    first = ends[bucket - 1] + 1 if bucket else 0
+    if not _KEYS:
+        keys = [f"k{i}" for i in range(600_000)]
+        _KEYS.update(zip((hash_keys(keys, XXH64) & 0xFFFF).tolist(), keys, strict=True))
+    return next(_KEYS[h] for h in range(ends[bucket], first - 1, -1) if h in _KEYS)
+
+
+class Publisher:
+    """Publishes entries of chosen buckets to a segment. `values[offset]` and `buckets[offset]` are what is there."""
+
+    def __init__(self, peer: Peer, producer: int, ends: Sequence[int]) -> None:
+        self.peer, self.producer, self.ends = peer, producer, ends
+        self.buckets: list[int] = []
+        self._batcher = Batcher(b"p", pending_bytes_max=1 << 30)
+        self._batcher.set_layout([0], [0], [list(ends)])
+
+    @classmethod
+    async def of(cls, peer: Peer, segment: str, ends: Sequence[int]) -> Publisher:
+        return cls(peer, await peer.producer(segment), ends)
+
+    async def publish(self, buckets: Sequence[int], per_entry: int = 1) -> None:
+        """One entry after the other, each of one bucket; durable when it returns."""
+        entries = []
+        for bucket in buckets:
+            for _ in range(per_entry):
+                self._batcher.add(b"%d:%d" % (bucket, len(self.buckets)), key_of(self.ends, bucket))
+                self.buckets.append(bucket)
+            self._batcher.seal_all()
+            entries += [bytes(sealed.data) for sealed in self._batcher.take()]
+        self.peer.publish(self.producer, entries)
+        await self.peer.receipts(self.producer, len(entries))
+
+
+async def round_trip(peer: Peer, segment: str) -> None:
+    """Everything the broker had sent before is there."""
+    for _ in range(2):
+        await peer.ask(Command.SEGMENT_OFFSET, topic=segment, at="latest")
+
+
+def taken(peer: Peer, consumer: int) -> list[tuple[int, int]]:
+    """(bucket, offset) of what came for a consumer and was not taken yet."""
+    found: list[tuple[int, int]] = []
+    for frame in [f for f in peer.frames if f[0] is Command.MESSAGE and f[1]["consumer_id"] == consumer]:
+        peer.frames.remove(frame)
+        for offset, value in delivered(frame[1], frame[2]):
+            bucket, number = map(int, value.split(b":"))
+            assert number == offset
+            found.append((bucket, offset))
+    return found
+
+
+async def share(peer: Peer, segment: str, name: str, ends: Sequence[int] = FOUR, credit: int = 10**6) -> int:
+    """One more sharer."""
+    return await peer.consumer(segment, "shared", name=name, credit=credit, bucketBoundaries=list(ends))
