@@ -53,7 +53,7 @@ DOORS: dict[str, set[str]] = {
     "random": {"client/client.py", "storage/store.py"},
     "uuid": set(),
     "secrets": set(),
-    "threading": {"aio/portal.py", "aio/workers.py"},
+    "threading": {"aio/portal.py", "aio/workers.py", "aio/locks.py"},
     "fcntl": {"storage/disk.py", "metadata/lockfile.py"},
     "sqlite3": {"metadata/image.py"},
     "shutil": set(),

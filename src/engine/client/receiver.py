@@ -36,6 +36,9 @@ class Gatherer(Protocol):
     def messages_came(self, member: Receiver) -> None:
         """Messages wait there."""
 
+    def member_attached(self, member: Receiver) -> None:
+        """To a segment, anew: what was delivered of it may be delivered again."""
+
     def member_failed(self, member: Receiver, error: EngineError) -> None:
         """Nothing more arrives there; or it was closed."""
 
@@ -77,6 +80,11 @@ class Receiver(Receiving):
     def positions(self) -> dict[int, int]:
         """{place: next offset} of everything delivered, a new dict."""
         return self._queue.positions
+
+    @property
+    def failure(self) -> EngineError | None:
+        """Why nothing more arrives."""
+        return self._failure
 
     def identify(self, make_id: Callable[[int, int, dict[int, int]], object]) -> None:
         """What is delivered next gets its ids from this."""
@@ -156,6 +164,8 @@ class Receiver(Receiving):
         attachment.window = self._budget.part
         attachment.grant(*attachment.window)
         self._fit_windows()
+        if self._gatherer is not None:
+            self._gatherer.member_attached(self)
 
     def _recount(self) -> None:
         self._counted = self._budget.recount(self._counted, len(self.attachments))

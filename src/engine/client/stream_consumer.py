@@ -193,6 +193,14 @@ class AsyncStreamConsumer(Receiver):
                 "another consumer, and what was not acknowledged before is delivered again there"
             )
 
+    def owes(self, positions: Mapping[int, int]) -> bool:
+        """Whether anybody is to be told, or asked, when this vector is acknowledged."""
+        for segment_id, asked in by_segment(positions).items():
+            attachment = self.attachments.get(segment_id)
+            if self._unknown_there(segment_id, asked) if attachment is None else self._due(attachment, asked):
+                return True
+        return False
+
     def _due(self, attachment: Attachment, asked: Asked) -> list[_Ack]:
         """What the segment's owner is to be told: one ACK for the segment, one for its buckets."""
         there = self._confirmed_there.get(attachment.segment_id, 0)  # until it is attached

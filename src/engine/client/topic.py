@@ -141,6 +141,11 @@ class TopicSession:
         return self._layout
 
     @property
+    def known(self) -> bool:
+        """Whether there is a layout yet."""
+        return self._layout is not None
+
+    @property
     def connected(self) -> bool:
         """Whether a broker tells how the topic changes."""
         return self._connection is not None

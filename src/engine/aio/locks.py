@@ -1,0 +1,7 @@
+"""A lock for what threads of users and the loop's own both touch, in steps that take no time."""
+
+from __future__ import annotations
+
+from threading import Lock
+
+__all__ = ["Lock"]
