@@ -7,26 +7,35 @@ from engine._native.message import Message
 from engine.client.admin import AsyncAdmin
 from engine.client.checkpoint_consumer import AsyncCheckpointConsumer
 from engine.client.client import AsyncClient
+from engine.client.gathered import GatheredStatistics
 from engine.client.ledger import ProducerStatistics
+from engine.client.multi import AsyncMultiQueueConsumer, AsyncMultiStreamConsumer
 from engine.client.options import Batching
 from engine.client.producer import AsyncProducer
 from engine.client.queue_consumer import AsyncQueueConsumer
 from engine.client.receiving import ConsumerStatistics
+from engine.client.schema import Schema
 from engine.client.stream_consumer import AsyncStreamConsumer
+from engine.client.topic_list import AsyncTopicWatch, TopicsChanged
 from engine.model.positions import Checkpoint, MessageId
 
 __all__ = [
     "AsyncAdmin",
     "AsyncCheckpointConsumer",
     "AsyncClient",
+    "AsyncMultiQueueConsumer",
+    "AsyncMultiStreamConsumer",
     "AsyncProducer",
     "AsyncQueueConsumer",
     "AsyncStreamConsumer",
+    "AsyncTopicWatch",
     "Batching",
     "Checkpoint",
     "ConsumerStatistics",
+    "GatheredStatistics",
     "Message",
     "MessageBatch",
     "MessageId",
     "ProducerStatistics",
+    "TopicsChanged",
 ]

@@ -6,18 +6,22 @@ import asyncio
 import random
 import ssl
 from collections.abc import Awaitable, Callable, Generator, Mapping
+from functools import partial
 from typing import Any, Protocol, Self, TypeVar
 
 from engine.aio.bag import Bag
 from engine.aio.once import Once
 from engine.client.admin import AdminBackend, AsyncAdmin, check_properties
 from engine.client.checkpoint_consumer import AsyncCheckpointConsumer
+from engine.client.multi import AsyncMultiQueueConsumer, AsyncMultiStreamConsumer
 from engine.client.options import Batching, ClientOptions, ConsumerOptions, ProducerOptions
 from engine.client.pool import Pool
 from engine.client.producer import AsyncProducer
 from engine.client.queue_consumer import AsyncQueueConsumer
+from engine.client.schema import Schema
 from engine.client.stream_consumer import AsyncStreamConsumer
 from engine.client.topic import TopicSession
+from engine.client.topic_list import AsyncTopicWatch, TopicQuery, Topics, chosen, list_topics
 from engine.clock import Clock, SystemClock
 from engine.errors import InvalidArgumentError, NotFoundError, UnsupportedError
 from engine.limits import (
@@ -102,6 +106,7 @@ class AsyncClient:
         initial_sequence_id: int | None = None,
         properties: Mapping[str, str] | None = None,
         on_error: Callable[[Exception], object] | None = None,
+        schema: object = None,
         _on_full: Callable[[], None] | None = None,
     ) -> AsyncProducer:
         """A producer for one topic, which is created where the broker allows it.
@@ -112,13 +117,14 @@ class AsyncClient:
         own, None is Batching(). `compression`: "none", "lz4" (block format) or "zstd". `send_timeout`: seconds until an
         unacknowledged message fails. `max_pending_bytes`: on their way at most.
         `initial_sequence_id`: the first message gets the next one. `on_error`: called on the loop's thread with what
-        befell messages of send_nowait and send_batch; what it raises is logged.
+        befell messages of send_nowait and send_batch; what it raises is logged. `schema`: what values are: bytes (the
+        default), str, a dataclass, or an engine.Schema; recorded with the topic.
 
         Compression works on the loop's thread, an entry at a time, and nothing else happens there meanwhile: some
         tenths of a millisecond for 128 KiB with zstd, less with lz4.
 
-        Raises NotFoundError, ProducerBusyError, ConnectError, TimeoutError, InvalidArgumentError, UnsupportedError
-        (`properties`).
+        Raises NotFoundError, ProducerBusyError, ConnectError, TimeoutError, InvalidArgumentError (SchemaError: the schema
+        does not go together with the topic's), UnsupportedError (`properties`).
         """
         check_properties(properties)
         refuse(properties=properties or None)
@@ -131,71 +137,83 @@ class AsyncClient:
             max_pending_bytes=max_pending_bytes,
             initial_sequence_id=initial_sequence_id,
             on_error=on_error,
+            schema=Schema.of(schema),
         )
         producer = AsyncProducer(self._pool, TopicName.parse(topic), name or self._make_name("producer"), options)
         return await self._started(producer, lambda: producer.start(_on_full))
 
     async def stream_consumer(
         self,
-        topic: str,
+        topic: Topics,
         subscription: str,
         *,
         namespace: str | None = None,
         name: str | None = None,
         initial_position: str = "latest",
         properties: Mapping[str, str] | None = None,
+        pattern: str | None = None,
         receive_queue_size: int = RECEIVE_QUEUE_MESSAGES,
-    ) -> AsyncStreamConsumer:
+    ) -> AsyncStreamConsumer | AsyncMultiStreamConsumer:
         """An ordered consumer; the consumers of one subscription share the topic's segments.
 
+        `topic`: a topic, or a list of topics; None with a `namespace` "tenant/namespace": all its topics, now and
+        later, or those of them that have all of `properties`, and whose own name the RE2 `pattern` matches as a whole.
         `name`: the session's name; one that comes back under its name keeps its share. `initial_position`: "earliest"
-        or "latest", where a new subscription starts. `receive_queue_size`: messages fetched ahead, over all segments;
-        a whole block may come on top.
+        or "latest", where a new subscription starts; topics that come later are always read from their beginning.
+        `receive_queue_size`: messages fetched ahead, over all segments and topics; a whole block may come on top.
 
         Raises NotFoundError, ConsumerBusyError (SubscriptionKindError: queue consumers hold the subscription),
-        ConnectError, TimeoutError, InvalidArgumentError, UnsupportedError (`namespace`, `properties`).
+        ConnectError, TimeoutError, InvalidArgumentError.
         """
         check_name(subscription, "subscription name")
         options = self._consumer_options(name, subscription, initial_position, receive_queue_size)
-        check_properties(properties)
-        refuse(namespace=namespace, properties=properties or None)
-        consumer = AsyncStreamConsumer(self._pool, TopicName.parse(topic), options)
-        return await self._started(consumer, consumer.start)
+        topics = chosen(topic, namespace, properties, pattern)
+        make = partial(AsyncStreamConsumer, self._pool)
+        if isinstance(topics, TopicName):
+            consumer = make(topics, options)
+            return await self._started(consumer, consumer.start)
+        several = AsyncMultiStreamConsumer(self._pool, topics, options, make)
+        return await self._started(several, several.start)
 
     async def queue_consumer(
         self,
-        topic: str,
+        topic: Topics,
         subscription: str,
         *,
         namespace: str | None = None,
         name: str | None = None,
         initial_position: str = "latest",
         properties: Mapping[str, str] | None = None,
+        pattern: str | None = None,
         receive_queue_size: int = RECEIVE_QUEUE_MESSAGES,
         ack_timeout: float | None = None,
         nack_backoff: object = None,
         dead_letter: object = None,
         priority: int | None = None,
-    ) -> AsyncQueueConsumer:
+    ) -> AsyncQueueConsumer | AsyncMultiQueueConsumer:
         """A consumer of single messages; each goes to one of the subscription's consumers and comes back unless
         acknowledged.
 
-        Raises as stream_consumer; UnsupportedError for `namespace`, `properties`, `ack_timeout`, `nack_backoff`,
+        `topic`, `namespace`, `properties`, `pattern` and the rest as of stream_consumer.
+
+        Raises as stream_consumer; UnsupportedError for `ack_timeout`, `nack_backoff`,
         `dead_letter` and `priority`, which this version does not have.
         """
         check_name(subscription, "subscription name")
         options = self._consumer_options(name, subscription, initial_position, receive_queue_size)
-        check_properties(properties)
         refuse(
-            namespace=namespace,
-            properties=properties or None,
             ack_timeout=ack_timeout,
             nack_backoff=nack_backoff,
             dead_letter=dead_letter,
             priority=priority,
         )
-        consumer = AsyncQueueConsumer(self._pool, TopicName.parse(topic), options)
-        return await self._started(consumer, consumer.start)
+        topics = chosen(topic, namespace, properties, pattern)
+        make = partial(AsyncQueueConsumer, self._pool)
+        if isinstance(topics, TopicName):
+            consumer = make(topics, options)
+            return await self._started(consumer, consumer.start)
+        several = AsyncMultiQueueConsumer(self._pool, topics, options, make)
+        return await self._started(several, several.start)
 
     async def checkpoint_consumer(
         self,
@@ -220,6 +238,32 @@ class AsyncClient:
         options = self._consumer_options(name, None, "latest", receive_queue_size, group)
         consumer = AsyncCheckpointConsumer(self._pool, TopicName.parse(topic), options)
         return await self._started(consumer, lambda: consumer.start(start or Checkpoint.latest()))
+
+    async def list_topics(
+        self,
+        namespace: str = "public/default",
+        *,
+        pattern: str | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> list[str]:
+        """The topics of a "tenant/namespace", sorted, that have all of `properties`, and whose own name the RE2
+        `pattern` matches as a whole. Raises ConnectError, TimeoutError, InvalidArgumentError.
+        """
+        return await list_topics(self._pool, TopicQuery(namespace, properties or None, pattern))
+
+    async def watch_topics(
+        self,
+        namespace: str = "public/default",
+        *,
+        pattern: str | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> AsyncTopicWatch:
+        """Follows what list_topics() lists: iterate it for every TopicsChanged, the first of which has all there are.
+
+        Raises as list_topics().
+        """
+        watch = AsyncTopicWatch(self._pool, TopicQuery(namespace, properties or None, pattern))
+        return await self._started(watch, watch.start)
 
     async def topic_exists(self, topic: str) -> bool:
         """Whether there is such a topic; it is not created. Raises ConnectError, TimeoutError, InvalidArgumentError."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
+from engine.client.schema import Schema
 from engine.clock import Clock
 from engine.errors import InvalidArgumentError
 from engine.limits import (
@@ -120,6 +121,7 @@ class ProducerKeywords(TypedDict, total=False):
     initial_sequence_id: int | None
     properties: Mapping[str, str] | None
     on_error: Callable[[Exception], object] | None
+    schema: object
 
 
 class StreamConsumerKeywords(TypedDict, total=False):
@@ -129,6 +131,7 @@ class StreamConsumerKeywords(TypedDict, total=False):
     name: str | None
     initial_position: str
     properties: Mapping[str, str] | None
+    pattern: str | None
     receive_queue_size: int
 
 
@@ -139,6 +142,13 @@ class QueueConsumerKeywords(StreamConsumerKeywords, total=False):
     nack_backoff: object
     dead_letter: object
     priority: int | None
+
+
+class TopicListKeywords(TypedDict, total=False):
+    """Of AsyncClient.list_topics and AsyncClient.watch_topics."""
+
+    pattern: str | None
+    properties: Mapping[str, str] | None
 
 
 class CheckpointConsumerKeywords(TypedDict, total=False):
@@ -185,6 +195,7 @@ class ProducerOptions:
     max_pending_bytes: int = PENDING_BYTES_MAX
     initial_sequence_id: int | None = None
     on_error: Callable[[Exception], object] | None = None
+    schema: Schema = field(default_factory=Schema.bytes)
 
     def __post_init__(self) -> None:
         if self.name is not None:
@@ -216,6 +227,7 @@ class ConsumerOptions:
     receive_queue_size: int = RECEIVE_QUEUE_MESSAGES
     group: str | None = None
     create_topic: bool = True
+    schema: Schema = field(default_factory=Schema.bytes)
 
     def __post_init__(self) -> None:
         check_name(self.name, "consumer name")

@@ -7,7 +7,7 @@ what it has by its hash; when that is the present list, nothing is sent again (S
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -15,7 +15,7 @@ from engine.client.connection import Connection
 from engine.client.options import check_timeout
 from engine.client.pool import Pool, persist
 from engine.errors import AlreadyClosedError, EngineError, InvalidArgumentError, ProtocolError
-from engine.model.names import parse_namespace
+from engine.model.names import TopicName, parse_namespace
 from engine.wire.commands import Command
 
 
@@ -53,6 +53,31 @@ class TopicQuery:
         """For the header of a request."""
         properties = None if self.properties is None else dict(self.properties)
         return {"namespace": self.namespace, "properties": properties, "pattern": self.pattern}
+
+
+Topics = str | Sequence[str] | None  # what users say: a topic, several, or None with a namespace
+
+
+def chosen(
+    topics: Topics, namespace: str | None, properties: Mapping[str, str] | None, pattern: str | None
+) -> TopicName | list[TopicName] | TopicQuery:
+    """What a consumer is to receive from. Raises InvalidArgumentError where the arguments do not go together."""
+    if namespace is not None:
+        if topics is not None:
+            raise InvalidArgumentError("topic and namespace are given; one of them is right, the other None")
+        return TopicQuery(namespace, properties or None, pattern)
+    if properties or pattern is not None:
+        raise InvalidArgumentError("properties and pattern choose topics of a namespace, and namespace is None")
+    if topics is None:
+        raise InvalidArgumentError("topic is None; a topic, a list of topics, or None with a namespace is right")
+    if isinstance(topics, str | TopicName):
+        return TopicName.parse(topics)
+    if not isinstance(topics, Sequence | set | frozenset) or isinstance(topics, bytes | bytearray | memoryview):
+        raise InvalidArgumentError(f"topic is {type(topics).__name__}; a topic's name or a list of them is right")
+    names = list(dict.fromkeys(TopicName.parse(topic) for topic in topics))
+    if not names:
+        raise InvalidArgumentError("topic is an empty list; give it at least one topic")
+    return names
 
 
 async def list_topics(pool: Pool, query: TopicQuery) -> list[str]:
