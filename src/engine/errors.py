@@ -193,6 +193,13 @@ class ProtocolError(EngineError):
     code = 26
 
 
+class WrongPeerError(ConnectError):
+    """What answers at an address is no broker; connecting once more does not help, another address does."""
+
+    code = 35
+    retryable = False
+
+
 class DataDirectoryBusyError(EngineError):
     """Another process has this data directory open."""
 

@@ -103,9 +103,12 @@ def test_a_port_alone_is_no_address(tmp_path: Path, listen: object):
 async def test_the_admin_port_is_no_service_url(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     async with engine.open_async(tmp_path / "data", admin="127.0.0.1:0") as e:
         url = e.broker.admin_url.replace("http", "engine")
-        with pytest.raises(engine.ConnectError, match=f"cannot talk to {url}: this port speaks HTTP; .* admin"):
+        with pytest.raises(
+            engine.ConnectError, match=f"cannot talk to {url}: this port speaks HTTP; .* admin"
+        ) as refused:
             async with engine.AsyncClient(url) as client:
                 await client.producer("t")
+    assert not refused.value.retryable
     assert "HTTP" not in caplog.text  # it is said once
 
 

@@ -12,7 +12,15 @@ import builtins
 import logging
 from typing import Any, Protocol
 
-from engine.errors import AlreadyClosedError, ConnectError, EngineError, ProtocolError, TimeoutError, UnsupportedError
+from engine.errors import (
+    AlreadyClosedError,
+    ConnectError,
+    EngineError,
+    ProtocolError,
+    TimeoutError,
+    UnsupportedError,
+    WrongPeerError,
+)
 from engine.limits import HANDSHAKE_S_MAX, KEEP_ALIVE_S
 from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, Command
 from engine.wire.stream import FrameStream, Payload
@@ -238,7 +246,7 @@ class Connection:
             return AlreadyClosedError("the client was closed")
         if isinstance(error, ProtocolError):
             if not self._handshake.done():  # whoever connects is told
-                return ConnectError(f"cannot talk to {self.url}: {error}")
+                return WrongPeerError(f"cannot talk to {self.url}: {error}")
             log.error("%s: %s", self.url, error)
         return ConnectError(f"the connection to {self.url} was lost: {error or 'closed by the broker'}")
 
