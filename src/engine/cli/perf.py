@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from engine.sync import Client
 
 CHUNK_MESSAGES = 10_000
+CHUNKS_PER_S = 20  # at a steady rate
 IDLE_S = 3.0
+
+Chunk = tuple[list[bytes], list[bytes] | None]  # values and keys
 
 
 @click.group()
@@ -32,6 +35,7 @@ def command() -> None:
 @click.option("--keys", type=click.IntRange(0), default=10_000, show_default=True, help="Different keys; 0: keyless.")
 @click.option("--mode", type=click.Choice(["one", "bulk", "wait"]), default="one", show_default=True,
               help="send_nowait each; send_batch; or send and wait for each acknowledgement.")  # fmt: skip
+@click.option("--rate", type=click.IntRange(1), help="Messages a second, instead of as many as go.")
 @click.option("--segments", type=click.IntRange(1), default=1, show_default=True, help="If the topic is made.")
 @click.option("--durability", type=click.Choice(["fsync", "interval", "os"]), default="fsync", show_default=True)
 @click.option("--compression", type=click.Choice(["none", "lz4", "zstd"]), default="none", show_default=True)
@@ -45,17 +49,19 @@ def produce(
     size: int,
     keys: int,
     mode: str,
+    rate: int | None,
     segments: int,
     durability: str,
     compression: str,
     as_json: bool,
 ) -> None:
-    """Send messages as fast as the engine takes them, and wait until all are durable."""
+    """Send messages as fast as the engine takes them, or at a steady rate, and wait until all are durable."""
     with connect(url, data, create=True) as client:
         make_topic(client, topic, segments, durability)
         with client.producer(topic, compression=compression) as producer:
-            work = list(chunks(messages, size, keys))
-            waits, seconds = send(producer, work, mode, messages)
+            step = CHUNK_MESSAGES if rate is None else max(1, min(CHUNK_MESSAGES, rate // CHUNKS_PER_S))
+            work = chunks(messages, size, keys, step)
+            waits, seconds = send(producer, list(work) if rate is None else paced(work, rate), mode, messages)
     measured = output.rates(messages, messages * size, seconds)
     latencies = percentiles(waits)
     if as_json:
@@ -73,19 +79,26 @@ def make_topic(client: Client, topic: str, segments: int, durability: str) -> No
         click.echo(f"{topic} is there already: --segments and --durability are as it was made", err=True)
 
 
-def chunks(messages: int, size: int, keys: int) -> Iterator[tuple[list[bytes], list[bytes] | None]]:
-    """(values, keys) of the messages, some thousand at a time. Chunks share their values: memory stays small."""
+def chunks(messages: int, size: int, keys: int, step: int) -> Iterator[Chunk]:
+    """(values, keys) of the messages, `step` at a time. Chunks share their values: memory stays small."""
     names = [f"k{n:07d}".encode() for n in range(keys)]
     value = bytes(n % 251 for n in range(size))
-    for start in range(0, messages, CHUNK_MESSAGES):
-        count = min(CHUNK_MESSAGES, messages - start)
+    for start in range(0, messages, step):
+        count = min(step, messages - start)
         chosen = [names[(start + i) % keys] for i in range(count)] if keys else None
         yield [value] * count, chosen
 
 
-def send(
-    producer: Any, work: list[tuple[list[bytes], list[bytes] | None]], mode: str, total: int
-) -> tuple[list[float], float]:
+def paced(work: Iterable[Chunk], rate: int) -> Iterator[Chunk]:
+    """Each chunk when it is due."""
+    start, count = time.perf_counter(), 0
+    for chunk in work:
+        time.sleep(max(0.0, start + count / rate - time.perf_counter()))
+        yield chunk
+        count += len(chunk[0])
+
+
+def send(producer: Any, work: Iterable[Chunk], mode: str, total: int) -> tuple[list[float], float]:
     """Send all chunks; (how long each acknowledgement took in `wait` mode, seconds altogether)."""
     waits: list[float] = []
     one_chunk = {"one": send_one_by_one, "bulk": send_bulk, "wait": send_and_wait}[mode]
