@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         MessageBatch,
         MessageId,
         ProducerStatistics,
+        Schema,
     )
     from engine.embedded import AsyncEngine, Engine, open, open_async
     from engine.errors import (
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
         ProducerBusyError,
         ProtocolError,
         QueueFullError,
+        SchemaError,
         StorageError,
         SubscriptionKindError,
         TimeoutError,
@@ -61,12 +63,13 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "engine.client": """AsyncAdmin AsyncCheckpointConsumer AsyncClient AsyncProducer AsyncQueueConsumer
-        AsyncStreamConsumer Batching Checkpoint ConsumerStatistics Message MessageBatch MessageId ProducerStatistics""",
+        AsyncStreamConsumer Batching Checkpoint ConsumerStatistics Message MessageBatch MessageId ProducerStatistics
+        Schema""",
     "engine.embedded": "AsyncEngine Engine open open_async",
     "engine.errors": """AlreadyClosedError AlreadyExistsError AuthenticationError AuthorizationError ConnectError
         ConsumerBusyError CorruptionError DataDirectoryBusyError DiskFullError EngineError FencedError
         InvalidArgumentError InvalidConfigurationError MemoryLimitError MessageTooLargeError NotFoundError
-        ProducerBusyError ProtocolError QueueFullError StorageError SubscriptionKindError
+        ProducerBusyError ProtocolError QueueFullError SchemaError StorageError SubscriptionKindError
         TimeoutError TransactionConflictError TransactionNotFoundError UnknownOutcomeError UnsupportedError""",
     "engine.sync": "Admin CheckpointConsumer Client Producer QueueConsumer StreamConsumer",
 }
@@ -112,6 +115,8 @@ __all__ = [
     "ProtocolError",
     "QueueConsumer",
     "QueueFullError",
+    "Schema",
+    "SchemaError",
     "StorageError",
     "StreamConsumer",
     "SubscriptionKindError",

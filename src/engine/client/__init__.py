@@ -37,5 +37,6 @@ __all__ = [
     "MessageBatch",
     "MessageId",
     "ProducerStatistics",
+    "Schema",
     "TopicsChanged",
 ]

@@ -123,8 +123,8 @@ class AsyncClient:
         Compression works on the loop's thread, an entry at a time, and nothing else happens there meanwhile: some
         tenths of a millisecond for 128 KiB with zstd, less with lz4.
 
-        Raises NotFoundError, ProducerBusyError, ConnectError, TimeoutError, InvalidArgumentError (SchemaError: the schema
-        does not go together with the topic's), UnsupportedError (`properties`).
+        Raises NotFoundError, ProducerBusyError, ConnectError, TimeoutError, InvalidArgumentError (SchemaError: the
+        schema does not go together with the topic's), UnsupportedError (`properties`).
         """
         check_properties(properties)
         refuse(properties=properties or None)

@@ -28,6 +28,7 @@ class AsyncProducer:
         self.on_closed: Callable[[Any], object] | None = None
         self._topic = str(topic)
         self._send_timeout = options.send_timeout
+        self._schema = options.schema
         self._outbox = Outbox(pool, topic, name, options)
         self._loop = asyncio.get_running_loop()
         self._closed = False
@@ -37,7 +38,8 @@ class AsyncProducer:
         """Look the topic up, attach where the access mode or the name asks for it, take messages."""
         await self._outbox.start(on_full)
         self._batcher = self._outbox.batcher
-        self.send_nowait = self._batcher.send_nowait  # type: ignore[method-assign]  # not one Python frame in between
+        if self._schema.raw:
+            self.send_nowait = self._batcher.send_nowait  # type: ignore[method-assign]  # not a Python frame in between
 
     # -- sending ---------------------------------------------------------------------------------------------
 
@@ -55,13 +57,14 @@ class AsyncProducer:
     ) -> MessageId:
         """Send one message and wait until it is durable; its id. Waits for room first at the pending limit.
 
-        `value`: any buffer. `key`: bytes, text (UTF-8) or None. `event_time`: an aware datetime or milliseconds.
+        `value`: any buffer, or what the producer's schema says. `key`: bytes, text (UTF-8) or None. `event_time`: an
+        aware datetime or milliseconds.
         `deliver_at` (the same) or `deliver_after` (seconds, or a timedelta): queue consumers do not get the message
         before, by the broker's clock, and at most a tenth of a second later; ordered consumers get it in its place, at
         once. A cancelled send may still be written. The id has the offset -1 when the broker knew the message from an
         earlier attempt and not any more where it lies.
 
-        Raises MessageTooLargeError, InvalidArgumentError and UnsupportedError (`transaction`) before anything is sent;
+        Raises MessageTooLargeError, InvalidArgumentError, SchemaError, UnsupportedError (`transaction`) first of all;
         TimeoutError after `send_timeout`, when the outcome is unknown; UnknownOutcomeError; StorageError,
         DiskFullError: not written, and neither was what went behind it to the same segment, but the producer goes on;
         AlreadyClosedError; what the broker answers.
@@ -69,6 +72,7 @@ class AsyncProducer:
         refuse_transaction(transaction)
         if self._outbox.failure is not None:
             raise self._outbox.failure
+        value = self._encoded(value)
         future: asyncio.Future[MessageId] = self._loop.create_future()
         while True:
             try:
@@ -94,8 +98,8 @@ class AsyncProducer:
         Raises QueueFullError when `max_pending_bytes` are on their way: `await writable()`, then send again. A loop
         of many must `await writable()` now and then (each thousand messages, say), or nothing is sent.
         """
-        self._batcher.send_nowait(  # shadowed by the native method
-            value,
+        self._batcher.send_nowait(  # without a schema it is shadowed by this native method
+            self._encoded(value),
             key=key,
             properties=properties,
             event_time=event_time,
@@ -118,7 +122,11 @@ class AsyncProducer:
         """send() for a caller that waits on a future of its own; from any thread where the client is `threadsafe`."""
         if self._outbox.failure is not None:
             raise self._outbox.failure
+        value = self._encoded(value)
         self._batcher.add(value, key, properties, event_time, sequence_id, waiter, deliver_at, deliver_after)
+
+    def _encoded(self, value: Any) -> Any:
+        return value if self._schema.raw else self._schema.encode(value)
 
     @property
     def has_room(self) -> bool:
@@ -135,6 +143,8 @@ class AsyncProducer:
         InvalidArgumentError.
         """
         refuse_transaction(transaction)
+        if not self._schema.raw:
+            values = [self._schema.encode(value) for value in values]
         columns = MessageColumns(values, keys, event_times)
         done = 0
         while True:

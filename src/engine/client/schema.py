@@ -73,7 +73,7 @@ class Schema(ABC):
         if isinstance(schema, type) and dataclasses.is_dataclass(schema):
             return Schema.json(schema)
         raise InvalidArgumentError(
-            f"schema is {schema!r:.80}; bytes, str, a dataclass or engine.Schema.json(…), .msgpack(…), .avro(…) is right"
+            f"schema is {schema!r:.80}; bytes, str, a dataclass, engine.Schema.json(…), .msgpack(…), .avro(…) is right"
         )
 
     @property

@@ -63,10 +63,11 @@ class Client:
         each message one of its own. `compression`: "none" (default), "lz4" (block format) or "zstd". `send_timeout`:
         seconds until an unacknowledged message fails (30). `max_pending_bytes`: on their way at most.
         `initial_sequence_id`: the first message gets the next one. `on_error`: called on the client's own thread with
-        what befell messages of send_nowait and send_batch; what it raises is logged.
+        what befell messages of send_nowait and send_batch; what it raises is logged. `schema`: what values are: bytes
+        (default), str, a dataclass, or an engine.Schema; recorded with the topic.
 
-        Raises NotFoundError, ProducerBusyError, ConnectError, TimeoutError, InvalidArgumentError, UnsupportedError
-        (`properties`).
+        Raises NotFoundError, ProducerBusyError, ConnectError, TimeoutError, InvalidArgumentError (SchemaError: the
+        schema does not go together with the topic's), UnsupportedError (`properties`).
         """
         made: list[AsyncProducer] = []
 
