@@ -42,14 +42,34 @@ class Producer:
     client attaches again and sends again.
     """
 
-    __slots__ = ("_in_flight", "_offsets", "_sequences", "access", "closed", "connection", "hosted", "ident", "name")
+    __slots__ = (
+        "_in_flight",
+        "_offsets",
+        "_sequences",
+        "access",
+        "claim",
+        "closed",
+        "connection",
+        "hosted",
+        "ident",
+        "name",
+    )
 
-    def __init__(self, connection: Connection, ident: int, hosted: HostedSegment, name: str, access: str) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        ident: int,
+        hosted: HostedSegment,
+        name: str,
+        access: str,
+        claim: tuple[int, int, int] | None = None,
+    ) -> None:
         self.connection = connection
         self.ident = ident
         self.hosted = hosted
         self.name = name
         self.access = access
+        self.claim = claim  # to the whole topic
         self.closed = False
         self._in_flight: deque[tuple[asyncio.Future[list[Appended]], memoryview]] = deque()
         # Durable and not yet told.
@@ -125,7 +145,7 @@ class Producer:
             return
         self._tell()
         self.closed = True
-        self.hosted.detach_producer(self)
+        self.hosted.access.detach(self)
         connection = self.connection
         if connection.producers.get(self.ident) is self:
             del connection.producers[self.ident]
@@ -137,7 +157,7 @@ class Producer:
     def connection_lost(self) -> None:
         """The client is gone."""
         self.closed = True
-        self.hosted.detach_producer(self)
+        self.hosted.access.detach(self)
 
     def is_alive(self) -> bool:
         """Whether its connection still stands, as far as this end knows."""
@@ -152,6 +172,7 @@ class Producer:
             "last_sequence": segment.last_sequence(self.name),
             "floor": segment.floor(self.name),
             "durability": segment.durability,
+            "claim": None if self.claim is None else list(self.claim),
         }
 
 

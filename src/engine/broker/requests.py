@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from engine.broker.access import WAIT, Applicant
 from engine.broker.assignments import Registration
 from engine.broker.bucket_acks import check_buckets, open_buckets
 from engine.broker.calls import pack, unpack_args
 from engine.broker.consumers import Consumer, LoneReader
 from engine.broker.subscriptions import HostedSubscription
-from engine.broker.topics import WAIT, HostedSegment
+from engine.broker.topics import HostedSegment
 from engine.broker.watch import DagWatchSession
 from engine.control.ports import segment_spec
 from engine.errors import (
@@ -146,18 +147,34 @@ def open_producer(connection: Connection, header: Header, payload: memoryview) -
 
 
 async def _open_producer(connection: Connection, header: Header) -> None:
-    ident, access = header["producer_id"], header["access_mode"]
-    name = check_name(header["producer_name"], "producer name")
+    who = _applicant(connection, header)
+    ident = who.ident
     hosted = await _host(connection, header["topic"])
     hosted.check_active()
-    await _evict_dead(connection, lambda: [p.connection for p in hosted.producer_rivals(name, access)])
-    while access == WAIT and hosted.producer_rivals(name, access) and connection.wants(ident):
-        await hosted.producer_left()
+    await _evict_dead(connection, lambda: [p.connection for p in hosted.access.rivals(who)])
+    if who.mode == WAIT:
+        await hosted.access.turn(who)
     _check_wanted(connection, ident)
-    producer = hosted.attach_producer(connection, ident, name, access)
+    producer = hosted.access.attach(who)
     connection.producers[ident] = producer
     connection.closed_ids.discard(ident)
     connection.send(Command.PRODUCER_SUCCESS, {"request_id": header["request_id"], **producer.receipt_fields()})
+
+
+def _applicant(connection: Connection, header: Header) -> Applicant:
+    name, claim = check_name(header["producer_name"], "producer name"), header.get("claim")
+    if claim is not None and not (len(claim) == 3 and all(type(part) is int for part in claim)):
+        raise InvalidArgumentError(f"claim {claim!r:.80}; the three numbers of the first segment's answer are right")
+    waited = max(header.get("waited_ms") or 0, 0) / 1000
+    return Applicant(
+        connection,
+        header["producer_id"],
+        name,
+        header["access_mode"],
+        None if claim is None else (claim[0], claim[1], claim[2]),
+        bool(header.get("renewal")),
+        waited,
+    )
 
 
 def send(connection: Connection, header: Header, payload: memoryview) -> None:

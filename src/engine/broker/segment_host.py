@@ -19,6 +19,7 @@ from engine.control.ports import SegmentEnd, SegmentSpec, SegmentStatistics
 from engine.errors import EngineError, NotFoundError, NotOwnerError, StorageError
 from engine.model.names import SegmentName, TopicName
 from engine.model.subscriptions import InitialPosition
+from engine.storage.dedup import held_in, pack_held
 
 if TYPE_CHECKING:
     from engine.metadata.store import MetadataStore
@@ -66,7 +67,7 @@ class SegmentHosting(OpenSegments):
         hosted = await self.open(spec, create=not spec.sealed)
         self._leaders.check(spec.name.topic, term)
         end = await hosted.seal()
-        return SegmentEnd(end, hosted.segment.dedup_snapshot())
+        return SegmentEnd(end, hosted.segment.dedup_snapshot() + pack_held(hosted.held))
 
     async def inherit(self, spec: SegmentSpec, producers: Sequence[bytes], *, term: int) -> None:
         """See the port."""
@@ -74,6 +75,7 @@ class SegmentHosting(OpenSegments):
         hosted = await self.open(spec, create=True)
         self._leaders.check(spec.name.topic, term)
         await hosted.segment.inherit(producers)
+        hosted.access.reserve(held for bequest in producers for held in held_in(bequest))
 
     async def delete_segment(self, spec: SegmentSpec, *, term: int) -> None:
         """See the port."""

@@ -9,38 +9,25 @@ from typing import TYPE_CHECKING
 
 from engine.aio.bag import Bag
 from engine.aio.turns import Turns
+from engine.broker.access import SHARED, Access
 from engine.broker.consumers import Consumer, SegmentReader
 from engine.broker.producers import Producer
 from engine.broker.rates import Rate
 from engine.broker.subscriptions import HostedSubscription
-from engine.errors import (
-    EngineError,
-    FencedError,
-    InvalidArgumentError,
-    NotOwnerError,
-    ProducerBusyError,
-    SegmentSealedError,
-)
+from engine.errors import EngineError, NotOwnerError, SegmentSealedError
 
 if TYPE_CHECKING:
-    from engine.broker.connection import Connection
     from engine.control.ports import SegmentSpec
     from engine.model.names import SegmentName
     from engine.storage.segment import Segment
 
 log = logging.getLogger(__name__)
 
-SHARED = "shared"
-EXCLUSIVE = "exclusive"
-FENCING = "exclusive_with_fencing"
-WAIT = "wait_for_exclusive"
-ACCESS_MODES = (SHARED, EXCLUSIVE, FENCING, WAIT)
-
 
 class HostedSegment:
     """One open segment. Loop thread only."""
 
-    __slots__ = ("_turns", "_vacancy", "closed", "idle_since", "incoming", "name", "producers", "readers", "segment",
+    __slots__ = ("_turns", "access", "closed", "held", "idle_since", "incoming", "name", "readers", "segment",
                  "sent_bytes", "sent_messages", "spec", "subscriptions", "term")  # fmt: skip
 
     def __init__(self, spec: SegmentSpec, segment: Segment, term: int) -> None:
@@ -51,41 +38,20 @@ class HostedSegment:
         self.incoming = Rate(asyncio.get_running_loop().time)
         self.sent_messages = 0  # to all consumers and readers, since it was opened
         self.sent_bytes = 0
-        self.producers: dict[str, Producer] = {}
         self.subscriptions: dict[str, HostedSubscription] = {}
         self.readers: Bag[SegmentReader] = Bag()
         self.closed = False  # unloaded; nobody may attach any more
         self.idle_since: float | None = None  # the loop's time since when nobody was seen here
         self._turns = Turns()
-        self._vacancy: list[asyncio.Future[None]] = []  # those who wait for a producer to leave, first come first
+        self.access = Access(self)
+        self.held: list[str] = []  # the producers that had it exclusively when it was sealed
 
     # -- producers -------------------------------------------------------------------------------------------------
 
-    def producer_rivals(self, name: str, access: str) -> list[Producer]:
-        """Who is in the way of a producer called `name` with that access mode."""
-        if access not in ACCESS_MODES:
-            raise InvalidArgumentError(f"access mode {access!r}; one of {', '.join(ACCESS_MODES)} is right")
-        if access == SHARED:
-            return [p for p in self.producers.values() if p.access != SHARED or p.name == name]
-        return list(self.producers.values())
-
-    def attach_producer(self, connection: Connection, ident: int, name: str, access: str) -> Producer:
-        """A producer. One of the same name on the same connection is its own earlier attachment and makes room.
-
-        Raises ProducerBusyError, NotOwnerError, SegmentSealedError.
-        """
-        self.check_open()
-        self.check_active()
-        for rival in self.producer_rivals(name, access):
-            if rival.name == name and rival.connection is connection:
-                rival.close(FencedError(f"the producer {name!r} attached again"))
-            elif access == FENCING:
-                rival.close(FencedError(f"the producer {name!r} took over {self.name}"))
-            else:
-                raise ProducerBusyError(f"{self.name} is held by the {rival.access} producer {rival.name!r}")
-        self.segment.producer_attached(name)
-        producer = self.producers[name] = Producer(connection, ident, self, name, access)
-        return producer
+    @property
+    def producers(self) -> dict[str, Producer]:
+        """Those that are attached, by name."""
+        return self.access.producers
 
     def check_active(self) -> None:
         """Raise SegmentSealedError when nothing can be appended any more."""
@@ -101,6 +67,7 @@ class HostedSegment:
 
     async def _seal(self) -> int:
         end = await self.segment.seal(self.term)
+        self.held += [p.name for p in self.producers.values() if p.access != SHARED]
         self._tell_end()
         return end
 
@@ -112,21 +79,6 @@ class HostedSegment:
         for reader in list(self.readers):
             if not reader.busy:
                 reader.step(None)
-
-    def detach_producer(self, producer: Producer) -> None:
-        """It has left."""
-        if self.producers.get(producer.name) is producer:
-            del self.producers[producer.name]
-        waiting, self._vacancy = self._vacancy, []
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
-
-    def producer_left(self) -> asyncio.Future[None]:
-        """Done when the next producer leaves."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._vacancy.append(future)
-        return future
 
     # -- both ------------------------------------------------------------------------------------------------------
 
@@ -140,7 +92,7 @@ class HostedSegment:
     def in_use(self) -> bool:
         """Whether anybody is attached, or something is on its way or remembered that a file does not hold."""
         segment = self.segment
-        if self.producers or self.readers or segment.next_offset != segment.durable_offset or segment.sealing:
+        if self.access.in_use or self.readers or segment.next_offset != segment.durable_offset or segment.sealing:
             return True
         return any(subscription.in_use for subscription in self.subscriptions.values())
 
@@ -168,8 +120,7 @@ class HostedSegment:
 
     def close_producers(self, error: EngineError) -> None:
         """Producers are told to go elsewhere."""
-        for producer in list(self.producers.values()):
-            producer.close(error)
+        self.access.close(error)
 
     def sample(self) -> None:
         """Bring the rates up to date."""

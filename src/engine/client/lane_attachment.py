@@ -40,12 +40,16 @@ class LaneOwner(LedgerHolder, Protocol):
     access_mode: str
     pool: Pool
     session: TopicSession
+    claim: list[int] | None  # to the topic, from the owner of its first segment
     acknowledged_below: int  # every message with a lower sequence is stored
     started: bool  # before that it attaches its lanes itself
     failure: EngineError | None  # why nothing goes out any more; what was on its way has failed with it
 
     def receipts_came(self) -> None:
         """The ledger has just been told of receipts."""
+
+    def waited_ms(self) -> int:
+        """How long it has tried to get in."""
 
     def lane_retiring(self) -> None:
         """Something happened to a lane that is retired: it may have heard all that it will hear."""
@@ -182,6 +186,9 @@ class LaneAttachment(ABC):
             "topic": self.segment.name,
             "producer_name": owner.name,
             "access_mode": self._access,
+            "claim": None if self._is_first else owner.claim,
+            "renewal": owner.started,
+            "waited_ms": owner.waited_ms(),
         }
         timeout = None if self._access == "wait_for_exclusive" else owner.pool.options.operation_timeout
         self._ended_id = 0  # ids repeat from connection to connection
@@ -205,14 +212,21 @@ class LaneAttachment(ABC):
         self._connection, self._producer_id = connection, producer_id
         self.used, self.eager, self._claims_left = True, False, 0
         self.last_sequence = answer["last_sequence"]
+        if header["claim"] is None:
+            owner.claim = answer.get("claim")
         owner.acknowledged_below = max(owner.acknowledged_below, answer.get("floor") or 0)
         self.transmit()
 
     @property
     def _access(self) -> str:
-        """A claim to a successor's segment is renewed, not made: it neither waits nor drives anybody out."""
+        """Once it was let in, access is renewed, not asked for: that neither waits nor drives anybody out."""
         mode = self._owner.access_mode
-        return "exclusive" if self._claims_left and mode != "shared" else mode
+        return "exclusive" if self._owner.started and mode != "shared" else mode
+
+    @property
+    def _is_first(self) -> bool:
+        """Whether its segment is the topic's first, where exclusive access is decided."""
+        return self.segment.hash_range.start == 0
 
     def _detach(self) -> None:
         """Forget the attachment; frames that are still under way for it are dropped."""

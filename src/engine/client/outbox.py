@@ -16,6 +16,7 @@ from engine._native import entry as native_entry
 from engine._native.batcher import Batcher, SealedEntry
 from engine._native.hashing import MURMUR3, XXH64
 from engine.client.compression import compressor
+from engine.client.declaring import declare
 from engine.client.lane import Lane
 from engine.client.ledger import Ledger
 from engine.client.options import ProducerOptions
@@ -51,6 +52,8 @@ class Outbox:
         self._loop = asyncio.get_running_loop()
 
         self.started = False
+        self.claim: list[int] | None = None
+        self._begun = self._loop.time()
         self.acknowledged_below = 0  # before the batcher is there; it knows then
         self.failure: EngineError | None = None  # why it takes nothing more
         self._succession = Succession(self, self._compress)
@@ -72,6 +75,7 @@ class Outbox:
         options = self._options
         await self.session.open()
         try:
+            await declare(self.session, options.schema, producer=True)
             if options.name is not None or options.access_mode != "shared":
                 patience = self.pool.options.operation_timeout if options.access_mode != WAIT else math.inf
                 await persist(self.pool, self._claim, patience, f"attaching to the segments of {self._topic}")
@@ -98,11 +102,16 @@ class Outbox:
                 await asyncio.sleep(NEWCOMER_S)
                 continue
             self._succession.adopt(layout)
-            for segment in layout.active:
-                if not self._lanes[segment.segment_id].attached:
-                    await self._lanes[segment.segment_id].attach()
-            if self.session.layout is layout:
+            lanes = [self._lanes[segment.segment_id] for segment in layout.active]  # the first one decides
+            for lane in lanes:
+                if not lane.attached:
+                    await lane.attach()
+            if self.session.layout is layout and all(lane.attached for lane in lanes):
                 return
+
+    def waited_ms(self) -> int:
+        """See LaneOwner."""
+        return 0 if self.started else int((self._loop.time() - self._begun) * 1000)
 
     def _make_batcher(
         self, layout: TopicLayout, first_sequence: int, least_sequence: int, on_full: Callable[[], None] | None

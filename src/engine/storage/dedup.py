@@ -28,6 +28,7 @@ KEYED = 1  # of an entry's kind
 # On disk: do not change. producer id, last sequence, last entry's first sequence and offset,
 # segment range, bucket range, kind, whether it is the segment's own (1) or a parent's (0).
 _RECORD = struct.Struct("<QQQqHHHHBB6x")
+_HELD = 253  # as a kind, in what is handed to a child only: the producer had the parent to itself
 _FLOOR = 254  # as a kind, with the ring's rectangle: everything below the `last` sequence is stored somewhere
 _BOUNDARY = 255  # as a kind, with the producer id 0: a rectangle along which the ring was divided, and nothing else
 
@@ -267,11 +268,11 @@ class Dedup:
             raise CorruptionError(f"a snapshot of duplicate detection has {len(snapshot)} bytes")
         records = [_unpack(fields) for fields in _RECORD.iter_unpack(snapshot)]
         here = [r for r in records if _overlap(r[1].where.segment, self._segment)]
-        self._cut(r[1].where for r in here if r[1].kind != _FLOOR)
+        self._cut(r[1].where for r in here if r[1].kind not in (_FLOOR, _HELD))
         for producer_id, known, own in here:
             if known.kind == _FLOOR:
                 self._raise_floor(producer_id, known.seen[1])
-            elif known.kind == _BOUNDARY:
+            elif known.kind in (_BOUNDARY, _HELD):
                 continue
             elif own and not from_parent:
                 for bucket, area in self._grid.areas(known.where):
@@ -298,6 +299,16 @@ class Dedup:
         for key, lane in self._lanes.items():
             if key[0] == producer_id and key[1] == new.kind:
                 self._lift(key, lane, new)
+
+
+def pack_held(producers: Iterable[str]) -> bytes:
+    """To go with a bequest: these had the parent to themselves."""
+    return b"".join(_pack(producer_id(name), Known(_HELD, _RING, (0, 0, UNKNOWN_OFFSET)), 0) for name in producers)
+
+
+def held_in(bequest: bytes) -> set[int]:
+    """The ids of those producers."""
+    return {fields[0] for fields in _RECORD.iter_unpack(bequest) if fields[8] == _HELD}
 
 
 def _partly_stored(first: int, last: int, known: int) -> PartlyStoredError:

@@ -69,6 +69,7 @@ _C = Command
 _OPT_STR = (str, type(None))
 _OPT_INT = (int, type(None))
 _OPT_LIST = (list, type(None))
+_OPT_BOOL = (bool, type(None))
 
 FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
     # First frame of a connection, and its answer. Anything else before CONNECTED is a ProtocolError.
@@ -162,13 +163,17 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
         "after": _OPT_STR,
     },
     # Producers attach to one segment on its owner -> PRODUCER_SUCCESS. `topic` is the segment's name.
-    # `access_mode`: "shared" | "exclusive" | "exclusive_with_fencing" | "wait_for_exclusive".
+    # `access_mode`: "shared" | "exclusive" | "exclusive_with_fencing" | "wait_for_exclusive". `claim`: what the owner
+    # of the topic's first segment gave, for the others. `renewal`: it was let in before. `waited_ms`: so far, elsewhere.
     _C.PRODUCER: {
         "request_id": int,
         "producer_id": int,
         "topic": str,
         "producer_name": str,
         "access_mode": str,
+        "claim": _OPT_LIST,
+        "renewal": _OPT_BOOL,
+        "waited_ms": _OPT_INT,
     },
     # `last_sequence`: the highest sequence of this producer that is durable in the segment, -1 for none.
     # `durability`: "fsync" | "interval" | "os".
@@ -179,6 +184,7 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
         "last_sequence": int,
         "floor": _OPT_INT,
         "durability": str,
+        "claim": _OPT_LIST,
     },
     # Payload: `entries` whole entries back to back, in send order. Each is acknowledged in a SEND_RECEIPT, in
     # the same order; a failure is a SEND_ERROR for the entry whose first sequence is given, and (unless the
@@ -280,6 +286,6 @@ def check_header(command: Command, header: Any) -> dict[str, Any]:
         raise ProtocolError(f"{command.name}: the header is {type(header).__name__}, not a map")
     for field, types in FIELDS[command].items():
         value = header.get(field)
-        if not isinstance(value, types) or (isinstance(value, bool) and types is not bool):
+        if not isinstance(value, types) or (isinstance(value, bool) and types not in (bool, _OPT_BOOL)):
             raise ProtocolError(f"{command.name}: field {field!r} is {type(value).__name__}")
     return header
