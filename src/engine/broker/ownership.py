@@ -10,20 +10,21 @@ deleted and another gets its name, so that nothing an owner of the old one does 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from math import isfinite
 
 from engine.aio.tasks import Supervisor
 from engine.clock import Clock
 from engine.control.brokers import Brokers
 from engine.control.policy.placement import place
-from engine.errors import AlreadyClosedError, EngineError, NotOwnerError, StorageError
+from engine.errors import EngineError, NotOwnerError, StorageError
 from engine.metadata import keys, unsure
+from engine.metadata.following import follow
 from engine.metadata.store import (
     ABSENT,
     ConflictError,
@@ -41,7 +42,6 @@ log = logging.getLogger(__name__)
 INDEX_OWNERS = "segment-owners"  # of the ownership records; holds their own key
 _LAST_KEY = "\U0010ffff"
 _CLAIMS_MAX = 16
-_RESTART_S = 0.5
 
 Listener = Callable[[], None]
 
@@ -129,7 +129,9 @@ class Ownership:
     def start(self) -> None:
         """Begin to follow the store."""
         if self._follows:
-            self._tasks.spawn(self._follow(), "segment owners")
+            watch = partial(self._metadata.watch_index, INDEX_OWNERS, "", _LAST_KEY)
+            following = follow(self._metadata, watch, self._heard, self._owners.keys, what="the segments' owners")
+            self._tasks.spawn(following, "segment owners")
             self.brokers.changed.append(self._brokers_changed)
 
     async def close(self) -> None:
@@ -277,29 +279,9 @@ class Ownership:
 
         return end
 
-    async def _follow(self) -> None:
-        while True:
-            try:
-                seen: set[str] | None = set()
-                async for event in self._metadata.watch_index(INDEX_OWNERS, "", _LAST_KEY):
-                    seen = self._heard(event, seen)
-                return  # the store was closed
-            except AlreadyClosedError:
-                return
-            except EngineError as e:
-                log.warning("the watch of the segments' owners broke off, starting it again: %s", e)
-                await asyncio.sleep(_RESTART_S)
-
-    def _heard(self, event: Event, seen: set[str] | None) -> set[str] | None:
-        """`seen`: the keys of the snapshot so far; None behind it."""
-        if event.kind is EventKind.SNAPSHOT_END:
-            for key in set(self._owners) - (seen or set()):
-                self._changed(key, None)
-            return None
-        if seen is not None:
-            seen.add(event.key)
-        self._changed(event.key, event.record)
-        return seen
+    def _heard(self, event: Event) -> None:
+        if event.kind is not EventKind.SNAPSHOT_END:
+            self._changed(event.key, event.record)
 
     def _changed(self, key: str, record: Record | None) -> None:
         if record is None:

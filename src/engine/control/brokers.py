@@ -12,12 +12,14 @@ import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite
 
 from engine.aio.tasks import Supervisor
 from engine.clock import Clock
 from engine.errors import AlreadyClosedError, EngineError, NotOwnerError
 from engine.metadata import keys
+from engine.metadata.following import follow
 from engine.metadata.store import (
     ABSENT,
     ANY,
@@ -78,7 +80,6 @@ class Brokers:
         self._timeout = session_timeout
         self._session: Session | None = None
         self._live: dict[str, BrokerRecord] = {}  # by the key of the record
-        self._seen: dict[str, BrokerRecord] | None = None  # while a snapshot is read
         self._registered = asyncio.Event()
         self._vacated = asyncio.Event()  # set when a record has gone
         self._tasks = Supervisor("brokers")
@@ -126,7 +127,9 @@ class Brokers:
         """Register, once an earlier life of this broker is over, and follow the others. Raises what the store does."""
         for record in await self._metadata.list(keys.BROKERS, keys.prefix_end(keys.BROKERS)):
             self._live[record.key] = BrokerRecord.of(record)
-        self._tasks.spawn(self._follow(), "watch of the brokers")
+        watch = partial(self._metadata.watch, keys.BROKERS)
+        following = follow(self._metadata, watch, self._heard, self._live.keys, what="the brokers")
+        self._tasks.spawn(following, "watch of the brokers")
         await self._register()
         if isfinite(self.deadline):
             self._tasks.spawn(self._keep_session(), "session")
@@ -229,35 +232,16 @@ class Brokers:
 
     # -- the others ------------------------------------------------------------------------------------------------
 
-    async def _follow(self) -> None:
-        while True:
-            try:
-                self._seen = {}
-                async for event in self._metadata.watch(keys.BROKERS):
-                    self._heard(event)
-                return  # the store was closed
-            except AlreadyClosedError:
-                return
-            except EngineError as e:
-                log.warning("the watch of the brokers broke off, starting it again: %s", e)
-                await asyncio.sleep(_RETRY_S)
-
     def _heard(self, event: Event) -> None:
         if event.kind is EventKind.SNAPSHOT_END:
-            seen, self._seen = self._seen, None
-            if seen is not None and seen != self._live:
-                self._live = seen
-                self._vacated.set()
-                self._tell(self.changed)
             return
-        known = self._live if self._seen is None else self._seen
-        before = known.get(event.key)
+        before = self._live.get(event.key)
         if event.record is None:
-            known.pop(event.key, None)
+            self._live.pop(event.key, None)
             self._vacated.set()
         else:
-            known[event.key] = BrokerRecord.of(event.record)
-        if self._seen is None and known.get(event.key) != before:
+            self._live[event.key] = BrokerRecord.of(event.record)
+        if self._live.get(event.key) != before:
             self._tell(self.changed)
 
     def _tell(self, listeners: list[Callable[[], None]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, defaultdict
+from collections.abc import Collection
 
 from engine.aio.tasks import Supervisor
 from engine.clock import Clock
@@ -60,9 +61,9 @@ class Controllers:
         self.reshapes: Counter[tuple[str, str, str]] = Counter()  # (topic, kind, "done" or "undone"), here
         self.resumption = Resumption(tasks, unfinished=resources.unfinished, finish=self.finish_change)
 
-    def knows(self, key: str) -> bool:
-        """Whether there is a controller of the topic whose record has this key."""
-        return key in self._by_key
+    def keys(self) -> Collection[str]:
+        """Of the records of the topics that have a controller here."""
+        return self._by_key.keys()
 
     def get(self, topic: TopicName) -> ScalableTopicController | None:
         """The topic's controller on this broker, if there is one."""

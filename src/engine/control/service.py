@@ -85,9 +85,10 @@ class ScalableTopicService:
         self._watches = TopicWatches(
             self._resources,
             broker_url,
-            interested=self._controllers.knows,
+            led=self._controllers.keys,
             topic_seen=self._controllers.topic_seen,
             leader_seen=self._leader_seen,
+            leaders_shown=self._controllers.resumption.look,
         )
 
     async def start(self) -> None:

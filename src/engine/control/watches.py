@@ -5,22 +5,28 @@ Two watches of the store serve all topics of the broker; a topic that nobody wat
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from engine.aio.tasks import Supervisor
 from engine.control.ports import TopicListener, TopicView
-from engine.control.resources import INDEX_CONTROLLERS, INDEX_TOPICS, LeaderRecord, ScalableTopicResources, TopicRecord
-from engine.errors import AlreadyClosedError, EngineError, NotFoundError
+from engine.control.resources import (
+    INDEX_CONTROLLERS,
+    INDEX_TOPICS,
+    LeaderRecord,
+    ScalableTopicResources,
+    TopicRecord,
+    topic_of_key,
+)
+from engine.errors import EngineError, NotFoundError
 from engine.metadata import keys
+from engine.metadata.following import follow
 from engine.metadata.store import Event, EventKind, Record
 from engine.model.layout import SegmentLayout
 from engine.model.names import TopicName
 
 log = logging.getLogger(__name__)
 
-_RESTART_S = 1.0
 _LAST_KEY = "\U0010ffff"
 
 TopicSeen = Callable[[str, TopicRecord], None]
@@ -90,8 +96,10 @@ class _Watch:
 
 
 class TopicWatches:
-    """Loop thread only. `topic_seen` hears of the topics for which `interested` is true, `leader_seen` of all, by the
-    key of the topic's record.
+    """Loop thread only. Topics go by the key of their record.
+
+    `led`: those that the broker leads, or would. `topic_seen` hears of them, `leader_seen` of all. `leaders_shown`: the
+    present leaders were all told of; of some others it may never have been heard that they are gone.
     """
 
     def __init__(
@@ -99,22 +107,24 @@ class TopicWatches:
         resources: ScalableTopicResources,
         broker_url: str,
         *,
-        interested: Callable[[str], bool],
+        led: Callable[[], Collection[str]],
         topic_seen: TopicSeen,
         leader_seen: LeaderSeen,
+        leaders_shown: Callable[[], None],
     ) -> None:
         self._resources = resources
         self._broker_url = broker_url
-        self._interested = interested
+        self._led = led
         self._topic_seen = topic_seen
         self._leader_seen = leader_seen
+        self._leaders_shown = leaders_shown
         self._watched: dict[str, _Watched] = {}
         self._tasks = Supervisor("topic watches")
 
     def start(self) -> None:
         """Begin to follow the store."""
-        self._tasks.spawn(self._follow(INDEX_TOPICS, self._topic_event), "topics")
-        self._tasks.spawn(self._follow(INDEX_CONTROLLERS, self._leader_event), "controllers")
+        self._follow(INDEX_TOPICS, self._topic_event, lambda: self._watched.keys())
+        self._follow(INDEX_CONTROLLERS, self._leader_event, self._leaders)
 
     async def close(self) -> None:
         """Follow no more; nobody is told anything. Idempotent."""
@@ -162,23 +172,20 @@ class TopicWatches:
 
     # What the store says.
 
-    async def _follow(self, index: str, act: Callable[[Event], None]) -> None:
-        while True:
-            try:
-                async for event in self._resources.metadata.watch_index(index, "", _LAST_KEY):
-                    if event.kind is not EventKind.SNAPSHOT_END:
-                        act(event)
-                return  # the store was closed
-            except AlreadyClosedError:
-                return
-            except EngineError as e:
-                log.warning("watch of %s broke off, starting it again: %s", index, e)
-                await asyncio.sleep(_RESTART_S)
+    def _follow(self, index: str, heard: Callable[[Event], None], known: Callable[[], Collection[str]]) -> None:
+        store = self._resources.metadata
+        self._tasks.spawn(
+            follow(store, lambda: store.watch_index(index, "", _LAST_KEY), heard, known, what=index), index
+        )
+
+    def _leaders(self) -> Collection[str]:
+        """The keys of leaders' records that somebody here goes by."""
+        return [keys.controller(topic_of_key(key)) for key in {*self._watched, *self._led()}]
 
     def _topic_event(self, event: Event) -> None:
         watched = self._watched.get(event.key)
-        if watched is None and not self._interested(event.key):
-            return
+        if watched is None and event.key not in self._led():
+            return  # also the end of a snapshot
         record = None if event.record is None else _parse(event.record)
         if event.record is not None and record is None:
             return
@@ -199,6 +206,9 @@ class TopicWatches:
             self._tell(watched)
 
     def _leader_event(self, event: Event) -> None:
+        if event.kind is EventKind.SNAPSHOT_END:
+            self._leaders_shown()
+            return
         key = event.key.rpartition("/")[0]
         leader = None if event.record is None else _leader(event.record)
         self._leader_seen(key, leader)

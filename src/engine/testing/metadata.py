@@ -6,7 +6,9 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import TypeVar
+from weakref import WeakSet
 
+from engine.errors import StorageError
 from engine.errors import TimeoutError as EngineTimeoutError
 from engine.metadata.store import (
     ANY,
@@ -36,6 +38,7 @@ class FaultyMetadataStore:
         self.delay_s_max = 0.0
         self.unknown_rate = 0.0  # of the writes; half of them did take place
         self._connected = asyncio.Event()
+        self._watches: WeakSet[_SlowWatch] = WeakSet()
         self._connected.set()
 
     def partition(self) -> None:
@@ -123,11 +126,22 @@ class FaultyMetadataStore:
 
     def watch(self, prefix: str, from_version: int | None = None) -> Watch:
         """See MetadataStore; events come late."""
-        return _SlowWatch(self, self._inner.watch(prefix, from_version))
+        return self._watching(self._inner.watch(prefix, from_version))
 
     def watch_index(self, index: str, start: str, end: str) -> Watch:
         """See MetadataStore; events come late."""
-        return _SlowWatch(self, self._inner.watch_index(index, start, end))
+        return self._watching(self._inner.watch_index(index, start, end))
+
+    def _watching(self, inner: Watch) -> Watch:
+        watch = _SlowWatch(self, inner)
+        self._watches.add(watch)
+        return watch
+
+    def break_watches(self) -> None:
+        """All watches that run raise StorageError; others may begin."""
+        watches, self._watches = self._watches, WeakSet()
+        for watch in watches:
+            watch.break_off()
 
     async def session(self, timeout: float = 30.0) -> Session:
         """See MetadataStore."""
@@ -191,13 +205,21 @@ class _SlowWatch:
     def __init__(self, store: FaultyMetadataStore, inner: Watch) -> None:
         self._store = store
         self._inner = inner
+        self._broken = False
 
     async def __aiter__(self) -> AsyncIterator[Event]:
-        """The events, late."""
+        """The events, late. Raises StorageError behind break_off()."""
         await self._store.settle()
         async for event in self._inner:
             yield event
             await self._store.settle()
+        if self._broken:
+            raise StorageError("the watch broke off")
+
+    def break_off(self) -> None:
+        """Nothing more comes."""
+        self._broken = True
+        self.close()
 
     def close(self) -> None:
         """End the iteration."""
