@@ -173,7 +173,7 @@ class TopicScaling:
             traffic, self._traffic, self._asked = self._traffic, False, False
             self._stop_timer()
             if await self._look(traffic) and self._led:
-                self._asked, self._traffic = True, self._traffic or traffic
+                self._asked = True  # for consumers; traffic has to be reported anew before it says anything
 
     async def _burst(self) -> None:
         """Consumers that come one upon the other are one burst, and are answered with one change, not with many."""

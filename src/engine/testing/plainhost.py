@@ -1,0 +1,72 @@
+"""`PlainHost`: segments that are always there, drained and obedient; for simulations of what is above them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from engine.control.ports import SegmentEnd, SegmentSpec, SegmentStatistics
+from engine.model.names import SegmentName, TopicName
+from engine.model.subscriptions import InitialPosition
+
+
+class PlainHost:
+    """A `SegmentHost` without messages. Remembers which segments exist, and which of them are sealed."""
+
+    def __init__(self) -> None:
+        self.segments: dict[SegmentName, bool] = {}  # whether it is sealed
+
+    async def create_segment(self, spec: SegmentSpec, subscriptions: Sequence[str], *, term: int) -> None:
+        """It is there."""
+        self.segments.setdefault(spec.name, False)
+
+    async def terminate_segment(self, spec: SegmentSpec, *, term: int) -> SegmentEnd:
+        """It is sealed, at its beginning."""
+        self.segments[spec.name] = True
+        return SegmentEnd(0, b"")
+
+    async def inherit(self, spec: SegmentSpec, producers: Sequence[bytes], *, term: int) -> None:
+        """Nothing is known of producers."""
+
+    async def delete_segment(self, spec: SegmentSpec, *, term: int) -> None:
+        """It is gone."""
+        self.segments.pop(spec.name, None)
+
+    async def stored(self, topic: TopicName) -> list[SegmentName]:
+        """Those of a topic."""
+        return sorted((name for name in self.segments if name.topic == topic), key=lambda name: name.segment_id)
+
+    async def subscriptions(self, spec: SegmentSpec) -> list[str]:
+        """None has a cursor."""
+        return []
+
+    async def create_subscription(
+        self, spec: SegmentSpec, subscription: str, position: InitialPosition, *, term: int
+    ) -> None:
+        """Nothing to read."""
+
+    async def delete_subscription(self, spec: SegmentSpec, subscription: str, *, term: int) -> None:
+        """Nothing was read."""
+
+    async def seek_subscription(self, spec: SegmentSpec, subscription: str, offset: int | InitialPosition) -> None:
+        """Nowhere to go."""
+
+    async def offset_at(self, spec: SegmentSpec, time_ms: int) -> int:
+        """It ends at its beginning."""
+        return 0
+
+    async def backlog(self, spec: SegmentSpec, subscription: str) -> int:
+        """All is acknowledged."""
+        return 0
+
+    def watch_drained(self, spec: SegmentSpec, subscription: str, drained: Callable[[], None]) -> Callable[[], None]:
+        """It is drained in the next turn of the loop."""
+        return asyncio.get_running_loop().call_soon(drained).cancel
+
+    async def statistics(self, spec: SegmentSpec) -> SegmentStatistics:
+        """Nothing happens in it."""
+        return SegmentStatistics(sealed=spec.sealed)
+
+    def segment_url(self, name: SegmentName) -> str:
+        """Somewhere."""
+        return "engine://plain:6650"
