@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import aiohttp
 import pytest
+from peer import Peer, make_entries
 
 from engine.client import AsyncClient
 from engine.errors import InvalidArgumentError, NotFoundError
@@ -108,3 +109,56 @@ async def test_over_http_fields_have_the_specifications_names(http, broker):
             assert response.status == 204
         async with http.get(path) as response:
             assert await response.json() == {}
+
+
+async def test_stats_say_what_is_in_effect(admin):
+    await admin.create_topic("orders")
+    await admin.set_namespace_auto_scale_policy("public/default", {"max_segments": 9, "min_segments": 2})
+    await admin.set_auto_scale_policy("orders", {"max_segments": 5})
+    policy = (await admin.get_stats("orders"))["autoScale"]["policy"]
+    assert (policy["enabled"], policy["maxSegments"], policy["minSegments"], policy["problem"]) == (True, 5, 2, None)
+    assert policy["splitMsgRateInThreshold"] == 10_000
+
+
+async def test_semantics_34_what_is_wrong_together_switches_it_off_and_is_said(admin):
+    await admin.create_topic("orders")
+    await admin.set_namespace_auto_scale_policy("public/default", {"min_segments": 7})
+    await admin.set_auto_scale_policy("orders", {"max_segments": 5})
+    policy = (await admin.get_stats("orders"))["autoScale"]["policy"]
+    assert policy["enabled"] is False
+    assert policy["problem"] == "min_segments is 7, above max_segments, 5"
+
+
+async def test_stats_have_the_last_load_report_of_each_segment_with_its_age(broker):
+    admin = broker.admin
+    await admin.create_topic("orders", segments=2)
+    peer = await Peer.connect(broker)
+    segment = await peer.segment("orders")
+    producer = await peer.producer(segment)
+    assert [s["load"] for s in (await admin.get_stats("orders"))["segments"].values()] == [None, None]
+    await broker.loads.look()
+    peer.publish(producer, make_entries([b"x"] * 10))
+    await peer.receipts(producer, 10)
+    await broker.loads.look()
+    (load,) = [s["load"] for s in (await admin.get_stats("orders"))["segments"].values() if s["load"]]
+    assert load["msgRateIn"] > 0
+    assert load["bytesRateIn"] > load["msgRateIn"]
+    assert (load["msgRateOut"], load["bytesRateOut"]) == (0.0, 0.0)
+    assert 0 <= load["ageMs"] < 60_000
+    assert load["modifiedAtMs"] > 0
+
+
+async def test_stats_say_what_auto_scale_has_done(admin):
+    await admin.create_topic("orders")
+    await admin.create_subscription("orders", "s")
+    scaling = (await admin.get_stats("orders"))["autoScale"]
+    assert scaling["leading"] is True
+    assert set(scaling["counts"].values()) == {0}
+    assert {"decision", "lastChange"} < scaling.keys()
+
+
+async def test_stats_say_how_segments_are_read(broker):
+    peer = await Peer.connect(broker)
+    await peer.consumer(await peer.segment("orders"), "exclusive")
+    (sharing,) = (await broker.admin.get_stats("orders"))["subscriptions"]["s"]["segmentSharing"].values()
+    assert sharing == {"mode": "exclusive", "sharers": 0, "reassignments": 0, "withheldBuckets": 0, "drain": False}
