@@ -15,17 +15,22 @@ if TYPE_CHECKING:
         AsyncAdmin,
         AsyncCheckpointConsumer,
         AsyncClient,
+        AsyncMultiQueueConsumer,
+        AsyncMultiStreamConsumer,
         AsyncProducer,
         AsyncQueueConsumer,
         AsyncStreamConsumer,
+        AsyncTopicWatch,
         Batching,
         Checkpoint,
         ConsumerStatistics,
         Message,
         MessageBatch,
         MessageId,
+        MultiConsumerStatistics,
         ProducerStatistics,
         Schema,
+        TopicsChanged,
     )
     from engine.embedded import AsyncEngine, Engine, open, open_async
     from engine.errors import (
@@ -57,21 +62,22 @@ if TYPE_CHECKING:
         UnknownOutcomeError,
         UnsupportedError,
     )
-    from engine.sync import Admin, CheckpointConsumer, Client, Producer, QueueConsumer, StreamConsumer
+    from engine.sync import Admin, CheckpointConsumer, Client, Producer, QueueConsumer, StreamConsumer, TopicWatch
 
     __version__: str
 
 _HOMES = {
-    "engine.client": """AsyncAdmin AsyncCheckpointConsumer AsyncClient AsyncProducer AsyncQueueConsumer
-        AsyncStreamConsumer Batching Checkpoint ConsumerStatistics Message MessageBatch MessageId ProducerStatistics
-        Schema""",
+    "engine.client": """AsyncAdmin AsyncCheckpointConsumer AsyncClient AsyncMultiQueueConsumer AsyncMultiStreamConsumer
+        AsyncProducer AsyncQueueConsumer AsyncStreamConsumer AsyncTopicWatch Batching Checkpoint
+        ConsumerStatistics Message MessageBatch MessageId MultiConsumerStatistics ProducerStatistics
+        Schema TopicsChanged""",
     "engine.embedded": "AsyncEngine Engine open open_async",
     "engine.errors": """AlreadyClosedError AlreadyExistsError AuthenticationError AuthorizationError ConnectError
         ConsumerBusyError CorruptionError DataDirectoryBusyError DiskFullError EngineError FencedError
         InvalidArgumentError InvalidConfigurationError MemoryLimitError MessageTooLargeError NotFoundError
         ProducerBusyError ProtocolError QueueFullError SchemaError StorageError SubscriptionKindError
         TimeoutError TransactionConflictError TransactionNotFoundError UnknownOutcomeError UnsupportedError""",
-    "engine.sync": "Admin CheckpointConsumer Client Producer QueueConsumer StreamConsumer",
+    "engine.sync": "Admin CheckpointConsumer Client Producer QueueConsumer StreamConsumer TopicWatch",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 
@@ -83,9 +89,12 @@ __all__ = [
     "AsyncCheckpointConsumer",
     "AsyncClient",
     "AsyncEngine",
+    "AsyncMultiQueueConsumer",
+    "AsyncMultiStreamConsumer",
     "AsyncProducer",
     "AsyncQueueConsumer",
     "AsyncStreamConsumer",
+    "AsyncTopicWatch",
     "AuthenticationError",
     "AuthorizationError",
     "Batching",
@@ -108,6 +117,7 @@ __all__ = [
     "MessageBatch",
     "MessageId",
     "MessageTooLargeError",
+    "MultiConsumerStatistics",
     "NotFoundError",
     "Producer",
     "ProducerBusyError",
@@ -121,6 +131,8 @@ __all__ = [
     "StreamConsumer",
     "SubscriptionKindError",
     "TimeoutError",
+    "TopicWatch",
+    "TopicsChanged",
     "TransactionConflictError",
     "TransactionNotFoundError",
     "UnknownOutcomeError",

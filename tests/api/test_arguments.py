@@ -17,6 +17,19 @@ import engine
 NO_SECONDS = (math.nan, math.inf, -1, -0.001, 1e300, "1", [], True)
 NO_COUNT = (0, -1, 1.5, math.nan, "1", True, 10**30)
 NO_TOPIC = (3, None, "", "a/b", "x" * 300, "a b/c", "topic://", b"t", "t\0", "/t", "t/")
+NO_QUERY: list[dict[str, Any]] = [{"pattern": "("}, {"pattern": b"a"}, {"properties": {"a": 1}}, {"properties": ["a"]}]
+NO_TOPICS: list[tuple[Any, dict[str, Any]]] = [
+    (None, {}),
+    ([], {}),
+    (["a", "b/c"], {}),
+    (["a", None], {}),
+    (b"a", {}),
+    ("a", {"namespace": "a/b"}),
+    ("a", {"properties": {"a": "b"}}),
+    (["a"], {"pattern": "a"}),
+    (None, {"namespace": "a"}),
+    *[(None, {"namespace": "a/b", **query}) for query in NO_QUERY],
+]
 NO_NAME = (3, "", "a/b", "x" * 300, b"s")
 
 
@@ -92,7 +105,19 @@ async def test_what_consumers_refuse(client: engine.AsyncClient):
     for size in NO_COUNT:
         await refused(engine.InvalidArgumentError, client.checkpoint_consumer, "t", receive_queue_size=size)
     for make in (client.stream_consumer, client.queue_consumer):
-        await refused(engine.UnsupportedError, make, "t", "s", properties={"a": "b"})
+        for topic, options in NO_TOPICS:
+            await refused(engine.InvalidArgumentError, make, topic, "s", **options)
+
+
+async def test_what_topic_lists_refuse(client: engine.AsyncClient):
+    for call in (client.list_topics, client.watch_topics):
+        for namespace in (None, "", "a", "a/b/c", 1):
+            await refused(engine.InvalidArgumentError, call, namespace)
+        for options in NO_QUERY:
+            await refused(engine.InvalidArgumentError, call, "a/b", **options)
+    async with await client.watch_topics("a/b") as watch:
+        for timeout in NO_SECONDS:
+            await refused(engine.InvalidArgumentError, watch.next_change, timeout)
 
 
 @pytest.mark.parametrize("kind", ["stream_consumer", "queue_consumer", "checkpoint_consumer"])

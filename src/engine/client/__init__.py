@@ -7,7 +7,7 @@ from engine._native.message import Message
 from engine.client.admin import AsyncAdmin
 from engine.client.checkpoint_consumer import AsyncCheckpointConsumer
 from engine.client.client import AsyncClient
-from engine.client.gathered import GatheredStatistics
+from engine.client.gathered import MultiConsumerStatistics
 from engine.client.ledger import ProducerStatistics
 from engine.client.multi import AsyncMultiQueueConsumer, AsyncMultiStreamConsumer
 from engine.client.options import Batching
@@ -32,10 +32,10 @@ __all__ = [
     "Batching",
     "Checkpoint",
     "ConsumerStatistics",
-    "GatheredStatistics",
     "Message",
     "MessageBatch",
     "MessageId",
+    "MultiConsumerStatistics",
     "ProducerStatistics",
     "Schema",
     "TopicsChanged",

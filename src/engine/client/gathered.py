@@ -45,7 +45,7 @@ R = TypeVar("R", bound=Receiver)
 
 
 @dataclass(frozen=True, slots=True)
-class GatheredStatistics(ConsumerStatistics):
+class MultiConsumerStatistics(ConsumerStatistics):
     """Of a consumer of several topics: the sums over all of them, also those that have left, and which there are now.
 
     `failed`: topics that this consumer gets nothing from, because of an error that a receive has raised.
@@ -326,10 +326,10 @@ class Gathered(Receiving, Generic[R]):
         """The consumer's name, the same in all topics."""
         return self.options.name
 
-    def statistics(self) -> GatheredStatistics:
+    def statistics(self) -> MultiConsumerStatistics:
         """A frozen record of totals."""
         each = [member.statistics() for member in self._members.values()]
-        return GatheredStatistics(
+        return MultiConsumerStatistics(
             messages_received=self._past_messages + sum(s.messages_received for s in each),
             bytes_received=self._past_bytes + sum(s.bytes_received for s in each),
             messages_queued=sum(s.messages_queued for s in each),

@@ -311,6 +311,11 @@ class Receiver(Receiving):
         return self._topic
 
     @property
+    def topics(self) -> list[str]:
+        """That topic alone: what consumers of several have, all have."""
+        return [self._topic]
+
+    @property
     def name(self) -> str:
         """The consumer's name."""
         return self.options.name

@@ -11,5 +11,6 @@ from engine.sync.admin import Admin
 from engine.sync.client import Client
 from engine.sync.consumers import CheckpointConsumer, QueueConsumer, StreamConsumer
 from engine.sync.producer import Producer
+from engine.sync.topic_watch import TopicWatch
 
-__all__ = ["Admin", "CheckpointConsumer", "Client", "Producer", "QueueConsumer", "StreamConsumer"]
+__all__ = ["Admin", "CheckpointConsumer", "Client", "Producer", "QueueConsumer", "StreamConsumer", "TopicWatch"]

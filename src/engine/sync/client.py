@@ -13,12 +13,15 @@ from engine.client.options import (
     ProducerKeywords,
     QueueConsumerKeywords,
     StreamConsumerKeywords,
+    TopicListKeywords,
 )
+from engine.client.topic_list import Topics
 from engine.errors import UnsupportedError
 from engine.sync.admin import Admin
 from engine.sync.closing import close_before_exit, run_to_close
 from engine.sync.consumers import CheckpointConsumer, QueueConsumer, StreamConsumer
 from engine.sync.producer import Producer
+from engine.sync.topic_watch import TopicWatch
 
 
 class Client:
@@ -80,27 +83,33 @@ class Client:
         return Producer(self._portal, made[0])
 
     def stream_consumer(
-        self, topic: str, subscription: str, **options: Unpack[StreamConsumerKeywords]
+        self, topic: Topics, subscription: str, **options: Unpack[StreamConsumerKeywords]
     ) -> StreamConsumer:
         """An ordered consumer; the consumers of one subscription share the topic's segments.
 
+        `topic`: a topic, or a list of topics; None with a `namespace` "tenant/namespace": all its topics, now and
+        later, or those of them that have all of `properties`, and whose own name the RE2 `pattern` matches as a whole.
         `name`: the session's name; one that comes back under its name keeps its share. `initial_position`: "earliest"
-        or "latest" (default), where a new subscription starts. `receive_queue_size`: messages fetched ahead, over all
-        segments; a whole block may come on top.
+        or "latest" (default), where a new subscription starts; topics that come later are always read from their
+        beginning. `receive_queue_size`: messages fetched ahead, over all segments and topics; a whole block may come
+        on top.
 
         Raises NotFoundError, ConsumerBusyError (SubscriptionKindError: queue consumers hold the subscription),
-        ConnectError, TimeoutError, InvalidArgumentError, UnsupportedError (`namespace`, `properties`).
+        ConnectError, TimeoutError, InvalidArgumentError.
         """
         return StreamConsumer(
             self._portal, self._portal.run(self._client.stream_consumer(topic, subscription, **options))
         )
 
-    def queue_consumer(self, topic: str, subscription: str, **options: Unpack[QueueConsumerKeywords]) -> QueueConsumer:
+    def queue_consumer(
+        self, topic: Topics, subscription: str, **options: Unpack[QueueConsumerKeywords]
+    ) -> QueueConsumer:
         """A consumer of single messages; each goes to one of the subscription's consumers and comes back unless
         acknowledged.
 
-        `name`, `initial_position` and `receive_queue_size` as of stream_consumer. Raises as stream_consumer;
-        UnsupportedError for `namespace`, `properties`, `ack_timeout`, `nack_backoff`, `dead_letter` and `priority`,
+        `topic`, `namespace`, `properties`, `pattern`, `name`, `initial_position` and `receive_queue_size` as of
+        stream_consumer. Raises as stream_consumer;
+        UnsupportedError for `ack_timeout`, `nack_backoff`, `dead_letter` and `priority`,
         which this version does not have.
         """
         return QueueConsumer(
@@ -119,6 +128,19 @@ class Client:
         TimeoutError, InvalidArgumentError.
         """
         return CheckpointConsumer(self._portal, self._portal.run(self._client.checkpoint_consumer(topic, **options)))
+
+    def list_topics(self, namespace: str = "public/default", **options: Unpack[TopicListKeywords]) -> list[str]:
+        """The topics of a "tenant/namespace", sorted, that have all of `properties`, and whose own name the RE2
+        `pattern` matches as a whole. Raises ConnectError, TimeoutError, InvalidArgumentError.
+        """
+        return self._portal.run(self._client.list_topics(namespace, **options))
+
+    def watch_topics(self, namespace: str = "public/default", **options: Unpack[TopicListKeywords]) -> TopicWatch:
+        """Follows what list_topics() lists: iterate it for every TopicsChanged, the first of which has all there are.
+
+        Raises as list_topics().
+        """
+        return TopicWatch(self._portal, self._portal.run(self._client.watch_topics(namespace, **options)))
 
     def topic_exists(self, topic: str) -> bool:
         """Whether there is such a topic; it is not created. Raises ConnectError, TimeoutError, InvalidArgumentError."""

@@ -38,8 +38,14 @@ class _Consumer:
 
     @property
     def topic(self) -> str:
-        """The topic's full name."""
+        """The topic's full name; of a consumer of several, their names, or the namespace."""
         return str(self._consumer.topic)
+
+    @property
+    def topics(self) -> list[str]:
+        """The full names of the topics it receives from now, sorted."""
+        topics: list[str] = self._consumer.topics
+        return topics
 
     def receive(self, timeout: float | None = None) -> Message | None:
         """The next message; None when none came within `timeout` seconds (None: wait for ever).

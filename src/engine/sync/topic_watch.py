@@ -1,0 +1,62 @@
+"""The blocking `TopicWatch`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Self
+
+from engine.aio.portal import Portal
+from engine.client import AsyncTopicWatch, TopicsChanged
+from engine.errors import AlreadyClosedError
+from engine.sync.closing import run_to_close
+
+
+class TopicWatch:
+    """Follows the topics of a namespace. Made by `client.watch_topics()`; iterate it, with `with`.
+
+    The first TopicsChanged has every topic there is as `added`. What changes while nobody asks comes as one.
+    """
+
+    def __init__(self, portal: Portal, watch: AsyncTopicWatch) -> None:
+        self._portal = portal
+        self._watch = watch
+
+    @property
+    def namespace(self) -> str:
+        """The "tenant/namespace" it follows."""
+        return self._watch.namespace
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics there are now, as far as is known here, sorted."""
+        return self._watch.topics
+
+    def next_change(self, timeout: float | None = None) -> TopicsChanged | None:
+        """What has changed since the last one; None when nothing did within `timeout` seconds (None: wait for ever).
+
+        Raises AlreadyClosedError when the watch is closed, also meanwhile; InvalidArgumentError (`timeout`).
+        """
+        return self._portal.run(self._watch.next_change(timeout))
+
+    def __iter__(self) -> Iterator[TopicsChanged]:
+        """Every change, until the watch is closed."""
+        while True:
+            try:
+                changed = self.next_change()
+            except AlreadyClosedError:
+                return
+            if changed is not None:
+                yield changed
+
+    def close(self) -> None:
+        """Follow no more; who waits on another thread gets AlreadyClosedError. Idempotent."""
+        run_to_close(self._portal, self._watch.close)
+
+    def __repr__(self) -> str:
+        return repr(self._watch).replace("<Async", "<", 1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
