@@ -83,7 +83,7 @@ def with_scaling(stats: dict[str, Any], status: AutoScaleStatus, now_ms: int) ->
         "policy": {**policy, "problem": status.policy.problem or None},
         "leading": status.leading,  # else another broker knows of decisions and counts
         "decision": status.decision,
-        "lastChange": getattr(status, "last_change", None),
+        "lastChange": status.last_change,
         "counts": _counts(status.counts),
     }
     return {**stats, "segments": segments, "autoScale": scaling}
