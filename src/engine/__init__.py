@@ -21,14 +21,17 @@ if TYPE_CHECKING:
         AsyncQueueConsumer,
         AsyncStreamConsumer,
         AsyncTopicWatch,
+        Backoff,
         Batching,
         Checkpoint,
         ConsumerStatistics,
+        DeadLetter,
         Message,
         MessageBatch,
         MessageId,
         MultiConsumerStatistics,
         ProducerStatistics,
+        QueueConsumerStatistics,
         Schema,
         TopicsChanged,
     )
@@ -68,9 +71,9 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "engine.client": """AsyncAdmin AsyncCheckpointConsumer AsyncClient AsyncMultiQueueConsumer AsyncMultiStreamConsumer
-        AsyncProducer AsyncQueueConsumer AsyncStreamConsumer AsyncTopicWatch Batching Checkpoint
-        ConsumerStatistics Message MessageBatch MessageId MultiConsumerStatistics ProducerStatistics
-        Schema TopicsChanged""",
+        AsyncProducer AsyncQueueConsumer AsyncStreamConsumer AsyncTopicWatch Backoff Batching Checkpoint
+        ConsumerStatistics DeadLetter Message MessageBatch MessageId MultiConsumerStatistics ProducerStatistics
+        QueueConsumerStatistics Schema TopicsChanged""",
     "engine.embedded": "AsyncEngine Engine open open_async",
     "engine.errors": """AlreadyClosedError AlreadyExistsError AuthenticationError AuthorizationError ConnectError
         ConsumerBusyError CorruptionError DataDirectoryBusyError DiskFullError EngineError FencedError
@@ -97,6 +100,7 @@ __all__ = [
     "AsyncTopicWatch",
     "AuthenticationError",
     "AuthorizationError",
+    "Backoff",
     "Batching",
     "Checkpoint",
     "CheckpointConsumer",
@@ -106,6 +110,7 @@ __all__ = [
     "ConsumerStatistics",
     "CorruptionError",
     "DataDirectoryBusyError",
+    "DeadLetter",
     "DiskFullError",
     "Engine",
     "EngineError",
@@ -124,6 +129,7 @@ __all__ = [
     "ProducerStatistics",
     "ProtocolError",
     "QueueConsumer",
+    "QueueConsumerStatistics",
     "QueueFullError",
     "Schema",
     "SchemaError",

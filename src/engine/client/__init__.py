@@ -12,12 +12,13 @@ from engine.client.ledger import ProducerStatistics
 from engine.client.multi import AsyncMultiQueueConsumer, AsyncMultiStreamConsumer
 from engine.client.options import Batching
 from engine.client.producer import AsyncProducer
-from engine.client.queue_consumer import AsyncQueueConsumer
+from engine.client.queue_consumer import AsyncQueueConsumer, QueueConsumerStatistics
 from engine.client.receiving import ConsumerStatistics
 from engine.client.schema import Schema
 from engine.client.stream_consumer import AsyncStreamConsumer
 from engine.client.topic_list import AsyncTopicWatch, TopicsChanged
 from engine.model.positions import Checkpoint, MessageId
+from engine.model.redelivery import Backoff, DeadLetter
 
 __all__ = [
     "AsyncAdmin",
@@ -29,14 +30,17 @@ __all__ = [
     "AsyncQueueConsumer",
     "AsyncStreamConsumer",
     "AsyncTopicWatch",
+    "Backoff",
     "Batching",
     "Checkpoint",
     "ConsumerStatistics",
+    "DeadLetter",
     "Message",
     "MessageBatch",
     "MessageId",
     "MultiConsumerStatistics",
     "ProducerStatistics",
+    "QueueConsumerStatistics",
     "Schema",
     "TopicsChanged",
 ]

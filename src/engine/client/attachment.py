@@ -106,6 +106,7 @@ class Attachment(Acknowledging):
         self._opening: tuple[Connection, int] | None = None  # asked for and not answered yet
         self._ended_id = 0
         self._attaching = False
+        self.parting: dict[str, Any] = {}  # what else the broker is told by close()
 
     @property
     def connected(self) -> bool:
@@ -223,6 +224,7 @@ class Attachment(Acknowledging):
             "mode": self.mode,
             "start": self.expected if self.mode == READER else None,
             "initial_position": options.initial_position if options.subscription is not None else None,
+            "priority": options.priority or None,
         }
         return {**header, "bucketBoundaries": list(self.bucket_ends)} if self.mode == SHARED else header
 
@@ -311,7 +313,7 @@ class Attachment(Acknowledging):
         connection = self._end()
         if connection is not None and connection.lost is None:
             try:
-                header = {"consumer_id": self._consumer_id}
+                header = {"consumer_id": self._consumer_id, **self.parting}
                 await connection.request(Command.CLOSE_CONSUMER, header, self._owner.pool.options.operation_timeout)
             except EngineError as e:
                 log.debug("%s: closing the consumer: %s", self.name, e)

@@ -28,6 +28,7 @@ from engine.limits import (
 )
 from engine.model.names import check_name
 from engine.model.positions import Checkpoint
+from engine.model.redelivery import Backoff, DeadLetter
 from engine.wire.stream import Connector
 from engine.wire.url import parse_url
 
@@ -139,9 +140,9 @@ class QueueConsumerKeywords(StreamConsumerKeywords, total=False):
     """Of AsyncClient.queue_consumer."""
 
     ack_timeout: float | None
-    nack_backoff: object
-    dead_letter: object
-    priority: int | None
+    nack_backoff: Backoff | float | None
+    dead_letter: DeadLetter | None
+    priority: int
 
 
 class TopicListKeywords(TypedDict, total=False):
@@ -217,7 +218,8 @@ class ProducerOptions:
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
     """What the three kinds of consumers share. `subscription` is None for a checkpoint consumer, `group` for all
-    others. `create_topic`: whether a topic that is missing is created, where the broker allows it.
+    others. `create_topic`: whether a topic that is missing is created, where the broker allows it. `priority`: of a
+    queue consumer; the lowest is served first.
     """
 
     name: str
@@ -227,6 +229,7 @@ class ConsumerOptions:
     receive_queue_size: int = RECEIVE_QUEUE_MESSAGES
     group: str | None = None
     create_topic: bool = True
+    priority: int = 0
     schema: Schema = field(default_factory=Schema.bytes)
 
     def __post_init__(self) -> None:
@@ -234,4 +237,5 @@ class ConsumerOptions:
         if self.group is not None:
             check_name(self.group, "group name")
         check_choice("initial_position", self.initial_position, INITIAL_POSITIONS)
+        check_number("priority", self.priority, 0, COUNT_MAX, whole=True)
         check_number("receive_queue_size", self.receive_queue_size, 1, COUNT_MAX, whole=True)

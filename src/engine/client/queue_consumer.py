@@ -4,24 +4,53 @@ not.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pyroaring import BitMap64
+
 from engine._native.batch import MessageBatch
+from engine._native.entry import Entry
 from engine._native.message import Message
+from engine._native.offsets import offset_set, range_set, runs
 from engine.client.acknowledging import all_acknowledged
 from engine.client.attachment import QUEUE, Attachment
-from engine.client.idents import check_topic, id_of
+from engine.client.dead_letter import DeadLetters
+from engine.client.idents import offsets_of
 from engine.client.options import ConsumerOptions, check_seconds
 from engine.client.pool import Pool
 from engine.client.producer import refuse_transaction
 from engine.client.receiver import Receiver
+from engine.client.receiving import ConsumerStatistics
+from engine.client.redelivery import QueueOptions
 from engine.client.topic import TopicLayout
+from engine.client.unacked import Unacknowledged
 from engine.errors import NotFoundError
 from engine.model.names import TopicName
 from engine.model.positions import MessageId
+from engine.model.redelivery import Backoff
 from engine.wire.commands import Command
 
-NACK_DELAY_S = 1.0
+RANGES_MAX = 20_000  # of one frame, so that it fits its header
+OFFSET_MAX = 1 << 63
 
-Ranges = dict[int, list[list[int]]]  # segment: inclusive [first, last]
+Acknowledgeable = Message | MessageId | MessageBatch | Iterable[Message | MessageId]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueConsumerStatistics(ConsumerStatistics):
+    """The same, and of messages, since the consumer was made: confirmed acknowledgements, those handed back by
+    negative acknowledgements and by time-outs, and those moved to the dead-letter topic. `unacknowledged` is of this
+    moment: received and not acknowledged.
+    """
+
+    acknowledged: int
+    negatively_acknowledged: int
+    timed_out: int
+    dead_lettered: int
+    unacknowledged: int
 
 
 class AsyncQueueConsumer(Receiver):
@@ -29,13 +58,31 @@ class AsyncQueueConsumer(Receiver):
 
     Made by `client.queue_consumer()`; usable with `async with`.
 
-    A message comes back (to any consumer of the subscription) when it was negatively acknowledged, or when this
-    consumer closes or is lost with it unacknowledged; its `redelivery_count` has then grown by one.
+    A message comes back (to any consumer of the subscription) when it was negatively acknowledged, when `ack_timeout`
+    is over, or when this consumer closes or is lost with it unacknowledged; its `redelivery_count` has then grown by
+    one.
     """
 
-    def __init__(self, pool: Pool, topic: TopicName, options: ConsumerOptions) -> None:
+    def __init__(
+        self, pool: Pool, topic: TopicName, options: ConsumerOptions, queue: QueueOptions | None = None
+    ) -> None:
         super().__init__(pool, topic, options)
         self._finished: set[int] = set()  # sealed, and acknowledged to the end or deleted
+        self._backoff = (queue or QueueOptions()).nack_backoff
+        self._unacked = Unacknowledged((queue or QueueOptions()).ack_timeout, self._loop.time)
+        self._lives: dict[int, int] = {}  # by segment, how often what was sent of it was taken back
+        self._timer: asyncio.TimerHandle | None = None
+        self._acknowledged = self._nacked = self._timed_out = 0
+        self._dead_letters: DeadLetters | None = None
+        if queue is not None and queue.dead_letter is not None:
+            self._dead_letters = DeadLetters(
+                pool,
+                topic,
+                str(options.subscription),
+                queue.dead_letter,
+                created_ms=lambda: self.session.layout.created_ms,
+                acknowledge=self._acknowledge_one,
+            )
 
     async def start(self) -> None:
         """Attach to every segment, active and sealed (SEMANTICS 10)."""
@@ -56,11 +103,14 @@ class AsyncQueueConsumer(Receiver):
                 attachment.begin()
         for segment_id in self.attachments.keys() - layout.segments.keys():
             self.attachments.pop(segment_id).give_up()
+            self._let_go(segment_id)
         self._finished &= layout.segments.keys()
 
     def detached(self, attachment: Attachment) -> None:
         """A seek ends the attachments to all segments that are active: what was finished may have a backlog again."""
+        self._settle()
         super().detached(attachment)
+        self._let_go(attachment.segment_id)
         self._finished.clear()
         self.layout_changed(self.session.layout)
 
@@ -68,6 +118,7 @@ class AsyncQueueConsumer(Receiver):
         """Retention deletes what every subscription has acknowledged."""
         self._finished.add(attachment.segment_id)
         super().segment_gone(attachment)
+        self._let_go(attachment.segment_id)
 
     def end_reached(self, attachment: Attachment) -> None:
         """A sealed segment without backlog is let go."""
@@ -75,75 +126,179 @@ class AsyncQueueConsumer(Receiver):
         self.attachments.pop(attachment.segment_id, None)
         attachment.give_up()
         self._forget_left()
+        self._let_go(attachment.segment_id)
 
     def _is_done(self, segment_id: int, place: int, position: int) -> bool:
         """Also what is acknowledged to its end."""
         return segment_id in self._finished or super()._is_done(segment_id, place, position)
 
+    # -- what the user has -----------------------------------------------------------------------------------
+
+    def _push(self, attachment: Attachment, entries: list[Entry], header: dict[str, Any], begin: int) -> int:
+        """Messages that came back too often are queued apart."""
+        if not entries:
+            return 0
+        skip, redelivered = header.get("skip"), header.get("redelivered")
+        first, last = entries[0].first_offset, entries[-1].first_offset + entries[-1].count - 1
+        offsets = range_set(first, last)
+        if skip:
+            offsets -= offset_set(skip, OFFSET_MAX)
+        if (
+            redelivered
+            and self._dead_letters is not None
+            and (dead := self._dead_letters.select(redelivered) & offsets)
+        ):
+            offsets -= dead
+            header = {**header, "skip": runs(range_set(first, last) - offsets)}
+            self._put_aside(attachment, self._dead_letters, entries, dead, redelivered)
+        self._settle()
+        self._unacked.arrived(attachment.segment_id, offsets)
+        self._watch()
+        return super()._push(attachment, entries, header, begin)
+
+    def _put_aside(
+        self, attachment: Attachment, letters: DeadLetters, entries: list[Entry], dead: BitMap64, redelivered: Any
+    ) -> None:
+        """They need no room here; the broker may send others in their place once they are moved."""
+        self._credited_messages += len(dead)
+        if letters.full:
+            self._hand_back(attachment, dead, Backoff())
+            attachment.grant(len(dead), 0)
+        else:
+            letters.push(entries, dead, redelivered)
+
+    def _settle(self) -> None:
+        """Note what the user has received by now."""
+        self._unacked.settle(self._queue.messages)
+
+    def _let_go(self, segment_id: int) -> None:
+        """What was sent of a segment is somebody else's by now, whether the user has it or not."""
+        self._unacked.drop(segment_id)
+        self._lives[segment_id] = self._lives.get(segment_id, 0) + 1
+        if self._dead_letters is not None:
+            self._dead_letters.drop(segment_id)
+
+    def acknowledged_again(self, attachment: Attachment, ranges: Any) -> None:
+        """What was delivered before a loss, and acknowledged after it, is not delivered once more."""
+        self._settle()
+        self._unacked.forget(attachment.segment_id, offset_set(ranges, OFFSET_MAX))
+        super().acknowledged_again(attachment, ranges)
+
+    def _watch(self) -> None:
+        """Look for what has been unacknowledged too long, as long as there may be something."""
+        if self._unacked.timeout is not None and self._timer is None and self._unacked.busy and not self._closed:
+            self._timer = self._loop.call_later(self._unacked.tick, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        self._settle()
+        for segment_id, offsets in self._unacked.expired():
+            self._timed_out += len(offsets)
+            self._hand_back(self.attachments.get(segment_id), offsets, None)
+        self._watch()
+
+    def _hand_back(self, attachment: Attachment | None, offsets: BitMap64, backoff: Backoff | None) -> None:
+        delays = None if backoff is None else [backoff.min, backoff.max, backoff.multiplier]
+        found = runs(offsets)
+        for start in range(0, len(found) if attachment is not None else 0, RANGES_MAX):
+            assert attachment is not None
+            attachment.send(Command.REDELIVER, {"ranges": found[start : start + RANGES_MAX], "backoff": delays})
+
     # -- acknowledging ---------------------------------------------------------------------------------------
 
-    async def acknowledge(self, x: Message | MessageId | MessageBatch, *, transaction: None = None) -> None:
-        """Acknowledge a Message, an id, or every message of a MessageBatch; durable when this returns.
+    async def acknowledge(self, x: Acknowledgeable, *, transaction: None = None) -> None:
+        """Acknowledge a Message, an id, every message of a MessageBatch, or several messages or ids.
+
+        Durable when this returns.
 
         What was acknowledged before is no error, also in segments that are gone since. Raises AlreadyClosedError,
         TimeoutError, StorageError, InvalidArgumentError; NotFoundError for a segment the topic never had.
         """
         refuse_transaction(transaction)
-        found = ranges_of(x, self._topic)
+        found = offsets_of(x, self._topic)
         self._check_open()
-        under_way = []
-        for segment_id, ranges in found.items():
-            attachment = await self._attachment(segment_id)
-            if attachment is None:
-                continue
-            under_way.append((attachment, ranges, attachment.start_ack("individual", ranges=ranges)))
-        saved = await all_acknowledged(
-            [a.acknowledged(sent, "individual", ranges=ranges) for a, ranges, sent in under_way]
-        )
+        await self._acknowledge({i: offsets for i, offsets in found.items() if await self._is_known(i)})
+        self._acknowledged += sum(map(len, found.values()))
+
+    async def _acknowledge(self, found: dict[int, BitMap64]) -> None:
+        self._settle()
+        held = {i: (self._lives.get(i, 0), self._unacked.take(i, offsets)) for i, offsets in found.items()}
+        try:
+            saved = await all_acknowledged([wait for i, offsets in found.items() for wait in self._sent(i, offsets)])
+        except BaseException:
+            for segment_id, (life, offsets) in held.items():
+                if self._lives.get(segment_id, 0) == life:
+                    self._unacked.give_back(segment_id, offsets)
+            self._watch()
+            raise
         if not all(saved):
             self._check_open()  # closed meanwhile: nothing was saved; else the segment is done with, all acknowledged
 
-    async def negative_acknowledge(self, x: Message | MessageId | MessageBatch, *, delay: float = NACK_DELAY_S) -> None:
-        """Hand back: it is delivered again `delay` seconds later (at the latest when this consumer closes).
+    def _sent(self, segment_id: int, offsets: BitMap64) -> list[Coroutine[Any, Any, bool]]:
+        """Send the acknowledgement of these; what is left is to wait. Nothing where the segment is done with."""
+        attachment = self.attachments.get(segment_id)
+        if attachment is None:
+            return []
+        found, waits = runs(offsets), []
+        for start in range(0, len(found), RANGES_MAX):
+            ranges = found[start : start + RANGES_MAX]
+            sent = attachment.start_ack("individual", ranges=ranges)
+            waits.append(attachment.acknowledged(sent, "individual", ranges=ranges))
+        return waits
 
-        Does not wait.
+    async def _acknowledge_one(self, segment_id: int, offset: int) -> None:
+        """Of a dead letter that was published."""
+        await self._acknowledge({segment_id: BitMap64((offset,))})
+        if (attachment := self.attachments.get(segment_id)) is not None:
+            attachment.grant(1, 0)
 
-        Raises AlreadyClosedError, InvalidArgumentError.
+    async def negative_acknowledge(self, x: Acknowledgeable, *, delay: float | None = None) -> None:
+        """Hand back: it is delivered again after `delay` seconds (default: what `nack_backoff` says), or as soon as
+        the subscription has no consumer any more and gets one again.
+
+        Of messages that this consumer has received and not acknowledged; others are left alone: they are somebody
+        else's by now, or done. Does not wait for the broker. Raises AlreadyClosedError, InvalidArgumentError.
         """
-        check_seconds("delay", delay)
-        found = ranges_of(x, self._topic)
+        if delay is not None:
+            check_seconds("delay", delay)
+        backoff = self._backoff if delay is None else Backoff.constant(float(delay))
+        found = offsets_of(x, self._topic)
         self._check_open()
-        for segment_id, ranges in found.items():
-            attachment = await self._attachment(segment_id)
-            if attachment is None:
-                continue
-            self._loop.call_later(delay, attachment.send, Command.REDELIVER, {"ranges": ranges})
+        for segment_id, offsets in found.items():
+            if await self._is_known(segment_id):
+                self._settle()
+                held = self._unacked.take(segment_id, offsets)
+                self._nacked += len(held)
+                self._hand_back(self.attachments.get(segment_id), held, backoff)
 
-    async def _attachment(self, segment_id: int) -> Attachment | None:
-        """The segment's; None when all of it is acknowledged: retention takes nothing else."""
+    async def _is_known(self, segment_id: int) -> bool:
+        """Whether the segment may have something unacknowledged. Raises NotFoundError when there never was one."""
         if not await self.session.ever_had(segment_id):
             raise NotFoundError(f"{self._topic} has no segment {segment_id}")
         self._check_open()
-        return self.attachments.get(segment_id)
+        return segment_id in self.attachments
 
+    # -- life ------------------------------------------------------------------------------------------------
 
-def ranges_of(x: object, topic: str) -> Ranges:
-    """The offsets that `x` names, by segment. Raises InvalidArgumentError."""
-    if isinstance(x, MessageBatch):
-        check_topic(x, x.topic, topic)
-        return _ranges_of_batch(x)
-    ident = id_of(x, topic)
-    return {ident.segment_id: [[ident.offset, ident.offset]]}
+    def statistics(self) -> QueueConsumerStatistics:
+        """A frozen record of totals."""
+        return QueueConsumerStatistics(
+            **asdict(super().statistics()),
+            acknowledged=self._acknowledged,
+            negatively_acknowledged=self._nacked,
+            timed_out=self._timed_out,
+            dead_lettered=0 if self._dead_letters is None else self._dead_letters.moved,
+            unacknowledged=self._unacked.count(self._queue.messages),
+        )
 
-
-def _ranges_of_batch(batch: MessageBatch) -> Ranges:
-    found: Ranges = {}
-    for part in batch.slices:
-        first = part.entry.first_offset + part.start
-        last = part.entry.first_offset + part.stop - 1
-        ranges = found.setdefault(part.entry.segment_id, [])
-        if ranges and ranges[-1][1] == first - 1:
-            ranges[-1][1] = last
-        else:
-            ranges.append([first, last])
-    return found
+    async def _close(self) -> None:
+        """What the user has not seen is not counted as delivered."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._dead_letters is not None:
+            await self._dead_letters.close()
+        self._settle()
+        for segment_id, attachment in self.attachments.items():
+            seen = runs(self._unacked.held(segment_id))
+            attachment.parting = {"seen": seen} if len(seen) <= RANGES_MAX else {}
+        await super()._close()

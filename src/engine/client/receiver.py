@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from engine._native.batch import MessageBatch, decode_block
+from engine._native.entry import Entry
 from engine._native.entry_queue import EntryQueue
 from engine._native.message import Message
 from engine.aio.once import Once
@@ -144,8 +145,7 @@ class Receiver(Receiving):
         self._pushed_messages += header["messages"]
         self._pushed_bytes += len(payload)
         begin = 0 if attachment.mode == QUEUE else max(start, attachment.confirmed)
-        queue = self._queue if attachment.parked is None else attachment.parked
-        pushed = queue.push(entries, header.get("skip"), header.get("redelivered"), begin, attachment.marks)
+        pushed = self._push(attachment, entries, header, begin)
         if attachment.parked is None:
             attachment.pushed += pushed
         else:
@@ -155,6 +155,11 @@ class Receiver(Receiving):
             attachment.expected = entries[-1].first_offset + entries[-1].count
             attachment.arrived = max(attachment.arrived, attachment.expected)
         self._wake()
+
+    def _push(self, attachment: Attachment, entries: list[Entry], header: dict[str, Any], begin: int) -> int:
+        """Queue what a block holds for this consumer; how many messages."""
+        queue = self._queue if attachment.parked is None else attachment.parked
+        return queue.push(entries, header.get("skip"), header.get("redelivered"), begin, attachment.marks)
 
     # -- credit ----------------------------------------------------------------------------------------------
 

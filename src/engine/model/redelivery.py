@@ -1,4 +1,4 @@
-"""When a message that was handed back is delivered again."""
+"""When a message that was handed back is delivered again, and when it is not any more."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import math
 from dataclasses import dataclass
 
 from engine.errors import InvalidArgumentError
+from engine.model.names import TopicName
 
+DEAD_LETTER_SUFFIX = "-DLQ"
 SECONDS_MAX = 1e9  # 31 years
 _COUNT_MAX = 64  # a delay that has not reached its maximum by then does not grow
 
@@ -46,3 +48,28 @@ class Backoff:
                 break
             delay *= self.multiplier
         return min(delay, self.max)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """After how many redeliveries a message is put aside, and where.
+
+    `max_redeliveries`: 0 or more; a message is received at most once more than that (SEMANTICS 21). `topic`: by
+    default the source's own name with "-DLQ" behind it. Raises InvalidArgumentError.
+    """
+
+    max_redeliveries: int
+    topic: str | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.max_redeliveries) is not int or self.max_redeliveries < 0:
+            raise InvalidArgumentError(f"max_redeliveries is {self.max_redeliveries!r}; an int of at least 0 is right")
+        if self.topic is not None:
+            TopicName.parse(self.topic)
+
+    def topic_of(self, source: TopicName) -> TopicName:
+        """Where what `source` gives up goes. Raises InvalidArgumentError when that is no other topic."""
+        target = TopicName.parse(self.topic or f"{source}{DEAD_LETTER_SUFFIX}")
+        if target == source:
+            raise InvalidArgumentError(f"the dead letters of {source} cannot go to the same topic")
+        return target

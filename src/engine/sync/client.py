@@ -108,9 +108,11 @@ class Client:
         acknowledged.
 
         `topic`, `namespace`, `properties`, `pattern`, `name`, `initial_position` and `receive_queue_size` as of
-        stream_consumer. Raises as stream_consumer;
-        UnsupportedError for `ack_timeout`, `nack_backoff`, `dead_letter` and `priority`,
-        which this version does not have.
+        stream_consumer; a small `receive_queue_size` spreads work evenly. `ack_timeout`: seconds after which a message
+        that was received and not acknowledged is handed back. `nack_backoff`: how long one that was negatively
+        acknowledged is kept back, an engine.Backoff or a number of seconds (default 1). `dead_letter`: an
+        engine.DeadLetter; what came back more often goes to its topic instead. `priority`: consumers with the lowest
+        number are served first. Raises as stream_consumer.
         """
         return QueueConsumer(
             self._portal, self._portal.run(self._client.queue_consumer(topic, subscription, **options))

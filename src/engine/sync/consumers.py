@@ -15,9 +15,10 @@ from engine.client import (
     Message,
     MessageBatch,
     MessageId,
+    QueueConsumerStatistics,
 )
 from engine.client.options import check_count, check_timeout
-from engine.client.queue_consumer import NACK_DELAY_S
+from engine.client.queue_consumer import Acknowledgeable
 from engine.client.receiving import BATCH_MESSAGES
 from engine.errors import AlreadyClosedError
 from engine.sync.closing import run_to_close
@@ -134,20 +135,28 @@ class QueueConsumer(_Consumer):
 
     _consumer: AsyncQueueConsumer
 
-    def acknowledge(self, x: Message | MessageId | MessageBatch, *, transaction: None = None) -> None:
-        """Acknowledge a Message, an id, or every message of a MessageBatch; durable when this returns.
+    def acknowledge(self, x: Acknowledgeable, *, transaction: None = None) -> None:
+        """Acknowledge a Message, an id, every message of a MessageBatch, or several messages or ids.
+
+        Durable when this returns.
 
         Raises AlreadyClosedError, TimeoutError, StorageError, InvalidArgumentError; NotFoundError for a segment that
         is gone; UnsupportedError (`transaction`).
         """
         self._portal.run(self._consumer.acknowledge(x, transaction=transaction))
 
-    def negative_acknowledge(self, x: Message | MessageId | MessageBatch, *, delay: float = NACK_DELAY_S) -> None:
-        """Hand back: it is delivered again `delay` seconds later (at the latest when this consumer closes).
+    def negative_acknowledge(self, x: Acknowledgeable, *, delay: float | None = None) -> None:
+        """Hand back: it is delivered again after `delay` seconds (default: what `nack_backoff` says), or as soon as
+        the subscription has no consumer any more and gets one again.
 
-        `x`: a Message, an id or a MessageBatch. Does not wait. Raises AlreadyClosedError, InvalidArgumentError.
+        `x`: as of acknowledge(); of messages that this consumer has received and not acknowledged. Does not wait for
+        the broker. Raises AlreadyClosedError, InvalidArgumentError.
         """
         self._portal.run(self._consumer.negative_acknowledge(x, delay=delay))
+
+    def statistics(self) -> QueueConsumerStatistics:
+        """A frozen record of totals."""
+        return self._consumer.statistics()
 
 
 class CheckpointConsumer(_Consumer):
