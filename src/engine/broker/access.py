@@ -31,7 +31,9 @@ ACCESS_MODES = (SHARED, EXCLUSIVE, FENCING, WAIT)
 
 RESERVED_S = 10.0  # who held the parents has this long to attach to a child before others may
 LOOK_S = 1.0  # who waits is looked at so often: it may have gone
-SETTLING_S = 1.0  # who waits lets those who were there come back first when a segment has just been opened
+SETTLING_S = (
+    6.0  # who waits lets those come back first who were there before the segment was opened; they try every 5 s
+)
 
 Claim = tuple[int, int, int]  # segment id, term, count
 
