@@ -29,8 +29,8 @@ _WRITES_AT_ONCE = 256  # the store commits those that come together in one go
 class SegmentLoadReporter:
     """One open, active segment: its rolling rates, and what its record says. Loop thread only."""
 
-    __slots__ = ("_counts", "_key", "_known", "_metadata", "_now", "_threshold", "_version", "_window", "_written",
-                 "hosted")  # fmt: skip
+    __slots__ = ("_counts", "_key", "_known", "_metadata", "_now", "_resting", "_threshold", "_version", "_window",
+                 "_written", "hosted")  # fmt: skip
 
     def __init__(self, hosted: HostedSegment, metadata: MetadataStore, threshold: float, now: float) -> None:
         self.hosted = hosted
@@ -40,6 +40,7 @@ class SegmentLoadReporter:
         self._counts = _counts(hosted)
         self._window = Window(now, self._counts)
         self._now = SegmentLoadStats()
+        self._resting = False  # nothing came within the window, and that is what the record says
         # What the record holds, as far as is known here.
         self._known = False
         self._written: SegmentLoadStats | None = None
@@ -60,14 +61,18 @@ class SegmentLoadReporter:
         """Whether nothing came and went within the window, as of the last sample."""
         return self._now.silent
 
-    def sample(self, now: float) -> bool:
-        """Look at the counters; whether there is something to write."""
-        counts = _counts(self.hosted)
-        if counts == self._counts and self.silent and self._now.silent:
-            self._window.rest(now)
-            return False  # so it is with idle segments
-        self._counts = counts
-        self._now = SegmentLoadStats(*self._window.look(now, counts))
+    @property
+    def rests(self) -> bool:
+        """Whether nothing has come for longer than the window, and still does not: there is nothing to look at."""
+        return self._resting and _counts(self.hosted) == self._counts
+
+    def sample(self, now: float, before: float) -> bool:
+        """Look at the counters; whether there is something to write. `before`: when the last look was."""
+        if self._resting:
+            self._window.rest(before)
+        self._counts = _counts(self.hosted)
+        self._now = SegmentLoadStats(*self._window.look(now, self._counts))
+        self._resting = self.idle and self.silent
         return not self._known or self._written is None or self._now.differs(self._written, self._threshold)
 
     async def write(self) -> None:
@@ -148,6 +153,7 @@ class LoadReports:
         self._interval = interval
         self._threshold = threshold
         self._reporters: dict[HostedSegment, SegmentLoadReporter] = {}
+        self._looked = 0.0  # when; of the loop's clock
 
     async def run(self) -> None:
         """Until cancelled. Whatever goes wrong in one look is said, and the next one comes all the same."""
@@ -170,6 +176,7 @@ class LoadReports:
     def _sample(self) -> tuple[list[SegmentLoadReporter], list[TopicName]]:
         """Those that have something to write, and the topics in use."""
         now = asyncio.get_running_loop().time()
+        before, self._looked = self._looked, now
         changed: list[SegmentLoadReporter] = []
         topics: dict[TopicName, None] = {}
         for hosted in self._hosting:
@@ -178,11 +185,11 @@ class LoadReports:
                 if not hosted.segment.sealed:
                     self._reporters[hosted] = SegmentLoadReporter(hosted, self._metadata, self._threshold, now)
                     topics[hosted.name.topic] = None
-                continue
-            if reporter.sample(now):
-                changed.append(reporter)
-            if not reporter.idle:
-                topics[hosted.name.topic] = None
+            elif not reporter.rests:
+                if reporter.sample(now, before):
+                    changed.append(reporter)
+                if not reporter.idle:
+                    topics[hosted.name.topic] = None
         return changed, list(topics)
 
     async def _let_go(self) -> None:
