@@ -330,14 +330,14 @@ async def test_42_a_segment_that_is_wanted_while_it_is_swept_comes_into_being_be
     await make_store(broker, name)
     delete, opened = broker.hosting._store.delete, []
 
-    async def delete_while_wanted(name):
+    async def delete_while_wanted(name, term):
         await broker.service.create_topic("orders")
         spec = SegmentSpec(name, "fsync", (0xFFFF,))
         opened.append(asyncio.ensure_future(broker.hosting.open(spec, create=True)))
         for _ in range(20):
             await asyncio.sleep(0)
         assert not opened[0].done()
-        await delete(name)
+        await delete(name, term)
 
     monkeypatch.setattr(broker.hosting._store, "delete", delete_while_wanted)
     assert await sweep(broker) == 1

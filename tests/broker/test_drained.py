@@ -8,7 +8,7 @@ import pytest
 from peer import Peer, leader_term, make_entries
 
 from engine.broker import segment_host, subscriptions
-from engine.errors import NotOwnerError, StorageError
+from engine.errors import NotFoundError, NotOwnerError, StorageError
 from engine.model.subscriptions import InitialPosition
 from engine.wire.commands import Command
 
@@ -236,3 +236,19 @@ async def test_the_backlog_counts_only_what_is_there_and_not_acknowledged(broker
     await peer.ack(consumer, ranges=[[10, 14], [16, 19]])
     await watch.wait()
     await peer.take(Command.REACHED_END, consumer_id=consumer, end=20)
+
+
+async def test_how_far_a_subscription_is_that_does_not_exist_is_not_found(broker, connect):
+    """Else whoever asks takes all of it for acknowledged."""
+    peer = await connect()
+    segment, _ = await sealed_topic(broker, peer)
+    asked = {"topic": segment, "at": "latest"}
+    assert (await peer.ask(Command.SEGMENT_OFFSET, subscription="s", **asked))["result"]["acknowledged"] == 0
+    await broker.service.ensure_subscription("orders", "later")
+    answer = await peer.ask(Command.SEGMENT_OFFSET, subscription="later", **asked)
+    assert answer["result"]["acknowledged"] == 5, "it began when the segment had ended"
+    for name in ("s", "later"):
+        await broker.service.delete_subscription("orders", name)
+    for name in ("s", "later", "never"):
+        with pytest.raises(NotFoundError, match=f"no subscription '{name}'"):
+            await peer.ask(Command.SEGMENT_OFFSET, subscription=name, **asked)

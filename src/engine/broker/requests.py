@@ -174,7 +174,17 @@ def _applicant(connection: Connection, header: Header) -> Applicant:
         None if claim is None else (claim[0], claim[1], claim[2]),
         bool(header.get("renewal")),
         waited,
+        _checked_properties(header.get("properties")),
     )
+
+
+def _checked_properties(properties: dict[Any, Any] | None) -> dict[str, str]:
+    found = properties or {}
+    if not all(isinstance(text, str) for item in found.items() for text in item):
+        raise InvalidArgumentError("a producer's properties are text to text")
+    if sum(len(name) + len(value) for name, value in found.items()) > PROPERTIES_SIZE_MAX:
+        raise InvalidArgumentError(f"a producer's properties have at most {PROPERTIES_SIZE_MAX:,} characters")
+    return found
 
 
 def send(connection: Connection, header: Header, payload: memoryview) -> None:
@@ -340,7 +350,7 @@ async def _segment_offset(connection: Connection, header: Header) -> dict[str, A
         offset = segment.first_offset if earliest else segment.durable_offset
     found: dict[str, Any] = {"offset": offset, "first": segment.first_offset, "end": segment.durable_offset}
     if subscription is not None:
-        found["acknowledged"] = await connection.broker.hosting.acknowledged(hosted, [subscription])
+        found["acknowledged"] = await connection.broker.hosting.acknowledged_by(hosted, subscription)
         known = await connection.broker.hosting.known_subscription(hosted, subscription)
         if header.get("buckets") is not None and known is not None:
             found["open_buckets"] = await open_buckets(known, check_buckets(header["buckets"], hosted))

@@ -17,8 +17,9 @@ from engine.broker.subscriptions import HostedSubscription
 from engine.broker.topics import HostedSegment
 from engine.control.ports import SegmentEnd, SegmentSpec, SegmentStatistics
 from engine.errors import EngineError, NotFoundError, NotOwnerError, StorageError
+from engine.metadata import keys
 from engine.model.names import SegmentName, TopicName
-from engine.model.subscriptions import InitialPosition
+from engine.model.subscriptions import InitialPosition, SubscriptionMetadata, SubscriptionState
 from engine.storage.dedup import held_in, pack_held
 
 if TYPE_CHECKING:
@@ -125,6 +126,15 @@ class SegmentHosting(OpenSegments):
             elif not hosted.segment.sealed:
                 return 0  # nothing was acknowledged here yet, or it is being deleted: the next look knows more
         return position
+
+    async def acknowledged_by(self, hosted: HostedSegment, subscription: str) -> int:
+        """The same for one subscription. Raises NotFoundError when the topic has none of that name."""
+        if await self.known_subscription(hosted, subscription) is None:
+            topic = hosted.name.topic
+            record = await self._metadata.get(keys.subscription(topic, subscription))
+            if record is None or SubscriptionMetadata.from_json(record.value).state is SubscriptionState.DELETING:
+                raise NotFoundError(f"{topic} has no subscription {subscription!r}")
+        return await self.acknowledged(hosted, [subscription])
 
     async def drained(self, hosted: HostedSegment, subscriptions: Iterable[str]) -> bool:
         """Whether it is sealed, and none of these has anything left in it (SEMANTICS 7). Makes no cursor."""
