@@ -25,6 +25,8 @@ from engine.model.names import TopicName
 from engine.model.segment import SegmentInfo
 from engine.model.subscriptions import SubscriptionMetadata
 
+_ASKED_AT_ONCE = 32
+
 Consumers = Callable[[str], Mapping[str, tuple[bool, tuple[int, ...]]]]
 
 
@@ -52,7 +54,10 @@ async def topic_stats(
     A segment whose owner does not answer counts as empty, and says under `unavailable` why.
     """
     segments = list(layout.segments.values())
-    asked = await asyncio.gather(*(_ask(host, segment_spec(topic, layout, s)) for s in segments))
+    asked = []
+    for first in range(0, len(segments), _ASKED_AT_ONCE):  # others get their turn between
+        some = segments[first : first + _ASKED_AT_ONCE]
+        asked += await asyncio.gather(*(_ask(host, segment_spec(topic, layout, s)) for s in some))
     found = [now for now, _ in asked]
     by_id = dict(zip(layout.segments, found, strict=True))
     errors = {s.segment_id: error for s, (_, error) in zip(segments, asked, strict=True)}
@@ -131,6 +136,7 @@ def _segment(info: SegmentInfo, now: SegmentStatistics, error: str | None) -> di
         "nextOffset": now.next_offset,
         "storageSize": now.size_bytes,
         "producerCount": now.producers,
+        "publishers": list(now.publishers),
         "bucketCount": info.bucket_count,
         "backlog": {name: part.backlog for name, part in sorted(now.subscriptions.items())},
         "msgRateIn": now.msg_rate_in,
