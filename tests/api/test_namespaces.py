@@ -1,0 +1,485 @@
+"""Consumers of a namespace, or of a list of topics: what comes and goes, acknowledgements over all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from reshaping import until
+
+import engine
+import engine.broker.topic_lists
+
+NS = "shop/eu"
+
+
+def full(*names: str) -> list[str]:
+    return [f"topic://{NS}/{name}" for name in names]
+
+
+async def make(client: engine.AsyncClient, *names: str, **options: Any) -> None:
+    for topic in full(*names):
+        await client.admin.create_topic(topic, **options)
+
+
+async def send(client: engine.AsyncClient, name: str, values: Iterable[bytes]) -> None:
+    async with await client.producer(*full(name)) as producer:
+        await producer.send_batch(list(values))
+
+
+async def take(consumer: Any, count: int) -> list[engine.Message]:
+    found: list[engine.Message] = []
+    while len(found) < count:
+        message = await consumer.receive(timeout=20)
+        assert message is not None, f"{len(found)} of {count} came"
+        found.append(message)
+    return found
+
+
+async def stream(client: engine.AsyncClient, **options: Any) -> engine.AsyncMultiStreamConsumer:
+    made = {"namespace": NS, "initial_position": "earliest", **options}
+    consumer = await client.stream_consumer(None, "s", **made)
+    assert isinstance(consumer, engine.AsyncMultiStreamConsumer)
+    return consumer
+
+
+async def left_over(client: engine.AsyncClient, **options: Any) -> dict[str, list[bytes]]:
+    """What the subscription has not acknowledged, by topic; nothing is acknowledged."""
+    found: dict[str, list[bytes]] = defaultdict(list)
+    async with await stream(client, **options) as consumer:
+        while batch := await consumer.receive_batch(timeout=0.5):
+            found[batch.topic.rsplit("/")[-1]] += batch.values
+    return dict(found)
+
+
+# -- receiving -------------------------------------------------------------------------------------------------------
+
+
+async def test_all_topics_of_a_namespace_are_received(client: engine.AsyncClient):
+    await make(client, "a", "b", "c")
+    await client.admin.create_topic("topic://shop/us/d")
+    async with await stream(client) as consumer:
+        assert consumer.topics == full("a", "b", "c")
+        assert consumer.topic == NS
+        for name in "abc":
+            await send(client, name, [f"{name}{i}".encode() for i in range(10)])
+        got = await take(consumer, 30)
+        assert {(m.topic.rsplit("/")[-1], m.value) for m in got} == {
+            (name, f"{name}{i}".encode()) for name in "abc" for i in range(10)
+        }
+        assert all(m.id.topic == m.topic for m in got)
+        for name in "abc":
+            own = [m.value for m in got if m.topic == full(name)[0]]
+            assert own == [f"{name}{i}".encode() for i in range(10)]
+        statistics = consumer.statistics()
+        assert isinstance(statistics, engine.MultiConsumerStatistics)
+        assert (statistics.messages_received, statistics.segments) == (30, 3)
+        assert (statistics.topics, statistics.failed) == (tuple(full("a", "b", "c")), ())
+
+
+async def test_a_list_of_topics(client: engine.AsyncClient):
+    """They are created like a single one, and there may be two of them or one."""
+    async with await client.stream_consumer([*full("a", "b"), "elsewhere"], "s") as consumer:
+        assert consumer.topics == ["topic://public/default/elsewhere", *full("a", "b")]
+        await send(client, "a", [b"1"])
+        await send(client, "b", [b"2"])
+        assert {m.value for m in await take(consumer, 2)} == {b"1", b"2"}
+    async with await client.queue_consumer({*full("a")}, "q", initial_position="earliest") as queue:
+        (message,) = await take(queue, 1)
+        await queue.acknowledge(message)
+
+
+async def test_topics_are_served_in_turn(client: engine.AsyncClient):
+    """Nobody waits behind the whole backlog of another topic; a batch is of one topic."""
+    await make(client, "a", "b", "c")
+    for name in "abc":
+        await send(client, name, [name.encode()] * 1000)
+    async with await stream(client) as consumer:
+        await until(lambda: consumer.statistics().messages_queued == 3000)
+        batches = [await consumer.receive_batch(max_messages=10) for _ in range(6)]
+        assert len({b.topic for b in batches[:3]}) == len({b.topic for b in batches[3:]}) == 3
+        assert all(set(b.values) == {b.topic[-1].encode()} for b in batches)
+        singles = Counter(m.topic for m in await take(consumer, 600))
+        assert set(singles.values()) == {200}
+
+
+async def test_a_namespace_without_topics_waits_for_them(client: engine.AsyncClient):
+    async with await stream(client) as consumer:
+        assert consumer.topics == []
+        assert await consumer.receive(timeout=0.05) is None
+        assert len(await consumer.receive_batch(timeout=0.05)) == 0
+        receiving = asyncio.ensure_future(consumer.receive())
+        await send(client, "a", [b"first"])
+        message = await receiving
+        assert message is not None
+        assert message.value == b"first"
+
+
+async def test_semantics_41_receives_are_served_in_order_and_end_with_the_consumer(client: engine.AsyncClient):
+    await make(client, "a", "b")
+    consumer = await stream(client)
+    receives = [asyncio.ensure_future(consumer.receive()) for _ in range(3)]
+    receives[0].cancel()
+    await send(client, "a", [b"1"])
+    assert (await receives[1]).value == b"1"  # type: ignore[union-attr]
+    await consumer.close()
+    await consumer.close()
+    with pytest.raises(engine.AlreadyClosedError):
+        await receives[2]
+    with pytest.raises(engine.AlreadyClosedError):
+        await consumer.receive()
+    assert [m async for m in consumer] == []
+
+
+# -- who comes and goes ----------------------------------------------------------------------------------------------
+
+
+async def test_nothing_is_missed_of_a_topic_that_is_made_later(client: engine.AsyncClient):
+    """Its subscription starts at the beginning, also when that of the others starts at the latest."""
+    await make(client, "old")
+    await send(client, "old", [b"before"])
+    async with await stream(client, initial_position="latest") as consumer:
+        await send(client, "new", [b"%d" % i for i in range(100)])
+        await send(client, "old", [b"after"])
+        got = await take(consumer, 101)
+        assert [m.value for m in got if m.topic.endswith("new")] == [b"%d" % i for i in range(100)]
+        assert [m.value for m in got if m.topic.endswith("old")] == [b"after"]
+
+
+async def test_nothing_is_missed_while_topics_are_made_under_load(client: engine.AsyncClient):
+    expected: list[bytes] = []
+
+    async def producing(number: int) -> None:
+        for generation in range(4):
+            values = [b"%d-%d-%d" % (number, generation, i) for i in range(50)]
+            await send(client, f"t{number}-{generation}", values)
+            expected.extend(values)
+
+    async with await stream(client, initial_position="latest") as consumer:
+        producers = asyncio.gather(*(producing(n) for n in range(4)))
+        got = [m.value for m in await take(consumer, 16 * 50)]
+        await producers
+        assert sorted(got) == sorted(expected)
+        assert len(consumer.topics) == 16
+
+
+async def test_a_deleted_topic_leaves_and_the_others_go_on(client: engine.AsyncClient):
+    await make(client, "a", "b")
+    async with await stream(client) as consumer:
+        await send(client, "a", [b"a"])
+        (message,) = await take(consumer, 1)
+        await client.admin.delete_topic(*full("a"))
+        await until(lambda: consumer.topics == full("b"))
+        await consumer.acknowledge_cumulative(message)  # nothing to be done there
+        await send(client, "b", [b"b"])
+        (other,) = await take(consumer, 1)
+        assert other.value == b"b"
+        await consumer.acknowledge_cumulative(other)
+        assert consumer.statistics().messages_received == 2
+
+
+async def test_a_deleted_topic_is_not_made_anew_by_its_consumer(client: engine.AsyncClient):
+    await make(client, "a", "b")
+    async with await stream(client) as consumer:
+        await client.admin.delete_topic(*full("a"))
+        await until(lambda: consumer.topics == full("b"))
+        await consumer.receive(timeout=0.1)
+        assert await client.list_topics(NS) == full("b")
+
+
+async def test_semantics_40_a_topic_made_anew_is_another_one(client: engine.AsyncClient):
+    """Kept ids of the old one acknowledge nothing of the new one."""
+    await make(client, "a", "b")
+    async with await stream(client) as consumer:
+        await send(client, "a", [b"old0", b"old1"])
+        kept = (await take(consumer, 2))[-1].id
+        await client.admin.delete_topic(*full("a"))
+        await make(client, "a")
+        await send(client, "a", [b"new0", b"new1", b"new2"])
+        got = await take(consumer, 3)
+        assert [m.value for m in got] == [b"new0", b"new1", b"new2"]
+        await consumer.acknowledge_cumulative(kept)
+        await consumer.acknowledge_cumulative(engine.MessageId.from_bytes(kept.to_bytes()))
+    assert await left_over(client) == {"a": [b"new0", b"new1", b"new2"]}
+
+
+async def test_topics_are_chosen_by_properties_and_pattern(client: engine.AsyncClient):
+    await make(client, "a1", "a2", "b1", properties={"team": "x"})
+    await make(client, "a3", properties={"team": "y"})
+    async with await stream(client, properties={"team": "x"}) as consumer:
+        assert consumer.topics == full("a1", "a2", "b1")
+        await make(client, "c1", properties={"team": "x", "more": "1"})
+        await make(client, "c2")
+        await until(lambda: consumer.topics == full("a1", "a2", "b1", "c1"))
+    async with await stream(client, properties={"team": "x"}, pattern="a.*") as consumer:
+        assert consumer.topics == full("a1", "a2")
+
+
+async def test_semantics_13_closing_leaves_every_topic_at_once(client: engine.AsyncClient):
+    await make(client, "a", "b")
+    first = await stream(client, name="one")
+    await send(client, "a", [b"1"])
+    await take(first, 1)
+    await first.close()
+    async with await stream(client, name="two") as second:
+        (message,) = await take(second, 1)
+        assert message.value == b"1"
+        for topic in full("a", "b"):
+            stats = await client.admin.get_stats(topic)
+            assert "one" not in str(stats["subscriptions"]["s"])
+
+
+async def test_two_consumers_share_a_namespace(client: engine.AsyncClient):
+    await make(client, "a", "b", segments=2)
+    async with await stream(client, name="one") as one, await stream(client, name="two") as two:
+        for name in "ab":
+            async with await client.producer(*full(name)) as producer:
+                for i in range(100):
+                    await producer.send(b"%d" % i, key=b"%d" % i)
+        got: dict[str, list[tuple[str, bytes]]] = {"one": [], "two": []}
+
+        async def read(consumer: engine.AsyncMultiStreamConsumer) -> None:
+            async for message in consumer:
+                got[consumer.name].append((message.topic, message.value))
+
+        readers = [asyncio.ensure_future(read(c)) for c in (one, two)]
+        await until(lambda: sum(map(len, got.values())) >= 200)
+        for reader in readers:
+            reader.cancel()
+        assert len({*got["one"], *got["two"]}) == 200
+        assert got["one"]
+        assert got["two"]
+
+
+# -- errors of one topic ---------------------------------------------------------------------------------------------
+
+
+async def test_a_subscription_of_another_kind_is_told_when_the_consumer_is_made(client: engine.AsyncClient):
+    await make(client, "a", "b")
+    async with await client.queue_consumer(full("b")[0], "s"):
+        with pytest.raises(engine.SubscriptionKindError):
+            await stream(client)
+    async with await stream(client):
+        pass
+
+
+async def test_a_conflict_in_a_later_topic_surfaces_once_and_the_others_go_on(client: engine.AsyncClient, monkeypatch):
+    monkeypatch.setattr(engine.broker.topic_lists, "_CHANGES_S", 0.3)  # the other one is there first
+    await make(client, "a")
+    async with await stream(client) as consumer, await client.queue_consumer(full("later")[0], "s"):
+        with pytest.raises(engine.SubscriptionKindError) as caught:
+            await consumer.receive(timeout=20)
+        assert "topic://shop/eu/later" in str(caught.value.__notes__)
+        await send(client, "a", [b"1"])
+        (message,) = await take(consumer, 1)
+        await consumer.acknowledge_cumulative(message)
+        assert consumer.statistics().failed == tuple(full("later"))
+        assert consumer.topics == full("a")
+
+
+# -- acknowledging ---------------------------------------------------------------------------------------------------
+
+
+async def test_semantics_11_one_acknowledgement_covers_what_was_delivered_before_it_in_all_topics(
+    client: engine.AsyncClient,
+):
+    await make(client, "a", "b", "c")
+    names = ["a", "b", "a", "c", "b", "c", "a"]
+    async with await stream(client) as consumer:
+        got: list[engine.Message] = []
+        for i, name in enumerate(names):
+            await send(client, name, [b"%d" % i])
+            got += await take(consumer, 1)
+        await consumer.acknowledge_cumulative(got[4])
+    assert await left_over(client) == {"c": [b"5"], "a": [b"6"]}
+
+
+async def test_semantics_11_never_beyond_what_was_delivered(client: engine.AsyncClient):
+    """Whatever the order in which topics have their turns, and whatever is fetched ahead."""
+    await make(client, *"abc")
+    for name in "abc":
+        await send(client, name, [b"%d" % i for i in range(300)])
+    async with await stream(client) as consumer:
+        got = await take(consumer, 150)
+        batch = await consumer.receive_batch(max_messages=33)
+        more = await take(consumer, 200)
+        await consumer.acknowledge_cumulative(more[40])
+        counts = Counter(m.topic[-1] for m in [*got, *batch, *more[:41]])
+    rest = await left_over(client)
+    assert {name: rest[name] for name in "abc"} == {
+        name: [b"%d" % i for i in range(counts[name], 300)] for name in "abc"
+    }
+
+
+async def test_ids_keep_everything_as_bytes(client: engine.AsyncClient):
+    """Another consumer object of the subscription can use them."""
+    await make(client, "a", "b")
+    await send(client, "a", [b"a0", b"a1"])
+    await send(client, "b", [b"b0", b"b1"])
+    async with await stream(client) as consumer:
+        got = await take(consumer, 3)
+        kept = got[2].id.to_bytes()
+    async with await stream(client) as consumer:
+        await consumer.acknowledge_cumulative(engine.MessageId.from_bytes(kept))
+    assert sum(len(values) for values in (await left_over(client)).values()) == 1
+
+
+async def test_a_batch_is_acknowledged_with_what_came_before_it(client: engine.AsyncClient):
+    await make(client, "a", "b")
+    await send(client, "a", [b"a"] * 10)
+    await send(client, "b", [b"b"] * 10)
+    async with await stream(client) as consumer:
+        await consumer.receive_batch(max_messages=10)
+        second = await consumer.receive_batch(max_messages=4)
+        await consumer.acknowledge_cumulative(second)
+        await consumer.acknowledge_cumulative(second[:0])
+        await consumer.acknowledge_cumulative(second[2])  # acknowledged before: no error
+    (rest,) = (await left_over(client)).values()
+    assert len(rest) == 6
+
+
+async def test_semantics_12_after_a_seek_an_old_id_counts_again(client: engine.AsyncClient):
+    await make(client, "a", "b")
+    await send(client, "a", [b"a0"])
+    await send(client, "b", [b"b0"])
+    async with await stream(client) as consumer:
+        got = await take(consumer, 2)
+        await consumer.acknowledge_cumulative(got[1])
+        for topic in full("a", "b"):
+            await client.admin.seek_subscription(topic, "s", "earliest")
+        again = await take(consumer, 1)
+        await consumer.acknowledge_cumulative(again[0])
+        covered = again[0].topic
+        (other,) = await take(consumer, 1)
+        assert other.topic != covered
+    assert list(await left_over(client)) == [other.topic[-1]]
+
+
+async def test_what_is_of_no_topic_here_is_refused(client: engine.AsyncClient):
+    await make(client, "a")
+    async with (
+        await stream(client) as consumer,
+        await client.queue_consumer(full("a"), "q") as queue,
+        await client.producer("elsewhere") as producer,
+    ):
+        receipt = await producer.send(b"1")
+        for acknowledge in (consumer.acknowledge_cumulative, queue.acknowledge, queue.negative_acknowledge):
+            for wrong in (receipt, engine.MessageId.latest, engine.MessageId(0, 0), b"1", None):
+                with pytest.raises(engine.InvalidArgumentError):
+                    await acknowledge(wrong)  # type: ignore[operator]
+
+
+async def test_queue_acknowledgements_find_their_topic(client: engine.AsyncClient):
+    await make(client, "a", "b")
+    async with await client.queue_consumer(None, "q", namespace=NS, initial_position="earliest") as queue:
+        for name in "ab":
+            await send(client, name, [f"{name}{i}".encode() for i in range(4)])
+        got = {m.value: m for m in await take(queue, 8)}
+        await queue.acknowledge(got[b"a1"])
+        await queue.acknowledge(got[b"b2"].id)
+        await queue.negative_acknowledge(got[b"a3"])
+        (again,) = await take(queue, 1)
+        assert (again.value, again.redelivery_count) == (b"a3", 1)
+    async with await client.queue_consumer(None, "q", namespace=NS) as queue:
+        rest = {m.value for m in await take(queue, 6)}
+        assert rest == {*got} - {b"a1", b"b2"}
+        assert await queue.receive(timeout=0.1) is None
+
+
+# -- lists -----------------------------------------------------------------------------------------------------------
+
+
+async def test_topics_are_listed_and_watched(client: engine.AsyncClient):
+    await make(client, "b", "a")
+    assert await client.list_topics(NS) == full("a", "b")
+    assert await client.list_topics(NS, pattern="b") == full("b")
+    assert await client.list_topics() == []
+    async with await client.watch_topics(NS) as watch:
+        changes = aiter(watch)
+        assert await anext(changes) == engine.TopicsChanged((), tuple(full("a", "b")))
+        await make(client, "c")
+        assert await anext(changes) == engine.TopicsChanged((), tuple(full("c")))
+        await client.admin.delete_topic(*full("a"))
+        assert await anext(changes) == engine.TopicsChanged(tuple(full("a")), ())
+        assert watch.topics == full("b", "c")
+        assert await watch.next_change(timeout=0.05) is None
+    with pytest.raises(engine.AlreadyClosedError):
+        await watch.next_change()
+    assert [change async for change in watch] == []
+
+
+async def test_the_first_change_of_an_empty_namespace_is_empty(client: engine.AsyncClient):
+    async with await client.watch_topics(NS) as watch:
+        assert await watch.next_change(timeout=5) == engine.TopicsChanged((), ())
+
+
+# -- blocking --------------------------------------------------------------------------------------------------------
+
+
+def test_the_same_without_await(blocking: engine.Client):
+    for topic in full("a", "b"):
+        with blocking.producer(topic) as producer:
+            producer.send_batch([b"%d" % i for i in range(100)])
+    assert blocking.list_topics(NS, pattern=".*") == full("a", "b")
+    with blocking.stream_consumer(None, "s", namespace=NS, initial_position="earliest") as consumer:
+        assert consumer.topics == full("a", "b")
+        messages = [consumer.receive(timeout=20) for _ in range(150)]
+        batch = consumer.receive_batch(timeout=20)
+        assert messages[-1] is not None
+        assert len(batch)
+        consumer.acknowledge_cumulative(messages[-1])
+        assert consumer.topic == NS
+    with blocking.stream_consumer(None, "s", namespace=NS) as consumer:
+        assert sum(len(consumer.receive_batch(timeout=0.5)) for _ in range(4)) == 50
+    with blocking.queue_consumer(full("a", "b"), "q", initial_position="earliest") as queue:
+        got = [queue.receive(timeout=20) for _ in range(200)]
+        assert Counter(m.topic for m in got if m) == dict.fromkeys(full("a", "b"), 100)
+    with blocking.watch_topics(NS) as watch:
+        assert next(iter(watch)).added == tuple(full("a", "b"))
+        assert watch.next_change(timeout=0) is None
+        assert (watch.topics, watch.namespace) == (full("a", "b"), NS)
+    assert list(watch) == []
+
+
+# -- restarts --------------------------------------------------------------------------------------------------------
+
+
+async def test_everything_goes_on_after_a_restart_of_the_broker(tmp_path: Path):
+    """Topics that were made and deleted while nobody listened, too."""
+
+    @contextlib.asynccontextmanager
+    async def serve(listen: str):
+        async with engine.open_async(tmp_path / "data", listen=listen, admin="127.0.0.1:0") as served:
+            for name in extra:
+                await make(served, name)
+                await send(served, name, [name.encode()])
+            yield served
+
+    extra: list[str] = []
+    async with contextlib.AsyncExitStack() as stack:
+        async with serve("127.0.0.1:0") as served:
+            url = served.service_url
+            client = await stack.enter_async_context(engine.AsyncClient(url))
+            await make(client, "a", "b")
+            consumer = await stream(client, initial_position="latest")
+            watch = await stack.enter_async_context(await client.watch_topics(NS))
+            await watch.next_change()
+            await send(client, "a", [b"1"])
+            (first,) = await take(consumer, 1)
+            await consumer.acknowledge_cumulative(first)
+        extra.append("c")
+        async with serve(url.removeprefix("engine://")):
+            got = await take(consumer, 1)
+            assert got[0].value == b"c"
+            assert await watch.next_change(timeout=20) == engine.TopicsChanged((), tuple(full("c")))
+            await send(client, "b", [b"2"])
+            got = await take(consumer, 1)
+            assert got[0].value == b"2"
+            await consumer.acknowledge_cumulative(got[0])
+            await consumer.close()
+            assert await left_over(client) == {}
