@@ -229,11 +229,11 @@ class TopicScaling:
         self.status = replace(self.status, policy=policy, decision=told, loads=loads)
         if isinstance(decision, Nothing) and decision.again_ms is not None:
             pause_s = (decision.again_ms - now_ms) / 1000
-            self._timer = asyncio.get_running_loop().call_later(pause_s, self._cooled, "traffic" if loads else "")
+            self._timer = asyncio.get_running_loop().call_later(pause_s, self._cooled)
 
-    def _cooled(self, traffic: str) -> None:
+    def _cooled(self) -> None:
         self._timer = None
-        self._ask(traffic=bool(traffic))
+        self._ask(traffic=True)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from engine.control.config import ControlConfig
 from engine.control.ports import ConsumerChannel
@@ -42,14 +43,15 @@ DAY_S = 24 * HOUR_S
 _SAMPLE_S = 10.0  # between two looks of an owner at its segments' rates
 _SAMPLES = int(LOAD_WINDOW_S / _SAMPLE_S)
 _CHANGE = 0.25  # of a rate, that is worth a report
+_PLOT_EVERY = 4  # minutes between two points of the picture
 _RETENTION_S = 3 * HOUR_S
 _MESSAGE_SIZE = 400.0
 _READERS = 2  # how often each message goes out
 
 # (hour, consumers of the busiest subscription)
-_STAFF = ((0.0, 1), (8.0, 4), (9.0, 10), (13.5, 6), (18.0, 2), (22.0, 1))
+_STAFF = ((0.0, 1), (7.0, 3), (10.0, 6), (13.5, 4), (18.0, 2), (22.0, 1))
 # (first hour, minutes, messages per second on top)
-_BURSTS = ((11.5, 12.0, 45_000.0), (19.0, 8.0, 30_000.0))
+_BURSTS = ((11.5, 15.0, 70_000.0), (19.0, 8.0, 30_000.0))
 _HOT_KEY = (15.0, 90.0, 14_000.0)
 _HOT_HASH = 0x9C3A
 _NIGHT = (1.0, 5.0)  # nothing at all
@@ -95,7 +97,7 @@ class Traffic:
         if _NIGHT[0] <= hour < _NIGHT[1]:
             return 0.0, 0.0
         day = max(0.0, math.sin(math.pi * (hour - 5) / 18)) ** 2
-        even = 150.0 + 38_000.0 * day + sum(rate for start, minutes, rate in _BURSTS if _during(hour, start, minutes))
+        even = 150.0 + 55_000.0 * day + sum(rate for start, minutes, rate in _BURSTS if _during(hour, start, minutes))
         start, minutes, rate = _HOT_KEY
         wobble = self._rng.uniform(0.93, 1.07)
         return even * wobble, rate * wobble if _during(hour, start, minutes) else 0.0
@@ -266,31 +268,35 @@ def plot(day: Day, path: Path) -> None:
     mpl.use("svg")
     from matplotlib import pyplot
 
-    mpl.rcParams.update({"svg.hashsalt": "day", "font.size": 9, "svg.fonttype": "path"})
-    figure, axes = pyplot.subplots(3, 1, sharex=True, figsize=(10, 7), height_ratios=(3, 3, 2))
-    hours = [minute.at_s / HOUR_S for minute in day.minutes]
-    limit = day.policy.split_msg_rate_in_threshold
-    axes[0].fill_between(hours, [m.rate / 1000 for m in day.minutes], color="#9ec5e8", label="whole topic")
-    axes[0].plot(hours, [m.worst / 1000 for m in day.minutes], color="#1f4e79", lw=1, label="busiest segment")
-    axes[0].axhline(limit / 1000, color="#c0392b", lw=0.8, ls="--", label="split threshold of a segment")
-    axes[0].set_ylabel("thousand messages/s in")
-    axes[1].step(hours, [m.segments for m in day.minutes], where="post", color="#1e8449", label="active segments")
-    axes[1].step(hours, [m.consumers for m in day.minutes], where="post", color="#b9770e", lw=1, label="consumers")
-    axes[1].step(hours, [m.buckets for m in day.minutes], where="post", color="#7d3c98", lw=0.8, label="entry buckets")
-    axes[1].set_ylabel("count")
-    axes[2].step(hours, [m.known for m in day.minutes], where="post", color="#555555", label="segments in the DAG")
-    axes[2].step(hours, [m.depth for m in day.minutes], where="post", color="#c0392b", lw=1, label="merge depth")
-    axes[2].set_ylabel("count")
-    axes[2].set_xlabel("hour")
-    for axis in axes:
+    mpl.rcParams.update({"svg.hashsalt": "day", "font.size": 9, "svg.fonttype": "none", "path.simplify_threshold": 0.5})
+    figure, (rates, sizes, dag) = pyplot.subplots(3, 1, sharex=True, figsize=(10, 7), height_ratios=(3, 3, 2))
+    minutes = day.minutes[::_PLOT_EVERY]
+    hours = [minute.at_s / HOUR_S for minute in minutes]
+    rates.fill_between(hours, [m.rate / 1000 for m in minutes], color="#9ec5e8", label="whole topic")
+    rates.plot(hours, [m.worst / 1000 for m in minutes], color="#1f4e79", lw=1, label="busiest segment")
+    limit = day.policy.split_msg_rate_in_threshold / 1000
+    rates.axhline(limit, color="#c0392b", lw=0.8, ls="--", label="split threshold of a segment")
+    rates.set_ylabel("thousand messages/s in")
+    _steps(sizes, hours, [m.segments for m in minutes], "#1e8449", "active segments")
+    _steps(sizes, hours, [m.consumers for m in minutes], "#b9770e", "consumers")
+    _steps(sizes, hours, [m.buckets for m in minutes], "#7d3c98", "entry buckets")
+    _steps(dag, hours, [m.known for m in minutes], "#555555", "segments in the DAG")
+    _steps(dag, hours, [m.depth for m in minutes], "#c0392b", "merge depth")
+    dag.set_xlabel("hour")
+    dag.set_xticks(range(0, int(hours[-1]) + 2, 3))
+    for axis in (rates, sizes, dag):
         axis.grid(alpha=0.25)
-        axis.legend(loc="upper right", fontsize=8)
+        axis.legend(loc="upper left", fontsize=8)
         axis.set_ylim(bottom=0)
         axis.set_xlim(0, hours[-1])
-    axes[2].set_xticks(range(0, int(hours[-1]) + 2, 3))
     figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata={"Date": None})
+
+
+def _steps(axis: Any, hours: Sequence[float], counts: Sequence[int], color: str, label: str) -> None:
+    axis.step(hours, counts, where="post", color=color, lw=1.2, label=label)
+    axis.set_ylabel("count")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -305,10 +311,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     day = simulate(chosen.days, chosen.seed)
     most = max(minute.segments for minute in day.minutes)
     last = day.minutes[-1]
-    print(
-        f"{chosen.days:g} days, seed {chosen.seed}: {day.splits} splits, {day.merges} merges, {day.rebuckets} rebuckets"
-    )
-    print(f"at most {most} segments, in the end {last.segments} of {last.known} in the DAG; {day.reports} load reports")
+    done = f"{day.splits} splits, {day.merges} merges, {day.rebuckets} rebuckets, {day.reports} load reports"
+    print(f"{chosen.days:g} days, seed {chosen.seed}: {done}")
+    print(f"at most {most} segments, in the end {last.segments}, with {last.known} in the DAG")
     if chosen.plot is not None:
         plot(day, chosen.plot)
         print(f"drawn: {chosen.plot}")
