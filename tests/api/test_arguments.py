@@ -56,7 +56,6 @@ async def test_what_a_producer_refuses(client: engine.AsyncClient):
     }.items():
         for value in values:
             await refused(engine.InvalidArgumentError, client.producer, "t", **{name: value})
-    await refused(engine.UnsupportedError, client.producer, "t", properties={"a": "b"})
 
 
 async def test_what_a_send_refuses(client: engine.AsyncClient):

@@ -40,15 +40,20 @@ async def send_all(producer: AsyncProducer) -> None:
     await asyncio.gather(*(producer.send(b"v", key=key) for key in KEYS))
 
 
+async def try_all(client: AsyncClient, mode: str) -> None:
+    """A shared producer attaches when it has something to send."""
+    producer = await client.producer(TOPIC, access_mode=mode)
+    try:
+        await send_all(producer)
+    finally:
+        await producer.close()
+
+
 async def refused(client: AsyncClient) -> None:
     """Nobody else gets in."""
     for mode in ("exclusive", "shared"):
         with pytest.raises(ProducerBusyError):
-            producer = await client.producer(TOPIC, access_mode=mode)
-            try:
-                await send_all(producer)  # a shared one attaches when it has something to send
-            finally:
-                await producer.close()
+            await try_all(client, mode)
 
 
 def admin(cluster: SimCluster) -> Any:
@@ -227,16 +232,16 @@ def test_25_of_all_that_want_a_topic_one_has_it(seed: int) -> None:
                     await asyncio.sleep(rng.uniform(0, 2))
                     continue
                 entered += 1
-                mine = newest = entered
-                await work(producer, lambda: newest == mine)
+                newest = entered
+                await work(producer, entered)
 
-        async def work(producer: AsyncProducer, alone: Callable[[], bool]) -> None:
+        async def work(producer: AsyncProducer, mine: int) -> None:
             end = loop.time() + rng.uniform(0, 3)
             try:
                 while loop.time() < end:
-                    before = alone()
+                    alone = newest == mine
                     await producer.send(b"v", key=rng.choice(KEYS))
-                    assert before, "sent after somebody else was let in"
+                    assert alone, "sent after somebody else was let in"
                 await producer.close()
             except (FencedError, ProducerBusyError):
                 await asyncio.gather(producer.close(), return_exceptions=True)

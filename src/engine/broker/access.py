@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import asyncio
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from engine.broker.producers import Producer
 from engine.errors import EngineError, FencedError, InvalidArgumentError, ProducerBusyError
+from engine.limits import PROPERTIES_SIZE_MAX
+from engine.model.names import check_name
 from engine.storage.dedup import producer_id
 
 if TYPE_CHECKING:
@@ -51,10 +53,38 @@ class Applicant:
     claim: Claim | None = None
     renewal: bool = False
     waited: float = 0.0
+    properties: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in ACCESS_MODES:
             raise InvalidArgumentError(f"access mode {self.mode!r}; one of {', '.join(ACCESS_MODES)} is right")
+
+
+def applicant(connection: Connection, header: dict[str, Any]) -> Applicant:
+    """Who a PRODUCER speaks of. Raises InvalidArgumentError."""
+    name, claim = check_name(header["producer_name"], "producer name"), header.get("claim")
+    if claim is not None and not (len(claim) == 3 and all(type(part) is int for part in claim)):
+        raise InvalidArgumentError(f"claim {claim!r:.80}; the three numbers of the first segment's answer are right")
+    waited = max(header.get("waited_ms") or 0, 0) / 1000
+    return Applicant(
+        connection,
+        header["producer_id"],
+        name,
+        header["access_mode"],
+        None if claim is None else (claim[0], claim[1], claim[2]),
+        bool(header.get("renewal")),
+        waited,
+        _checked_properties(header.get("properties")),
+    )
+
+
+def _checked_properties(properties: dict[Any, Any] | None) -> dict[str, str]:
+    found = properties or {}
+    if not all(isinstance(text, str) for item in found.items() for text in item):
+        raise InvalidArgumentError("a producer's properties are text to text")
+    if sum(len(name) + len(value) for name, value in found.items()) > PROPERTIES_SIZE_MAX:
+        raise InvalidArgumentError(f"a producer's properties have at most {PROPERTIES_SIZE_MAX:,} characters")
+    return found
 
 
 @dataclass(order=True, slots=True)
@@ -158,7 +188,7 @@ class Access:
         if claim is not None:
             self._newest = claim
         self._hosted.segment.producer_attached(who.name)
-        producer = Producer(who.connection, who.ident, self._hosted, who.name, who.mode, claim)
+        producer = Producer(who.connection, who.ident, self._hosted, who.name, who.mode, claim, who.properties)
         self.producers[who.name] = producer
         return producer
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import struct
 from collections import deque
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import CorruptionError, EngineError, InvalidArgumentError, MessageTooLargeError, PartlyStoredError
@@ -53,6 +54,7 @@ class Producer:
         "hosted",
         "ident",
         "name",
+        "properties",
     )
 
     def __init__(
@@ -63,6 +65,7 @@ class Producer:
         name: str,
         access: str,
         claim: tuple[int, int, int] | None = None,
+        properties: Mapping[str, str] | None = None,
     ) -> None:
         self.connection = connection
         self.ident = ident
@@ -70,6 +73,7 @@ class Producer:
         self.name = name
         self.access = access
         self.claim = claim  # to the whole topic
+        self.properties = dict(properties or {})  # what its user says of it
         self.closed = False
         self._in_flight: deque[tuple[asyncio.Future[list[Appended]], memoryview]] = deque()
         # Durable and not yet told.
@@ -162,6 +166,10 @@ class Producer:
     def is_alive(self) -> bool:
         """Whether its connection still stands, as far as this end knows."""
         return not self.closed and not self.connection.closed
+
+    def facts(self) -> dict[str, Any]:
+        """What statistics say about it."""
+        return {"producerName": self.name, "accessMode": self.access, "properties": self.properties}
 
     def receipt_fields(self) -> dict[str, Any]:
         """What PRODUCER_SUCCESS says about it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from engine.broker.access import WAIT, Applicant
+from engine.broker.access import WAIT, applicant
 from engine.broker.assignments import Registration
 from engine.broker.bucket_acks import check_buckets, open_buckets
 from engine.broker.calls import pack, unpack_args
@@ -147,7 +147,7 @@ def open_producer(connection: Connection, header: Header, payload: memoryview) -
 
 
 async def _open_producer(connection: Connection, header: Header) -> None:
-    who = _applicant(connection, header)
+    who = applicant(connection, header)
     ident = who.ident
     hosted = await _host(connection, header["topic"])
     hosted.check_active()
@@ -159,32 +159,6 @@ async def _open_producer(connection: Connection, header: Header) -> None:
     connection.producers[ident] = producer
     connection.closed_ids.discard(ident)
     connection.send(Command.PRODUCER_SUCCESS, {"request_id": header["request_id"], **producer.receipt_fields()})
-
-
-def _applicant(connection: Connection, header: Header) -> Applicant:
-    name, claim = check_name(header["producer_name"], "producer name"), header.get("claim")
-    if claim is not None and not (len(claim) == 3 and all(type(part) is int for part in claim)):
-        raise InvalidArgumentError(f"claim {claim!r:.80}; the three numbers of the first segment's answer are right")
-    waited = max(header.get("waited_ms") or 0, 0) / 1000
-    return Applicant(
-        connection,
-        header["producer_id"],
-        name,
-        header["access_mode"],
-        None if claim is None else (claim[0], claim[1], claim[2]),
-        bool(header.get("renewal")),
-        waited,
-        _checked_properties(header.get("properties")),
-    )
-
-
-def _checked_properties(properties: dict[Any, Any] | None) -> dict[str, str]:
-    found = properties or {}
-    if not all(isinstance(text, str) for item in found.items() for text in item):
-        raise InvalidArgumentError("a producer's properties are text to text")
-    if sum(len(name) + len(value) for name, value in found.items()) > PROPERTIES_SIZE_MAX:
-        raise InvalidArgumentError(f"a producer's properties have at most {PROPERTIES_SIZE_MAX:,} characters")
-    return found
 
 
 def send(connection: Connection, header: Header, payload: memoryview) -> None:

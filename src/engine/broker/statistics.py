@@ -20,6 +20,7 @@ def segment_statistics(hosted: HostedSegment) -> SegmentStatistics:
         next_offset=segment.next_offset,
         size_bytes=segment.size_bytes,
         producers=len(hosted.producers),
+        publishers=[producer.facts() for producer in hosted.producers.values()],
         msg_rate_in=hosted.incoming.messages_per_s,
         bytes_rate_in=hosted.incoming.bytes_per_s,
         sealed=segment.sealed,

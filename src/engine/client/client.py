@@ -117,19 +117,19 @@ class AsyncClient:
         only one producer may use it at a time. `access_mode`: "shared", "exclusive", "exclusive_with_fencing" or
         "wait_for_exclusive". `batching`: when a batch goes out; Batching(max_messages=1) makes each message one of its
         own, None is Batching(). `compression`: "none", "lz4" (block format) or "zstd". `send_timeout`: seconds until an
-        unacknowledged message fails. `max_pending_bytes`: on their way at most.
-        `initial_sequence_id`: the first message gets the next one. `on_error`: called on the loop's thread with what
-        befell messages of send_nowait and send_batch; what it raises is logged. `schema`: what values are: bytes (the
-        default), str, a dataclass, or an engine.Schema; recorded with the topic.
+        unacknowledged message fails. `max_pending_bytes`: on their way at most. `initial_sequence_id`: the first
+        message gets the next one. `on_error`: called on the loop's thread with what befell messages of send_nowait and
+        send_batch; what it raises is logged. `schema`: what values are: bytes (the default), str, a dataclass, or an
+        engine.Schema; recorded with the topic. `properties`: what the statistics of the topic say of this producer,
+        text to text.
 
         Compression works on the loop's thread, an entry at a time, and nothing else happens there meanwhile: some
         tenths of a millisecond for 128 KiB with zstd, less with lz4.
 
         Raises NotFoundError, ProducerBusyError, ConnectError, TimeoutError, InvalidArgumentError (SchemaError: the
-        schema does not go together with the topic's), UnsupportedError (`properties`).
+        schema does not go together with the topic's).
         """
         check_properties(properties)
-        refuse(properties=properties or None)
         options = ProducerOptions(
             name=name,
             access_mode=access_mode,
@@ -138,6 +138,7 @@ class AsyncClient:
             send_timeout=send_timeout,
             max_pending_bytes=max_pending_bytes,
             initial_sequence_id=initial_sequence_id,
+            properties=properties or {},
             on_error=on_error,
             schema=Schema.of(schema),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from engine._native.batcher import SealedEntry
@@ -38,6 +39,7 @@ class LaneOwner(LedgerHolder, Protocol):
 
     name: str
     access_mode: str
+    properties: Mapping[str, str]
     pool: Pool
     session: TopicSession
     claim: list[int] | None  # to the topic, from the owner of its first segment
@@ -189,6 +191,7 @@ class LaneAttachment(ABC):
             "claim": None if self._is_first else owner.claim,
             "renewal": owner.started,
             "waited_ms": owner.waited_ms(),
+            "properties": owner.properties,
         }
         timeout = None if self._access == "wait_for_exclusive" else owner.pool.options.operation_timeout
         self._ended_id = 0  # ids repeat from connection to connection

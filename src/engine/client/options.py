@@ -197,6 +197,7 @@ class ProducerOptions:
     initial_sequence_id: int | None = None
     on_error: Callable[[Exception], object] | None = None
     schema: Schema = field(default_factory=Schema.bytes)
+    properties: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.name is not None:

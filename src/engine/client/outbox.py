@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from engine._native import entry as native_entry
 from engine._native.batcher import Batcher, SealedEntry
@@ -45,6 +45,7 @@ class Outbox:
         self.pool = pool
         self.name = name
         self.access_mode = options.access_mode
+        self.properties: Mapping[str, str] = dict(options.properties)
         self.session = TopicSession(pool, topic)
         self._topic = str(topic)
         self._options = options

@@ -77,6 +77,7 @@ class SegmentStatistics:
     producers: int = 0
     msg_rate_in: float = 0.0
     bytes_rate_in: float = 0.0
+    publishers: Sequence[Mapping[str, object]] = ()  # each producer's "producerName", "accessMode", "properties"
     sealed: bool = False  # as its owner has it; a crash may leave it ahead of the layout
     subscriptions: Mapping[str, SubscriptionStatistics] = field(default_factory=dict)
 

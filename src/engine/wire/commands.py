@@ -164,7 +164,8 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
     },
     # Producers attach to one segment on its owner -> PRODUCER_SUCCESS. `topic` is the segment's name.
     # `access_mode`: "shared" | "exclusive" | "exclusive_with_fencing" | "wait_for_exclusive". `claim`: what the owner
-    # of the topic's first segment gave, for the others. `renewal`: it was let in before. `waited_ms`: so far, elsewhere.
+    # of the topic's first segment gave, for the others. `renewal`: it was let in before. `waited_ms`: so far,
+    # elsewhere. `properties`: text to text, for statistics.
     _C.PRODUCER: {
         "request_id": int,
         "producer_id": int,
@@ -174,6 +175,7 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
         "claim": _OPT_LIST,
         "renewal": _OPT_BOOL,
         "waited_ms": _OPT_INT,
+        "properties": (dict, type(None)),
     },
     # `last_sequence`: the highest sequence of this producer that is durable in the segment, -1 for none.
     # `durability`: "fsync" | "interval" | "os".
