@@ -308,12 +308,12 @@ class LoneReader(Consumer):
         self.send_block(block.data, block.salt, messages, skip)
 
     def _acknowledged(self, block: Block) -> list[list[int]]:
-        """What of a block is acknowledged above the cursor's position, from when the segment was shared."""
+        """What of a block is acknowledged: below the cursor's position, or above it from when the segment was shared."""
         cursor = None if self._subscription is None else self._subscription.cursor
-        if cursor is None or not cursor.acked_count or cursor.acked_end <= block.first_offset:
+        if cursor is None or cursor.acked_end <= block.first_offset:
             return []
         holes: list[list[int]] = []
-        at = max(block.first_offset, cursor.position)
+        at = block.first_offset
         for start, stop in [*cursor.unacked(at, block.next_offset), (block.next_offset, block.next_offset)]:
             if at < start:
                 holes.append([at, start - 1])
