@@ -35,3 +35,8 @@ def block_of(entry: bytes, entries: int, count: int) -> bytes:
     time_ms = 1_700_000_000_000
     stamps = [Stamp(SEGMENT, i * count, time_ms + i, 1, i * count, SALT) for i in range(entries)]
     return b"".join([stamped(entry, stamp) for stamp in stamps])
+
+
+def stamped_at(entry: bytes, first_offset: int) -> bytes:
+    """An entry as a broker stamps it for one segment."""
+    return stamped(entry, Stamp(SEGMENT, first_offset, 1_700_000_000_000, 1, first_offset, SALT))
