@@ -308,7 +308,7 @@ class LoneReader(Consumer):
         self.send_block(block.data, block.salt, messages, skip)
 
     def _acknowledged(self, block: Block) -> list[list[int]]:
-        """What of a block is acknowledged: below the cursor's position, or above it from when the segment was shared."""
+        """What of a block is acknowledged: below the cursor's position, and, if the segment was shared, above it."""
         cursor = None if self._subscription is None else self._subscription.cursor
         if cursor is None or cursor.acked_end <= block.first_offset:
             return []

@@ -187,8 +187,9 @@ class SegmentHosting(OpenSegments):
         segment = hosted.segment
         if isinstance(offset, InitialPosition):
             offset = segment.first_offset if offset is InitialPosition.EARLIEST else segment.durable_offset
+        # Nobody is attached from the moment the cursor is elsewhere: what they acknowledge would move it once more.
+        found.close(NotOwnerError(f"{found} is moved to {offset}; attach again"))
         await found.cursor.seek(min(max(offset, segment.first_offset), segment.durable_offset))
-        found.close(NotOwnerError(f"{found} was moved to {offset}; attach again"))
         found.redeliveries = RedeliveryCounts()
         found.look()
 
