@@ -48,7 +48,7 @@ class AsyncCheckpointConsumer(Receiver):
     async def start(self, start: Checkpoint) -> None:
         """Turn `start` into a position for every segment, and read."""
         try:
-            await self.session.open()
+            await self._open()
             self._begin_at(await self._resolve(start))
             if self._registration is not None:
                 await self._registration.start()

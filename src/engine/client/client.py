@@ -156,6 +156,7 @@ class AsyncClient:
         properties: Mapping[str, str] | None = None,
         pattern: str | None = None,
         receive_queue_size: int = RECEIVE_QUEUE_MESSAGES,
+        schema: object = None,
     ) -> AsyncStreamConsumer | AsyncMultiStreamConsumer:
         """An ordered consumer; the consumers of one subscription share the topic's segments.
 
@@ -164,12 +165,14 @@ class AsyncClient:
         `name`: the session's name; one that comes back under its name keeps its share. `initial_position`: "earliest"
         or "latest", where a new subscription starts; topics that come later are always read from their beginning.
         `receive_queue_size`: messages fetched ahead, over all segments and topics; a whole block may come on top.
+        `schema`: what values are: bytes (the default), str, a dataclass, or an engine.Schema; checked against the
+        topic's, and recorded where that has none.
 
         Raises NotFoundError, ConsumerBusyError (SubscriptionKindError: queue consumers hold the subscription),
         ConnectError, TimeoutError, InvalidArgumentError.
         """
         check_name(subscription, "subscription name")
-        options = self._consumer_options(name, subscription, initial_position, receive_queue_size)
+        options = self._consumer_options(name, subscription, initial_position, receive_queue_size, schema=schema)
         topics = chosen(topic, namespace, properties, pattern)
         make = partial(AsyncStreamConsumer, self._pool)
         if isinstance(topics, TopicName):
@@ -193,11 +196,12 @@ class AsyncClient:
         nack_backoff: Backoff | float | None = None,
         dead_letter: DeadLetter | None = None,
         priority: int = 0,
+        schema: object = None,
     ) -> AsyncQueueConsumer | AsyncMultiQueueConsumer:
         """A consumer of single messages; each goes to one of the subscription's consumers and comes back unless
         acknowledged.
 
-        `topic`, `namespace`, `properties`, `pattern` and the rest as of stream_consumer.
+        `topic`, `namespace`, `properties`, `pattern`, `schema` and the rest as of stream_consumer.
 
         `ack_timeout`: seconds after which a message that was received and not acknowledged is handed back; late by an
         eighth at most. `nack_backoff`: how long a message that was negatively acknowledged is kept back, an
@@ -209,7 +213,9 @@ class AsyncClient:
         Raises as stream_consumer.
         """
         check_name(subscription, "subscription name")
-        options = self._consumer_options(name, subscription, initial_position, receive_queue_size, priority=priority)
+        options = self._consumer_options(
+            name, subscription, initial_position, receive_queue_size, priority=priority, schema=schema
+        )
         queue = QueueOptions(ack_timeout=ack_timeout, nack_backoff=backoff_of(nack_backoff), dead_letter=dead_letter)
         topics = chosen(topic, namespace, properties, pattern)
         make = partial(AsyncQueueConsumer, self._pool, queue=queue)
@@ -227,19 +233,22 @@ class AsyncClient:
         group: str | None = None,
         name: str | None = None,
         receive_queue_size: int = RECEIVE_QUEUE_MESSAGES,
+        schema: object = None,
     ) -> AsyncCheckpointConsumer:
         """A reader that keeps its own position; the broker remembers nothing of it.
 
         `start`: a Checkpoint, default `Checkpoint.latest()`. `group`: the consumers of one group share the topic's
         segments; none of them remembers anything, so each starts from a Checkpoint of its own. `name`: the member's
         name; one that comes back under its name within the grace period keeps its share.
+        `schema`: what values are: bytes (the default), str, a dataclass, or an engine.Schema; checked against the
+        topic's, and recorded where that has none.
 
         Raises NotFoundError, ConsumerBusyError (SubscriptionKindError: stream consumers hold that name), ConnectError,
         TimeoutError, InvalidArgumentError.
         """
         if start is not None and not isinstance(start, Checkpoint):
             raise InvalidArgumentError(f"start is {type(start).__name__}; an engine.Checkpoint is right")
-        options = self._consumer_options(name, None, "latest", receive_queue_size, group)
+        options = self._consumer_options(name, None, "latest", receive_queue_size, group, schema=schema)
         consumer = AsyncCheckpointConsumer(self._pool, TopicName.parse(topic), options)
         return await self._started(consumer, lambda: consumer.start(start or Checkpoint.latest()))
 
@@ -292,6 +301,7 @@ class AsyncClient:
         queue_size: int,
         group: str | None = None,
         priority: int = 0,
+        schema: object = None,
     ) -> ConsumerOptions:
         return ConsumerOptions(
             name=name if name is not None else self._make_name("consumer"),
@@ -301,6 +311,7 @@ class AsyncClient:
             receive_queue_size=queue_size,
             group=group,
             priority=priority,
+            schema=Schema.of(schema),
         )
 
     def _make_name(self, kind: str) -> str:

@@ -134,6 +134,7 @@ class StreamConsumerKeywords(TypedDict, total=False):
     properties: Mapping[str, str] | None
     pattern: str | None
     receive_queue_size: int
+    schema: object
 
 
 class QueueConsumerKeywords(StreamConsumerKeywords, total=False):
@@ -159,6 +160,7 @@ class CheckpointConsumerKeywords(TypedDict, total=False):
     group: str | None
     name: str | None
     receive_queue_size: int
+    schema: object
 
 
 @dataclass(frozen=True, slots=True)

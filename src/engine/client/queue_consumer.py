@@ -87,7 +87,7 @@ class AsyncQueueConsumer(Receiver):
     async def start(self) -> None:
         """Attach to every segment, active and sealed (SEMANTICS 10)."""
         try:
-            self.layout_changed(await self.session.open(create=self.options.create_topic))
+            self.layout_changed(await self._open())
             self._follow()
             await self._tried_all()
         except BaseException:

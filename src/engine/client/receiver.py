@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -18,6 +18,7 @@ from engine._native.message import Message
 from engine.aio.once import Once
 from engine.client.attachment import QUEUE, SHARED, Attachment
 from engine.client.compression import decompressor
+from engine.client.declaring import declare, learn
 from engine.client.options import ConsumerOptions
 from engine.client.pool import Pool, call_threadsafe
 from engine.client.receiving import ConsumerStatistics, Receiving
@@ -56,7 +57,8 @@ class Receiver(Receiving):
         self.on_closed: Callable[[Any], object] | None = None
         self._topic = str(topic)
         self._make_id = partial(MessageId, topic=self._topic)
-        self._queue = EntryQueue(self._topic, self._make_id)
+        self._queue = self._new_queue()
+        self._unread = 0  # entries that wait and were written by a schema not known here yet
         self._decompress = decompressor()
         self._closed = False
         self._end = Once()
@@ -70,6 +72,16 @@ class Receiver(Receiving):
         self._fitted_to = 0
         self._returning = False
         self._gatherer: Gatherer | None = None
+
+    def _new_queue(self) -> EntryQueue:
+        schema = self.options.schema
+        return EntryQueue(self._topic, self._make_id, None, None if schema.raw else schema.decode)
+
+    async def _open(self) -> TopicLayout:
+        """Look the topic up, and tell it the schema by which its values are read."""
+        layout = await self.session.open(create=self.options.create_topic)
+        await declare(self.session, self.options.schema, producer=False)
+        return layout
 
     # -- as one of several -----------------------------------------------------------------------------------
 
@@ -94,7 +106,7 @@ class Receiver(Receiving):
     def _wake(self) -> None:
         if self._gatherer is None:
             super()._wake()
-        elif self._queue.messages:
+        elif self.waiting:
             self._gatherer.messages_came(self)
 
     def fail(self, error: EngineError) -> None:
@@ -119,13 +131,13 @@ class Receiver(Receiving):
     @property
     def waiting(self) -> int:
         """How many messages wait to be received."""
-        return self._queue.messages
+        return 0 if self._unread else self._queue.messages
 
     def _pop_message(self) -> Message | None:
-        return self._queue.pop_message()
+        return None if self._unread else self._queue.pop_message()
 
     def _pop_batch(self, max_messages: int, max_bytes: int) -> MessageBatch | None:
-        return self._queue.pop_batch(max_messages, max_bytes) if self._queue.messages else None
+        return self._queue.pop_batch(max_messages, max_bytes) if self.waiting else None
 
     def _no_messages(self) -> MessageBatch:
         return MessageBatch(self._topic, [], {}, self._make_id)
@@ -142,6 +154,7 @@ class Receiver(Receiving):
         except CorruptionError as e:
             self.fail(e)
             return
+        self._look_for_writers(entries)
         self._pushed_messages += header["messages"]
         self._pushed_bytes += len(payload)
         begin = 0 if attachment.mode == QUEUE else max(start, attachment.confirmed)
@@ -160,6 +173,26 @@ class Receiver(Receiving):
         """Queue what a block holds for this consumer; how many messages."""
         queue = self._queue if attachment.parked is None else attachment.parked
         return queue.push(entries, header.get("skip"), header.get("redelivered"), begin, attachment.marks)
+
+    def _look_for_writers(self, entries: Sequence[Entry]) -> None:
+        """Nothing is handed out before the schemas of all that waits are known. An entry's messages have one."""
+        schema = self.options.schema
+        if schema.evolves and (unread := sum(schema.unknown(_first_value(entry)) for entry in entries)):
+            if not self._unread:
+                self.pool.tasks.spawn(self._learn_writers(), name=f"schemas of {self._topic}")
+            self._unread += unread
+
+    async def _learn_writers(self) -> None:
+        """What is not known then was not written by any of the topic's: who asks for its value is told."""
+        try:
+            while unread := self._unread:
+                await learn(self.session, self.options.schema)
+                self._unread -= unread
+        except EngineError as e:
+            self._unread = 0
+            if not self._closed:
+                self.fail(e)
+        self._wake()
 
     # -- credit ----------------------------------------------------------------------------------------------
 
@@ -201,7 +234,7 @@ class Receiver(Receiving):
 
     def _restart_queue(self) -> None:
         """Begin with an empty queue, all credit accounted for."""
-        self._queue = EntryQueue(self._topic, self._make_id)
+        self._queue = self._new_queue()
         self._credited_messages, self._credited_bytes = self._pushed_messages, self._pushed_bytes
 
     def _popped(self) -> None:
@@ -356,3 +389,8 @@ class Receiver(Receiving):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of {self._topic}{' (closed)' if self._closed else ''}>"
+
+
+def _first_value(entry: Entry) -> bytes:
+    value: bytes = MessageBatch("", [(entry, 0, 1)], {}, MessageId)[0].value
+    return value

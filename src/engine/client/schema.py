@@ -81,6 +81,11 @@ class Schema(ABC):
         """Whether values are bytes as they are."""
         return self.facts is None
 
+    @property
+    def evolves(self) -> bool:
+        """Whether a value can only be read by who knows the schema it was written with."""
+        return self.facts is not None and self.facts.type is SchemaType.AVRO
+
     @abstractmethod
     def encode(self, value: Any) -> Any:
         """The bytes of a value."""

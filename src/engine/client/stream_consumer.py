@@ -46,7 +46,7 @@ class AsyncStreamConsumer(Receiver):
     async def start(self) -> None:
         """Register with the topic's controller and attach to the segments it assigns."""
         try:
-            await self.session.open(create=self.options.create_topic)
+            await self._open()
             await self._registration.start()
             self._follow()
             await self._tried_all()
@@ -91,7 +91,7 @@ class AsyncStreamConsumer(Receiver):
         """Deliver no more of it; end it when all that was delivered is acknowledged (SEMANTICS 18)."""
         if attachment.parked is None:
             self._return_credit()
-            attachment.parked = parked = EntryQueue(self._topic, self._make_id)
+            attachment.parked = parked = self._new_queue()
             attachment.pushed -= self._queue.move(attachment.segment_id, parked)
             self._credited_messages += parked.messages  # as if: it is not consumed, and not waiting either
             self._credited_bytes += parked.bytes

@@ -93,6 +93,8 @@ class Client:
         or "latest" (default), where a new subscription starts; topics that come later are always read from their
         beginning. `receive_queue_size`: messages fetched ahead, over all segments and topics; a whole block may come
         on top.
+        `schema`: what values are: bytes (the default), str, a dataclass, or an engine.Schema; checked against the
+        topic's, and recorded where that has none.
 
         Raises NotFoundError, ConsumerBusyError (SubscriptionKindError: queue consumers hold the subscription),
         ConnectError, TimeoutError, InvalidArgumentError.
@@ -107,7 +109,7 @@ class Client:
         """A consumer of single messages; each goes to one of the subscription's consumers and comes back unless
         acknowledged.
 
-        `topic`, `namespace`, `properties`, `pattern`, `name`, `initial_position` and `receive_queue_size` as of
+        `topic`, `namespace`, `properties`, `pattern`, `name`, `initial_position`, `schema`, `receive_queue_size` as of
         stream_consumer; a small `receive_queue_size` spreads work evenly. `ack_timeout`: seconds after which a message
         that was received and not acknowledged is handed back. `nack_backoff`: how long one that was negatively
         acknowledged is kept back, an engine.Backoff or a number of seconds (default 1). `dead_letter`: an
@@ -125,6 +127,8 @@ class Client:
         segments; none of them remembers anything, so each starts from a Checkpoint of its own. `name`: the member's
         name; one that comes back under its name within the grace period keeps its share. `receive_queue_size`:
         messages fetched ahead, over all segments.
+        `schema`: what values are: bytes (the default), str, a dataclass, or an engine.Schema; checked against the
+        topic's, and recorded where that has none.
 
         Raises NotFoundError, ConsumerBusyError (SubscriptionKindError: stream consumers hold that name), ConnectError,
         TimeoutError, InvalidArgumentError.
