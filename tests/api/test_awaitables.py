@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,8 +19,8 @@ NOTHING = object()  # wrong as every argument
 
 
 @pytest.fixture
-async def objects(client: AsyncClient) -> AsyncIterator[dict[str, Any]]:
-    yield {
+async def objects(client: AsyncClient) -> dict[str, Any]:
+    return {
         "client": client,
         "admin": client.admin,
         "producer": await client.producer("t"),

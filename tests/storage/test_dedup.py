@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from stores import QUARTERS, make_store, name
 from engine._native.log import Claim
 from engine.errors import InvalidArgumentError
 from engine.model.hashrange import HashRange
-from engine.storage.dedup import BEQUEST_RECORDS_MAX, Dedup
+from engine.storage.dedup import BEQUEST_RECORDS_MAX, LANES_MAX, Dedup
 
 
 def keyed(sequence: int, bucket: int, segment_hash: int = 0, *, last: int | None = None, producer: str = "p") -> bytes:
@@ -222,3 +223,30 @@ def test_24_any_resend_pattern_stores_each_entry_once(seed: int) -> None:
             dedup_new = Dedup(HashRange.whole(), QUARTERS)
             dedup_new.load(dedup.snapshot())
             dedup = dedup_new
+
+
+def known_of(producers: int) -> Dedup:
+    """What a segment knows after so many producers have each sent an entry."""
+    dedup = Dedup(HashRange.whole(), QUARTERS)
+    for producer in range(producers):
+        one = Claim(0, 136, 1, 1, 0, 0, 0, 0, producer, 1, 1, 1)
+        assert dedup.find(one) is None
+        dedup.record(one, producer, producer)
+    return dedup
+
+
+def test_24_a_hundred_thousand_producer_names_cost_no_more_than_the_bound() -> None:
+    """The names that were silent longest are forgotten first; a segment's memory has a bound, and so has its file."""
+    sizes = []
+    for producers in (LANES_MAX, 100_000):
+        tracemalloc.start()
+        dedup = known_of(producers)
+        sizes.append(tracemalloc.get_traced_memory()[0])
+        tracemalloc.stop()
+        assert len(dedup.snapshot()) <= 2 * 48 * LANES_MAX
+        assert (dedup.last_sequence(producers - 1), dedup.floor(producers - 1)) == (1, 1)
+        assert dedup.last_sequence(producers - LANES_MAX) == 1
+    assert dedup.last_sequence(100_000 - LANES_MAX - 1) == -1
+    assert dedup.floor(100_000 - LANES_MAX - 1) == 0
+    assert sizes[1] < 1.3 * sizes[0]
+    assert sizes[1] < 20e6
