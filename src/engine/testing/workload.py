@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from engine.client.client import AsyncClient
@@ -17,6 +17,7 @@ SURE_FAILURES = (InvalidArgumentError, MessageTooLargeError, QueueFullError)  # 
 RETRY_S = 0.5
 ATTEMPTS_MAX = 120
 IDLE_S = 5.0  # after this long without a message everything there is counts as read
+STILL_S_MAX = 60.0  # a final reading that has not reached the end, and gets nothing for so long, gives up
 
 
 def key_text(key: bytes | None) -> str | None:
@@ -287,26 +288,54 @@ class Shaper:
 async def read_all(
     history: History, client: AsyncClient, topic: str, reading: int | str, idle_s: float = IDLE_S
 ) -> int:
-    """One final reading, from earliest until nothing more comes; how many messages. Raises what reading raises."""
+    """One final reading, from earliest to the ends that the topic's segments have; how many messages.
+
+    It is over when these are reached: a server that takes its time does not end it. After `idle_s` without a message
+    the ends are asked for again; one that stands still for STILL_S_MAX is given up, and says so. Raises what reading
+    raises.
+    """
     history.record("final", "reading", reading=reading)
+    ends, count, still_s = await _ends(client, topic), 0, 0.0
     consumer = await client.checkpoint_consumer(topic, start=Checkpoint.earliest())
-    count = 0
-    while len(batch := await consumer.receive_batch(max_messages=1000, timeout=idle_s)):
+    while missing := _missing(ends, (await consumer.checkpoint()).positions):
+        batch = await consumer.receive_batch(max_messages=1000, timeout=idle_s)
         for message in batch:
-            parse_value(message.value)
-            history.record(
-                "final",
-                "final",
-                reading=reading,
-                topic=topic,
-                value=message.value.decode(),
-                key=key_text(message.key),
-                segment=message.segment_id,
-                offset=message.offset,
-            )
-        count += len(batch)
+            _write_final(history, topic, reading, message)
+        count, still_s = count + len(batch), 0.0 if len(batch) else still_s + idle_s
+        if still_s >= STILL_S_MAX:
+            history.record("final", "fault", text=f"reading {reading} stands still before {missing}")
+            break
+        if still_s:
+            ends = await _ends(client, topic)
     await consumer.close()
     return count
+
+
+async def _ends(client: AsyncClient, topic: str) -> Mapping[int, int]:
+    """{segment id: offset behind its last message}, as the segments' owners say."""
+    consumer = await client.checkpoint_consumer(topic, start=Checkpoint.latest())
+    positions = (await consumer.checkpoint()).positions
+    await consumer.close()
+    return positions
+
+
+def _missing(ends: Mapping[int, int], positions: Mapping[int, int]) -> dict[int, int]:
+    """The ends that are not reached."""
+    return {segment: end for segment, end in ends.items() if positions.get(segment, 0) < end}
+
+
+def _write_final(history: History, topic: str, reading: int | str, message: Any) -> None:
+    parse_value(message.value)
+    history.record(
+        "final",
+        "final",
+        reading=reading,
+        topic=topic,
+        value=message.value.decode(),
+        key=key_text(message.key),
+        segment=message.segment_id,
+        offset=message.offset,
+    )
 
 
 def write_layout(history: History, topic: str, metadata: dict[str, Any]) -> None:
