@@ -146,8 +146,11 @@ def test_admin_and_errors(blocking: engine.Client):
     blocking.admin.create_segment("segment://public/default/t/0000-7fff-5")
     blocking.admin.terminate_segment("segment://public/default/t/0000-7fff-0")
     blocking.admin.delete_segment("segment://public/default/t/0000-7fff-0")
-    with pytest.raises(engine.UnsupportedError):
-        blocking.admin.set_auto_scale_policy("t", {})
+    blocking.admin.set_auto_scale_policy("t", {"max_segments": 9})
+    assert blocking.admin.get_auto_scale_policy("t") == {"max_segments": 9}
+    blocking.admin.remove_auto_scale_policy("t")
+    with pytest.raises(engine.InvalidArgumentError, match="max_segments"):
+        blocking.admin.set_auto_scale_policy("t", {"max_segments": 0})
     with pytest.raises(engine.InvalidArgumentError):
         blocking.producer("a/b")
     producer = blocking.producer("t")

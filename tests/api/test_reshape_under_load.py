@@ -101,6 +101,7 @@ async def judged(connect: Connect, seed: int, stay: bool, changes: int) -> None:
     print(f"seed {seed}")
     load = Load(connect, seed, stay)
     await load.client.admin.create_topic(TOPIC, segments=1)
+    await load.client.admin.set_auto_scale_policy(TOPIC, {"enabled": False})  # every change is counted here
     await load.run(changes)
     violations = check(load.history.events)
     assert not violations, f"seed {seed}:\n{describe(violations)}"
