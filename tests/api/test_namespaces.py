@@ -391,6 +391,16 @@ async def test_queue_acknowledgements_find_their_topic(client: engine.AsyncClien
         assert await queue.receive(timeout=0.1) is None
 
 
+async def test_dead_letters_do_not_come_back(client: engine.AsyncClient):
+    await make(client, "a", "a-DLQ")
+    policy = engine.DeadLetter(max_redeliveries=0)
+    async with await client.queue_consumer(None, "q", namespace=NS, dead_letter=policy) as queue:
+        assert queue.topics == full("a")
+    named = engine.DeadLetter(max_redeliveries=0, topic=full("a")[0])
+    async with await client.queue_consumer(None, "r", namespace=NS, dead_letter=named) as queue:
+        assert queue.topics == full("a-DLQ")
+
+
 # -- lists -----------------------------------------------------------------------------------------------------------
 
 

@@ -9,13 +9,14 @@ import logging
 import select
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from engine.cli.connection import connect, connection_options, json_option
-from engine.cli.values import position, separator, topic_name
+from engine.cli.values import key_values, namespace_name, position, separator, topic_name
 from engine.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -27,7 +28,11 @@ DEFAULT_SUBSCRIPTION = "engine-consume"
 
 
 @click.command()
-@click.argument("topic", type=topic_name)
+@click.argument("topic", type=topic_name, required=False)
+@click.option("--namespace", type=namespace_name, metavar="NAMESPACE", help="All its topics, now and later; needs -s.")
+@click.option(
+    "--property", "properties", multiple=True, metavar="NAME=VALUE", help="Of these, only topics that have it."
+)
 @click.option("-s", "--subscription", help="Read as this subscription, and acknowledge what was printed.")
 @click.option(
     "--mode",
@@ -42,7 +47,9 @@ DEFAULT_SUBSCRIPTION = "engine-consume"
 @json_option
 @connection_options
 def command(
-    topic: str,
+    topic: str | None,
+    namespace: str | None,
+    properties: tuple[str, ...],
     url: str,
     data: str | None,
     subscription: str | None,
@@ -58,11 +65,13 @@ def command(
     mode = mode or ("stream" if subscription else "checkpoint")
     begin = position(start or "earliest")
     check_combination(mode, subscription, begin)
+    check_topics(topic, namespace, properties, mode)
     show = as_line(separator(key_separator)) if not as_json else as_json_line
     out = sys.stdout.buffer
     with connect(url, data) as client:
-        is_new = check_topic(client, topic, create)
-        consumer, acknowledge = open_consumer(client, mode, topic, subscription, begin)
+        is_new = topic is not None and check_topic(client, topic, create)
+        chosen = Chosen(topic, namespace, key_values(properties) or None)
+        consumer, acknowledge = open_consumer(client, mode, chosen, subscription, begin)
         if is_new:
             click.echo(f"created {topic}", err=True)
         with consumer, connection_news():
@@ -70,6 +79,15 @@ def command(
                 out.writelines(show(message) for message in batch)
                 out.flush()
                 acknowledge(batch)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What to read: a topic, or the topics of a namespace that have the properties."""
+
+    topic: str | None
+    namespace: str | None
+    properties: dict[str, str] | None
 
 
 @contextlib.contextmanager
@@ -102,6 +120,16 @@ def check_combination(mode: str, subscription: str | None, start: str | datetime
         raise click.UsageError("--from a time is for --mode checkpoint; `engine subscriptions seek` moves the others")
 
 
+def check_topics(topic: str | None, namespace: str | None, properties: tuple[str, ...], mode: str) -> None:
+    """The same of what is to be read."""
+    if (topic is None) == (namespace is None):
+        raise click.UsageError("give a TOPIC, or --namespace for all of its topics")
+    if namespace is not None and mode == "checkpoint":
+        raise click.UsageError("--namespace is for streams and queues: name a subscription with -s")
+    if properties and namespace is None:
+        raise click.UsageError("--property chooses topics of a --namespace")
+
+
 def check_topic(client: Client, topic: str, create: bool) -> bool:
     """Whether the topic will be new. Raises NotFoundError unless it may be: most often its name is mistyped."""
     is_new = not client.topic_exists(topic)
@@ -111,16 +139,18 @@ def check_topic(client: Client, topic: str, create: bool) -> bool:
 
 
 def open_consumer(
-    client: Client, mode: str, topic: str, subscription: str | None, start: str | datetime
+    client: Client, mode: str, chosen: Chosen, subscription: str | None, start: str | datetime
 ) -> tuple[Any, Callable[[Any], object]]:
     """The consumer, and what to do with a batch that was printed."""
-    if mode == "checkpoint":
+    topic = chosen.topic
+    if topic is not None and mode == "checkpoint":
         return client.checkpoint_consumer(topic, start=checkpoint(start)), lambda batch: None
     name = subscription or DEFAULT_SUBSCRIPTION
+    which: Any = {"namespace": chosen.namespace, "properties": chosen.properties}
     if mode == "stream":
-        stream = client.stream_consumer(topic, name, initial_position=str(start))
+        stream = client.stream_consumer(topic, name, initial_position=str(start), **which)
         return stream, stream.acknowledge_cumulative
-    queue = client.queue_consumer(topic, name, initial_position=str(start))
+    queue = client.queue_consumer(topic, name, initial_position=str(start), **which)
     return queue, queue.acknowledge
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +15,9 @@ from engine.cli.connection import connect, connection_options, json_option
 from engine.cli.dag import only_active, print_layout
 from engine.cli.statistics import print_stats
 from engine.cli.values import key_values, namespace_name, topic_name
+
+if TYPE_CHECKING:
+    from engine.sync import Client
 
 THE_BROKERS = "[default: the broker's]"
 THE_NAMESPACES = "What an acknowledgement means. [default: the namespace's, or the broker's]"
@@ -34,17 +38,45 @@ def command() -> None:
     help="As tenant/namespace.",
 )
 @click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="Only topics that have it.")
+@click.option("--pattern", metavar="RE2", help="Only topics whose own name it matches as a whole.")
+@click.option("--watch", is_flag=True, help="Go on: + before a topic that is made, - before one that is gone.")
 @json_option
 @connection_options
-def list_topics(url: str, data: str | None, namespace: str, properties: tuple[str, ...], as_json: bool) -> None:
+def list_topics(
+    url: str,
+    data: str | None,
+    namespace: str,
+    properties: tuple[str, ...],
+    pattern: str | None,
+    watch: bool,
+    as_json: bool,
+) -> None:
     """Names of the topics of a namespace."""
+    wanted = key_values(properties) or None
     with connect(url, data) as client:
-        found = client.admin.list_topics(namespace, properties=key_values(properties) or None)
+        if watch:
+            watch_topics(client, namespace, wanted, pattern, as_json)
+            return
+        found = client.list_topics(namespace, properties=wanted, pattern=pattern)
     if as_json:
         output.print_json(found)
     else:
         for name in found:
             click.echo(name)
+
+
+def watch_topics(
+    client: Client, namespace: str, properties: dict[str, str] | None, pattern: str | None, as_json: bool
+) -> None:
+    """Print what changes until it is interrupted."""
+    with client.watch_topics(namespace, properties=properties, pattern=pattern) as changes:
+        for change in changes:
+            if as_json:
+                click.echo(json.dumps({"removed": change.removed, "added": change.added}, ensure_ascii=False))
+                continue
+            for sign, names in (("-", change.removed), ("+", change.added)):
+                for name in names:
+                    click.echo(f"{sign} {name}")
 
 
 @command.command()

@@ -222,7 +222,7 @@ class AsyncClient:
         if isinstance(topics, TopicName):
             consumer = make(topics, options)
             return await self._started(consumer, consumer.start)
-        several = AsyncMultiQueueConsumer(self._pool, topics, options, make)
+        several = AsyncMultiQueueConsumer(self._pool, topics, options, make, dead_letter)
         return await self._started(several, several.start)
 
     async def checkpoint_consumer(

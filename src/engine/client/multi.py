@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from engine._native.batch import MessageBatch
 from engine._native.message import Message
 from engine.client.gathered import Gathered
 from engine.client.line import Line, VectorLine, created_ms
+from engine.client.options import ConsumerOptions
+from engine.client.pool import Pool
 from engine.client.producer import refuse_transaction
 from engine.client.queue_consumer import AsyncQueueConsumer
 from engine.client.receiver import Receiver
 from engine.client.stream_consumer import AsyncStreamConsumer
+from engine.client.topic_list import TopicQuery
 from engine.errors import AlreadyClosedError, EngineError, FencedError, InvalidArgumentError, NotFoundError
+from engine.model.names import TopicName
 from engine.model.positions import MessageId, TopicPositions
+from engine.model.redelivery import DEAD_LETTER_SUFFIX, DeadLetter
 
 
 class AsyncMultiStreamConsumer(Gathered[AsyncStreamConsumer]):
@@ -26,8 +32,23 @@ class AsyncMultiStreamConsumer(Gathered[AsyncStreamConsumer]):
     receive; the consumer goes on with the others.
     """
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        # Of topics: the vector that was found to be all acknowledged, since it was attached last (SEMANTICS 12). What
+        # is not delivered further is asked for with every acknowledgement.
+        self._saved: dict[str, Mapping[int, int]] = {}
+
     def _make_line(self) -> Line[AsyncStreamConsumer]:
         return VectorLine(self._exhausted)
+
+    def member_attached(self, member: Any) -> None:
+        """A cursor may have been moved back."""
+        self._saved.pop(member.topic, None)
+        super().member_attached(member)
+
+    def _forget(self, name: str, member: AsyncStreamConsumer) -> None:
+        self._saved.pop(name, None)
+        super()._forget(name, member)
 
     async def acknowledge_cumulative(self, x: Message | MessageId | MessageBatch, *, transaction: None = None) -> None:
         """Acknowledge `x` and everything delivered before it, in all topics (SEMANTICS 11); durable when this returns.
@@ -65,9 +86,14 @@ class AsyncMultiStreamConsumer(Gathered[AsyncStreamConsumer]):
         member = self._members.get(topic)
         if member is None or not member.session.known:
             return False
+        if self._saved.get(topic) == vector.positions:
+            return False
         if vector.created_ms and created_ms(member) not in (0, vector.created_ms):
             return False  # another topic of its name
-        return member.owes(vector.positions)
+        if member.owes(vector.positions):
+            return True
+        self._saved[topic] = vector.positions
+        return False
 
     def _has_left(self, member: Receiver, error: BaseException) -> bool:
         """Whether a topic that goes away explains it."""
@@ -80,8 +106,19 @@ class AsyncMultiQueueConsumer(Gathered[AsyncQueueConsumer]):
 
     Made by `client.queue_consumer()` with a list of topics, or with `namespace=`; usable with `async with`. What is
     said of AsyncQueueConsumer holds in each topic. A batch is of one topic. An error of one topic is raised by one
-    receive; the consumer goes on with the others.
+    receive; the consumer goes on with the others. Of a namespace it leaves out the topics that `dead_letter` puts
+    messages into: they would come back from there.
     """
+
+    def __init__(
+        self,
+        pool: Pool,
+        topics: Iterable[TopicName] | TopicQuery,
+        options: ConsumerOptions,
+        make: Callable[[TopicName, ConsumerOptions], AsyncQueueConsumer],
+        dead_letter: DeadLetter | None = None,
+    ) -> None:
+        super().__init__(pool, topics, options, make, partial(_takes_dead_letters, dead_letter))
 
     async def acknowledge(self, x: Message | MessageId | MessageBatch, *, transaction: None = None) -> None:
         """Acknowledge a Message, an id, or every message of a MessageBatch; durable when this returns.
@@ -113,6 +150,12 @@ class AsyncMultiQueueConsumer(Gathered[AsyncQueueConsumer]):
         known = self._check_ours(x, topic)
         self._check_closed()
         return self._members.get(known)
+
+
+def _takes_dead_letters(policy: DeadLetter | None, topic: TopicName) -> bool:
+    if policy is None:
+        return False
+    return topic.local.endswith(DEAD_LETTER_SUFFIX) if policy.topic is None else topic == TopicName.parse(policy.topic)
 
 
 def _id_of(x: object) -> MessageId | None:
