@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         ConsumerBusyError,
         CorruptionError,
         DataDirectoryBusyError,
+        DataDirectoryError,
         DiskFullError,
         EngineError,
         FencedError,
@@ -76,8 +77,8 @@ _HOMES = {
         QueueConsumerStatistics Schema TopicsChanged""",
     "engine.embedded": "AsyncEngine Engine open open_async",
     "engine.errors": """AlreadyClosedError AlreadyExistsError AuthenticationError AuthorizationError ConnectError
-        ConsumerBusyError CorruptionError DataDirectoryBusyError DiskFullError EngineError FencedError
-        InvalidArgumentError InvalidConfigurationError MemoryLimitError MessageTooLargeError NotFoundError
+        ConsumerBusyError CorruptionError DataDirectoryBusyError DataDirectoryError DiskFullError EngineError
+        FencedError InvalidArgumentError InvalidConfigurationError MemoryLimitError MessageTooLargeError NotFoundError
         ProducerBusyError ProtocolError QueueFullError SchemaError StorageError SubscriptionKindError
         TimeoutError TransactionConflictError TransactionNotFoundError UnknownOutcomeError UnsupportedError""",
     "engine.sync": "Admin CheckpointConsumer Client Producer QueueConsumer StreamConsumer TopicWatch",
@@ -110,6 +111,7 @@ __all__ = [
     "ConsumerStatistics",
     "CorruptionError",
     "DataDirectoryBusyError",
+    "DataDirectoryError",
     "DeadLetter",
     "DiskFullError",
     "Engine",

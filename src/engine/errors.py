@@ -200,6 +200,13 @@ class WrongPeerError(ConnectError):
     retryable = False
 
 
+class DataDirectoryError(StorageError):
+    """The data directory cannot be used as it is. The text names it, and says why; trying again does not help."""
+
+    code = 36
+    retryable = False
+
+
 class DataDirectoryBusyError(EngineError):
     """Another process has this data directory open."""
 

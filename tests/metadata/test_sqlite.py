@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from engine.aio.workers import run
 from engine.errors import (
     DataDirectoryBusyError,
+    DataDirectoryError,
     DiskFullError,
     StorageError,
 )
@@ -196,10 +198,11 @@ async def test_an_unknown_outcome_stops_the_store(path, clock):
     await (await opened(path, clock)).close()
 
 
-async def test_an_unwritable_place_is_a_storage_error(tmp_path, clock):
+async def test_an_unwritable_place_is_named_and_not_to_be_tried_again(tmp_path, clock):
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(StorageError):
+    with pytest.raises(DataDirectoryError, match=re.escape(f"{tmp_path}/file cannot be written")) as caught:
         await opened(tmp_path / "file" / "metadata.db", clock)
+    assert not caught.value.retryable
 
 
 CHILD = """

@@ -12,7 +12,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from engine.errors import CorruptionError, DataDirectoryBusyError, DiskFullError, StorageError, UnsupportedError
+from engine.errors import (
+    CorruptionError,
+    DataDirectoryBusyError,
+    DataDirectoryError,
+    DiskFullError,
+    StorageError,
+    UnsupportedError,
+)
 from engine.metadata.lockfile import LockFile
 from engine.metadata.store import OutcomeUnknownError, Record, Stat
 from engine.metadata.table import NO_INDEXES, Change, Row
@@ -274,7 +281,9 @@ def _translated(path: Path, error: sqlite3.Error) -> Exception:
         return DiskFullError(f"{text}; nothing was written")
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return DataDirectoryBusyError(f"{path} is open in another process")
-    if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
+    if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
+        return DataDirectoryError(f"{text}; a file, in a directory, that this process may write is right")
+    if code == sqlite3.SQLITE_IOERR:
         return StorageError(text)
     return CorruptionError(f"{path} is damaged: {error}")
 
@@ -286,5 +295,7 @@ def _errors_named(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as e:
         raise _translated(path, e) from e
+    except PermissionError as e:
+        raise DataDirectoryError(f"{path} cannot be written: {e.strerror}") from e
     except OSError as e:
         raise StorageError(f"{path}: {e}") from e

@@ -5,19 +5,21 @@ from __future__ import annotations
 import fcntl
 from pathlib import Path
 
-from engine.errors import DataDirectoryBusyError, StorageError
+from engine.errors import DataDirectoryBusyError, DataDirectoryError
 
 
 class LockFile:
     """Held from construction to release(). The file stays behind; only its lock means something."""
 
     def __init__(self, path: Path) -> None:
-        """Take the lock at once. Raises DataDirectoryBusyError, StorageError."""
+        """Take the lock at once. Raises DataDirectoryBusyError, DataDirectoryError."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("ab")
         except OSError as e:
-            raise StorageError(f"{path}: {e}") from e
+            raise DataDirectoryError(
+                f"{path.parent} cannot be written ({e.strerror or e}); one that this process owns is right"
+            ) from e
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
