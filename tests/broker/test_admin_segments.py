@@ -192,6 +192,7 @@ class ElsewhereLed:
 
 
 CALLS = {
+    "get_stats": ("orders",),
     "delete_topic": ("orders",),
     "split_segment": ("orders", 0),
     "merge_segments": ("orders", 0, 1),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
 from engine.broker.config import BrokerConfig
 from engine.broker.leading import LeaderAdmin
 from engine.control.service import ScalableTopicService
-from engine.errors import InvalidArgumentError, NotOwnerError, UnsupportedError
+from engine.errors import ConnectError, InvalidArgumentError, NotOwnerError, TimeoutError, UnsupportedError
 from engine.model.autoscale import AutoScalePolicyOverride
 from engine.model.names import SegmentName, TopicName
 from engine.model.policies import FOR_EVER, NamespacePolicies
@@ -80,8 +81,15 @@ class AdminService:
         return await self._service.get_metadata(topic)
 
     async def get_stats(self, topic: str) -> dict[str, Any]:
-        """Counts, rates per second, backlogs, consumers, loads, auto-scale and its reasons. Raises NotFoundError."""
-        return await self._service.get_stats(topic)
+        """Counts, rates per second, backlogs, consumers, loads, auto-scale and its reasons. Raises NotFoundError.
+
+        From the topic's leader, if there is one that answers: only it knows consumers by name, and what it decided.
+        """
+        name = TopicName.parse(topic)
+        if self._forward is not None:
+            with suppress(ConnectError, TimeoutError, NotOwnerError):
+                return dict(await self._forward(name, "get_stats", {}))
+        return await self._service.get_stats(name)
 
     # -- the shape of a topic --------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ class LeaderAdmin:
 
     METHODS = frozenset(
         (
+            "get_stats",
             "delete_topic",
             "split_segment",
             "merge_segments",
@@ -48,6 +49,10 @@ class LeaderAdmin:
         except TypeError as e:  # nothing ran yet: a coroutine function only binds its arguments
             raise InvalidArgumentError(f"{method}: {e}") from None
         return await asked
+
+    async def get_stats(self, topic: TopicName) -> dict[str, Any]:
+        """Of whatever broker is asked; who leads knows most."""
+        return await self._service.get_stats(topic)
 
     async def delete_topic(self, topic: TopicName) -> None:
         """With its messages and subscriptions."""
