@@ -6,6 +6,7 @@ import copy
 
 import pytest
 
+from engine.model.positions import bucket_position
 from engine.testing.checker import check, describe
 from engine.testing.history import History, load, parse_value, value_of
 
@@ -280,3 +281,62 @@ def test_d1_a_reading_that_shows_nothing_is_flagged():
     history = good()
     history.record("f", "reading", reading=3)
     assert rules_of(history) == {"D1", "D4"}
+
+
+# A segment that is shared: offsets 0, 2, 4 are in one bucket, 1, 3, 5 in the other.
+
+
+def sharing(*given: int, acks: dict[int, int] | None = None) -> History:
+    """One sharer is given these offsets after another one acknowledged so far in each bucket."""
+    ticks = iter(range(10_000))
+    history = History(lambda: next(ticks))
+    before = history.invoke("c1", "attach", subscription="s", kind="stream")
+    before.ok()
+    for i in range(6):
+        share(history, "c1", before.number, i)
+    positions = {str(bucket_position(0, bucket)): position for bucket, position in (acks or {}).items()}
+    history.invoke("c1", "ack", subscription="s", positions=positions).ok()
+    after = history.invoke("c2", "attach", subscription="s", kind="stream")
+    after.ok()
+    for i in given:
+        share(history, "c2", after.number, i)
+    return history
+
+
+def share(history: History, client: str, attachment: int, i: int) -> None:
+    deliver(history, client, attachment, i)
+    history.events[-1]["place"] = bucket_position(0, i % 2)
+
+
+def order_and_acks(history: History) -> set[str]:
+    return rules_of(history) & {"O2", "C1"}
+
+
+@pytest.mark.parametrize("given", [(), (0, 1, 2), (0, 2, 4, 1), (1, 3, 0, 5), (0, 0, 2)])
+def test_a_sharer_may_be_given_its_buckets_in_any_order_of_buckets(given: tuple[int, ...]) -> None:
+    assert order_and_acks(sharing(*given)) == set()
+
+
+@pytest.mark.parametrize("given", [(2,), (0, 4), (1, 0, 5), (0, 2, 1, 5)])
+def test_o2_a_bucket_is_given_without_gaps(given: tuple[int, ...]) -> None:
+    assert order_and_acks(sharing(*given)) == {"O2"}
+
+
+def test_o2_a_bucket_may_begin_where_it_is_acknowledged() -> None:
+    assert order_and_acks(sharing(4, 1, acks={0: 4})) == set()
+    assert order_and_acks(sharing(4, 3, acks={0: 4})) == {"O2"}
+
+
+def test_c1_what_is_acknowledged_in_a_bucket_is_not_given_again() -> None:
+    assert order_and_acks(sharing(2, acks={0: 4})) == {"C1"}
+    assert order_and_acks(sharing(1, acks={0: 4})) == set()
+
+
+def test_who_reads_alone_later_skips_what_sharers_acknowledged() -> None:
+    for given, broken in (((1, 3, 4, 5), set()), ((1, 2, 3), {"C1"}), ((3,), {"O2"})):
+        history = sharing(acks={0: 4})
+        alone = history.invoke("c3", "attach", subscription="s", kind="stream")
+        alone.ok()
+        for i in given:
+            deliver(history, "c3", alone.number, i)
+        assert order_and_acks(history) == broken

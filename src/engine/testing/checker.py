@@ -5,7 +5,8 @@ Each rule is a function of the evidence; what it is called, and what must hold, 
 
 from __future__ import annotations
 
-from collections import defaultdict
+from bisect import bisect_left
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -125,44 +126,86 @@ def delivered_key_order(evidence: Evidence) -> Iterator[Violation]:
             yield Violation("O1", f"{name} was given {send.value} behind {before.value}", event["n"])
 
 
-def _reached(acks: list[tuple[int, dict[int, int]]], segment: int, until: int) -> int:
-    """The furthest position acknowledged in a segment by events before `until`."""
-    return max((positions.get(segment, 0) for n, positions in acks if n < until), default=0)
+class _Reach:
+    """How far one subscription is acknowledged, as the events go by."""
+
+    def __init__(self, acks: list[tuple[int, dict[int, int]]]) -> None:
+        self._acks = deque(acks)
+        self._upto: dict[int, int] = {}  # by place
+
+    def advance(self, until: int) -> None:
+        """Count what was said before this event."""
+        while self._acks and self._acks[0][0] < until:
+            for place, position in self._acks.popleft()[1].items():
+                self._upto[place] = max(self._upto.get(place, 0), position)
+
+    def upto(self, segment: int, place: int | None = None) -> int:
+        """The furthest acknowledgement in a segment, or in one bucket of it."""
+        whole = self._upto.get(segment, 0)
+        return whole if place is None else max(whole, self._upto.get(place, 0))
+
+
+class _Buckets:
+    """What is known of shared segments: in which bucket (its place in position vectors) messages are."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        shared = [e for e in evidence.deliveries if e.get("place", e["segment"]) != e["segment"]]
+        self._places: dict[tuple[int, int], int] = {(e["segment"], e["offset"]): e["place"] for e in shared}
+        self._offsets: dict[int, list[int]] = defaultdict(list)
+        for (_, offset), place in sorted(self._places.items()):
+            self._offsets[place].append(offset)
+
+    def place(self, segment: int, offset: int) -> int:
+        """The bucket, the segment where none is known."""
+        return self._places.get((segment, offset), segment)
+
+    def below(self, segment: int, place: int, offset: int) -> Iterator[int]:
+        """The messages before this one that its reader must have had, downwards."""
+        if place == segment:
+            return iter(range(offset - 1, -1, -1))
+        offsets = self._offsets[place]
+        return reversed(offsets[: bisect_left(offsets, offset)])
 
 
 def delivery_order(evidence: Evidence) -> Iterator[Violation]:
-    """O2: a stream consumer sees a segment without gaps, rising, from earliest.
+    """O2: a stream consumer sees a segment without gaps, rising, from earliest; a shared one bucket by bucket.
 
-    Whoever starts on a segment, or starts again, starts at or before the furthest acknowledgement issued.
+    Whoever starts on it, or starts again, starts at or before the furthest acknowledgement issued.
     """
-    last: dict[tuple[int, int], int] = {}
+    buckets, last = _Buckets(evidence), dict[tuple[int, int], int]()
+    reaches = {name: _Reach(acks) for name, acks in evidence.acks_issued.items()}
     for event in evidence.deliveries:
         attachment = evidence.attachments[event["attachment"]]
         if attachment.kind != "stream":
             continue
-        segment, offset = event["segment"], event["offset"]
-        before = last.get((event["attachment"], segment))
-        last[event["attachment"], segment] = offset
-        if before is not None and (offset == before + 1 or (event.get("shared") and offset > before)):
-            continue
-        issued = _reached(evidence.acks_issued[attachment.subscription], segment, event["n"])
-        if offset > issued:
-            came = "starts" if before is None else f"jumps from {before}"
-            text = f"{attachment.client} {came} at {segment}:{offset}; acknowledged is only up to {issued}"
-            yield Violation("O2", text, event["n"])
+        segment, offset = int(event["segment"]), int(event["offset"])
+        place = int(event.get("place", segment))
+        reach = reaches.setdefault(attachment.subscription, _Reach([]))
+        reach.advance(event["n"])
+        before = last.get((event["attachment"], place))
+        last[event["attachment"], place] = offset
+        for missed in buckets.below(segment, place, offset):
+            if missed == before or missed < reach.upto(segment):
+                break
+            if missed >= reach.upto(segment, buckets.place(segment, missed)):
+                came = "starts" if before is None else f"jumps from {before}"
+                where = f"{segment}:{offset}; acknowledged is only up to {reach.upto(segment)}, not {missed}"
+                yield Violation("O2", f"{attachment.client} {came} at {where}", event["n"])
+                break
 
 
 def ack_regression(evidence: Evidence) -> Iterator[Violation]:
     """C1: who attaches after a cumulative ack was confirmed is not given what it covers."""
-    covered: dict[tuple[int, int], int] = {}
+    buckets, covered = _Buckets(evidence), dict[int, _Reach]()
     for event in evidence.deliveries:
         attachment = evidence.attachments[event["attachment"]]
         segment, offset, name = event["segment"], event["offset"], attachment.subscription
-        key = (event["attachment"], segment)
-        if key not in covered:
-            covered[key] = _reached(evidence.acks_confirmed[name], segment, attachment.invoked)
-        if offset < covered[key] and attachment.kind == "stream":
-            text = f"{segment}:{offset} delivered again; {name} had acknowledged up to {covered[key]}"
+        if event["attachment"] not in covered:
+            reach = covered[event["attachment"]] = _Reach(evidence.acks_confirmed[name])
+            reach.advance(attachment.invoked)
+        upto = covered[event["attachment"]].upto(segment, buckets.place(segment, offset))
+        if offset < upto and attachment.kind == "stream":
+            text = f"{segment}:{offset} delivered again; {name} had acknowledged up to {upto}"
             yield Violation("C1", text, event["n"])
 
 

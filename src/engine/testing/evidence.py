@@ -46,7 +46,7 @@ class Evidence:
     attachments: dict[int, Attachment] = field(default_factory=dict)
     deliveries: list[Fact] = field(default_factory=list)
     finals: dict[Any, list[Fact]] = field(default_factory=lambda: defaultdict(list))
-    # Per subscription, in order: (event, segment -> position) of cumulative acks.
+    # Per subscription, in order: (event, place -> position) of cumulative acks.
     acks_issued: dict[str, list[tuple[int, dict[int, int]]]] = field(default_factory=lambda: defaultdict(list))
     acks_confirmed: dict[str, list[tuple[int, dict[int, int]]]] = field(default_factory=lambda: defaultdict(list))
     # (subscription, segment, offset) -> event of the confirmation of an individual ack.

@@ -8,8 +8,9 @@ unique in a history, and name their client, counter and key.
     send        invoke: value, key, topic      ok: segment, offset (-1: unknown)
     attach      invoke: subscription, kind ("stream", "queue", "reader"), topic     ok
                 of a reader also: resumes (n of the checkpoint it starts from; -1: earliest)
-    deliver     ok: attachment (call of the attach), value, key, segment, offset, shared
-    ack         invoke: subscription, positions {segment: first offset not acknowledged}     ok: those that count
+    deliver     ok: attachment (call of the attach), value, key, segment, offset; place (of a
+                stream: the segment, or in a shared one the bucket, as position vectors call it)
+    ack         invoke: subscription, positions {place: first offset not acknowledged}     ok: those that count
     ack_one     invoke: subscription, segment, offset     ok
     checkpoint  ok: attachment (of a reader: what it was given before this event is behind it)
     drained     ok: subscription; it was read to the end, nothing is left

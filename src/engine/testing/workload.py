@@ -10,7 +10,7 @@ from typing import Any
 
 from engine.client.client import AsyncClient
 from engine.errors import EngineError, InvalidArgumentError, MessageTooLargeError, QueueFullError
-from engine.model.positions import Checkpoint
+from engine.model.positions import Checkpoint, split_position
 from engine.testing.history import Call, History, parse_value, value_of
 
 SURE_FAILURES = (InvalidArgumentError, MessageTooLargeError, QueueFullError)  # nothing was sent
@@ -167,7 +167,12 @@ class Reader:
             key=key_text(message.key),
             segment=message.segment_id,
             offset=message.offset,
+            **self._where(message),
         )
+
+    def _where(self, message: Any) -> dict[str, Any]:
+        """What else is said of a delivery."""
+        return {}
 
     def _origin(self) -> dict[str, Any]:
         """What else is said of an attach."""
@@ -188,8 +193,13 @@ class StreamReader(Reader):
     async def _attach(self, client: AsyncClient) -> Any:
         return await client.stream_consumer(self._topic, self.subscription, name=self.name, initial_position="earliest")
 
+    def _where(self, message: Any) -> dict[str, Any]:
+        segment, behind = message.segment_id, message.offset + 1
+        places = [place for place, position in message.id.positions.items() if position == behind]
+        return {"place": max(place for place in places if split_position(place)[0] == segment)}
+
     async def _acknowledge(self, consumer: Any, attach: Call, batch: Any) -> None:
-        positions = {str(segment): position for segment, position in batch.positions.items()}
+        positions = {str(place): position for place, position in batch.positions.items()}
         call = self._history.invoke(self.name, "ack", subscription=self.subscription, positions=positions)
         try:
             await consumer.acknowledge_cumulative(batch)
