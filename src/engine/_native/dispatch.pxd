@@ -42,6 +42,8 @@ cdef class BucketLedger:
     cdef uint32_t count
     cdef Run* pool                # [0] is not used
     cdef uint32_t pool_size, free
+    cdef Run* trimmed             # by the acknowledge() under way
+    cdef uint32_t trimmed_size, trimmed_count
     cdef Piece* pieces            # of the route() under way
     cdef uint32_t pieces_size, pieces_count
     cdef Parcel* parcels
@@ -62,7 +64,9 @@ cdef class BucketLedger:
     cdef int push(self, Runs* runs, uint64_t first, uint64_t last) except -1
     cdef uint32_t allot(self) except 0
     cdef void pop(self, Runs* runs) noexcept nogil
-    cdef int64_t trim(self, Runs* runs, uint64_t position, list trimmed) except -1
+    cdef int64_t trim(self, Runs* runs, uint64_t position) except -1
+    cdef int note(self, uint64_t first, uint64_t last) except -1
+    cdef list merged(self, uint64_t floor)
 
 # The bucket that holds `hash`: the first whose inclusive end is not below it. Invariant: ends rise, the last is 65535.
 cdef inline uint32_t bucket_of(const uint16_t* ends, uint32_t buckets, uint16_t hash) noexcept nogil:

@@ -13,6 +13,7 @@ from engine._native.entry cimport (
     load16, load32, load64, raise_fault, unknown,
 )
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport qsort
 from libc.string cimport memcpy
 
 from engine.errors import CorruptionError, InvalidArgumentError
@@ -54,6 +55,7 @@ cdef class BucketLedger:
         PyMem_Free(self.ends)
         PyMem_Free(self.buckets)
         PyMem_Free(self.pool)
+        PyMem_Free(self.trimmed)
         PyMem_Free(self.pieces)
         PyMem_Free(self.parcels)
 
@@ -297,13 +299,15 @@ cdef class BucketLedger:
     def acknowledge(self, int32_t sharer, list positions):
         """Everything routed below the position, for each (bucket, position).
 
-        Returns (runs, refused): the runs [start, stop) of offsets that are acknowledged by this, and the buckets in
-        which `sharer` may acknowledge nothing (see active()) though something below the position is not.
+        Returns (floor, runs, refused): everything routed below the floor is acknowledged now; the rising runs [start,
+        stop) of offsets above it that are acknowledged by this; and the buckets in which `sharer` may acknowledge
+        nothing (see active()) though something below the position is not.
         """
         cdef uint32_t index
         cdef uint64_t position, first
         cdef Bucket* bucket
-        cdef list acknowledged = [], refused = []
+        cdef list refused = []
+        self.trimmed_count = 0
         for index, position in positions:
             if index >= self.count:
                 raise InvalidArgumentError(f"bucket {index} of {self.count}")
@@ -313,16 +317,36 @@ cdef class BucketLedger:
             if _active(bucket) != sharer:
                 refused.append(index)
                 continue
-            self.trim(&bucket.sent, position, acknowledged)
-            self.due_runs -= self.trim(&bucket.due, position, acknowledged)
-        return acknowledged, refused
+            self.trim(&bucket.sent, position)
+            self.due_runs -= self.trim(&bucket.due, position)
+        floor = self.floor
+        return floor, self.merged(floor), refused
+
+    cdef list merged(self, uint64_t floor):
+        """What was trimmed above the floor, neighbours in one."""
+        cdef uint32_t i
+        cdef uint64_t start = 0, stop = 0
+        cdef list runs = []
+        qsort(self.trimmed, self.trimmed_count, sizeof(Run), _by_first)
+        for i in range(self.trimmed_count):
+            if self.trimmed[i].last < floor:
+                continue
+            if self.trimmed[i].first != stop:
+                if stop:
+                    runs.append((start, stop))
+                start = self.trimmed[i].first
+            stop = self.trimmed[i].last + 1
+        if stop:
+            runs.append((start, stop))
+        return runs
 
     def forget(self, uint64_t offset):
         """What lies below the offset is not there any more."""
         cdef uint32_t i
         for i in range(self.count):
-            self.trim(&self.buckets[i].sent, offset, None)
-            self.due_runs -= self.trim(&self.buckets[i].due, offset, None)
+            self.trimmed_count = 0
+            self.trim(&self.buckets[i].sent, offset)
+            self.due_runs -= self.trim(&self.buckets[i].due, offset)
         self.next_offset = max(self.next_offset, offset)
 
     def unacknowledged(self, block, const uint64_t[::1] positions not None, uint64_t start):
@@ -392,14 +416,13 @@ cdef class BucketLedger:
         self.free = index
         self.runs -= 1
 
-    cdef int64_t trim(self, Runs* runs, uint64_t position, list trimmed) except -1:
-        """Drop what lies below a position, and add it to `trimmed`. How many runs there are less."""
+    cdef int64_t trim(self, Runs* runs, uint64_t position) except -1:
+        """Move what lies below a position to `trimmed`. How many runs there are less."""
         cdef Run* run
         cdef int64_t gone = 0
         while runs.head and self.pool[runs.head].first < position:
             run = &self.pool[runs.head]
-            if trimmed is not None:
-                trimmed.append((run.first, min(run.last + 1, position)))
+            self.note(run.first, min(run.last, position - 1))
             if run.last >= position:
                 runs.messages -= position - run.first
                 run.first = position
@@ -407,6 +430,25 @@ cdef class BucketLedger:
             self.pop(runs)
             gone += 1
         return gone
+
+
+    cdef int note(self, uint64_t first, uint64_t last) except -1:
+        """Add a run to `trimmed`."""
+        cdef Run* trimmed
+        if self.trimmed_count == self.trimmed_size:
+            self.trimmed_size = max(POOL_SIZE_MIN, 2 * self.trimmed_size)
+            trimmed = <Run*> PyMem_Realloc(self.trimmed, self.trimmed_size * sizeof(Run))
+            if trimmed is NULL:
+                raise MemoryError()
+            self.trimmed = trimmed
+        self.trimmed[self.trimmed_count].first, self.trimmed[self.trimmed_count].last = first, last
+        self.trimmed_count += 1
+        return 0
+
+
+cdef int _by_first(const void* a, const void* b) noexcept nogil:
+    cdef uint64_t first = (<const Run*> a).first, second = (<const Run*> b).first
+    return (first > second) - (first < second)
 
 
 # The first offset of a bucket that is not acknowledged; False when there is none.

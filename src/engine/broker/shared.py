@@ -220,11 +220,10 @@ class SharedDispatcher:
         self, consumer: SharedConsumer, positions: list[Position], unread: list[tuple[int, int, int]]
     ) -> Awaitable[None]:
         ledger = self._ledger
-        runs, refused = ledger.acknowledge(consumer.number, positions)
+        floor, runs, refused = ledger.acknowledge(consumer.number, positions)
         theirs = {bucket for bucket, _, _ in unread if ledger.active(bucket) != consumer.number}
         runs += [(start, stop) for bucket, start, stop in unread if bucket not in theirs]
-        floor = ledger.floor
-        saved = self.subscription.ack_runs(floor, [run for run in runs if run[1] > floor])
+        saved = self.subscription.ack_runs(floor, runs)
         self.pump()
         theirs.update(refused)
         return self._refuse(saved, consumer, sorted(theirs)) if theirs else saved
