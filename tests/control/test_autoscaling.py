@@ -5,47 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
 from control_fakes import TOPIC, Brokers, Channel, settle, subscribe, virtual
+from scaling_bench import NEVER_S, calls, counts, report, shape
 
-from engine.control.scaling import AutoScaling
+from engine.control.autoscaling import Peak
 from engine.control.service import ScalableTopicService
-from engine.errors import NotOwnerError, TimeoutError
-from engine.metadata import keys
+from engine.errors import TimeoutError
 from engine.model.autoscale import AutoScalePolicy, AutoScalePolicyOverride
-from engine.model.layout import SegmentLayout
-from engine.model.load import SegmentLoadStats
-from engine.model.names import TopicName
 from engine.model.subscriptions import SubscriptionKind
-
-NEVER_S = 50_000.0
-
-
-async def layout_of(brokers: Brokers, topic: TopicName = TOPIC) -> SegmentLayout:
-    record = await brokers.store.get(keys.topic(topic))
-    assert record is not None
-    return SegmentLayout.from_json(record.value)
-
-
-async def shape(brokers: Brokers) -> list[int]:
-    """The bucket counts of the active segments, by range."""
-    return [segment.bucket_count for segment in (await layout_of(brokers)).active]
-
-
-async def report(brokers: Brokers, *rates: float, topic: TopicName = TOPIC) -> None:
-    """Each active segment, by range, reports that it takes so many messages per second."""
-    for segment, rate in zip((await layout_of(brokers, topic)).active, rates, strict=True):
-        key = keys.load(topic.segment(segment.hash_range, segment.segment_id))
-        await brokers.store.put(key, SegmentLoadStats(rate, 100 * rate).to_json())
-
-
-def counts(service: ScalableTopicService) -> tuple[int, int, int]:
-    found = service.statistics().scaling[str(TOPIC)].counts
-    return (found.splits, found.merges, found.rebuckets)
-
-
-def calls(brokers: Brokers, method: str) -> int:
-    return sum(call[0] == method for call in brokers.host.calls)
 
 
 @virtual
@@ -310,65 +277,6 @@ async def test_the_guards_are_counted() -> None:
 
 
 @virtual
-async def test_semantics_34_policies_resolve_and_a_contradiction_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    brokers = Brokers(auto_scale=AutoScalePolicy(max_segments=8))
-    service, of = await brokers.start("a"), AutoScalePolicyOverride.of
-    scaling: AutoScaling = service.scaling
-    await service.create_topic(TOPIC)
-    await scaling.set_namespace_policy("public/default", of({"min_segments": 3, "merge_window": 7}))
-    await scaling.set_policy(TOPIC, of({"merge_window": 9}))
-    policy = (await scaling.status(TOPIC)).policy
-    assert (policy.max_segments, policy.min_segments, policy.merge_window) == (8, 3, 9)
-    await scaling.set_policy(TOPIC, of({"max_segments": 2}))
-    for _ in range(3):
-        await asyncio.sleep(60)
-    status = await scaling.status(TOPIC)
-    assert not status.policy.enabled
-    assert status.decision is not None
-    assert status.decision["reason"] == "invalid_policy"
-    warnings = [r.getMessage() for r in caplog.records if "contradicts" in r.getMessage()]
-    assert len(warnings) == 1
-    assert "min_segments is 3, above max_segments, 2" in warnings[0]
-    await scaling.set_policy(TOPIC, None)
-    assert await scaling.get_policy(TOPIC) is None
-    await scaling.set_namespace_policy("public/default", None)
-    assert await scaling.get_namespace_policy("public/default") is None
-    assert (await scaling.status(TOPIC)).policy == AutoScalePolicy(max_segments=8)
-    await service.close()
-
-
-@virtual
-async def test_a_namespace_s_other_policies_and_this_one_leave_each_other_alone() -> None:
-    brokers = Brokers()
-    service, override = await brokers.start("a"), AutoScalePolicyOverride.of({"enabled": False})
-    await service.scaling.set_namespace_policy("t/n", override)
-    assert await service.find_namespace_policies("t/n") is None
-    policies = await service.get_namespace_policies("t/n")
-    await service.set_namespace_policies("t/n", policies)
-    assert await service.scaling.get_namespace_policy("t/n") == override
-    await service.set_namespace_policies("t/n", None)
-    assert await service.scaling.get_namespace_policy("t/n") == override
-    await service.set_namespace_policies("t/n", policies)
-    await service.scaling.set_namespace_policy("t/n", None)
-    assert await service.find_namespace_policies("t/n") == policies
-    await service.close()
-
-
-@virtual
-async def test_only_the_leader_sets_a_topic_s_policy() -> None:
-    brokers = Brokers()
-    first, second = await brokers.start("a"), await brokers.start("b")
-    await first.create_topic(TOPIC)
-    await first._controllers.lead(TOPIC)
-    with pytest.raises(NotOwnerError):
-        await second.scaling.set_policy(TOPIC, AutoScalePolicyOverride.of({"enabled": False}))
-    status = await second.scaling.status(TOPIC)
-    assert (status.leading, status.decision) == (False, None)
-    for service in (first, second):
-        await service.close()
-
-
-@virtual
 async def test_pip_486_buckets_are_lowered_when_the_consumers_have_long_been_gone() -> None:
     brokers = Brokers()
     service = await brokers.start("a")
@@ -385,6 +293,58 @@ async def test_pip_486_buckets_are_lowered_when_the_consumers_have_long_been_gon
     await asyncio.sleep(200)
     assert await shape(brokers) == [8]
     await service.close()
+
+
+def test_a_peak_is_known_when_all_of_the_window_is() -> None:
+    peak = Peak()
+    assert peak.within(0, 10) is None
+    for now, value in ((0, 3), (2, 9), (4, 1)):
+        peak.note(now, value)
+    assert peak.within(9, 10) is None
+    assert peak.within(10, 10) == 9
+    assert peak.within(13.9, 10) == 9  # it held until 4
+    assert peak.within(14, 10) == 1
+    assert peak.within(100, 10) == 1
+
+
+@virtual
+async def test_a_rebucket_that_fails_halfway_goes_on_where_it_stopped() -> None:
+    brokers = Brokers()
+    service = await brokers.start("a")
+    await service.create_topic(TOPIC, segments=4)
+
+    async def third() -> None:
+        if calls(brokers, "inherit") == 2:
+            raise TimeoutError("no answer")
+
+    brokers.host.before["create_segment"] = third
+    for number in range(14):
+        await subscribe(service, f"c{number}")
+    await asyncio.sleep(5)
+    assert await shape(brokers) == [4, 4, 1, 1]
+    brokers.host.before.clear()
+    await asyncio.sleep(120)
+    assert await shape(brokers) == [4, 4, 4, 4]
+    assert counts(service) == (0, 0, 1)
+    await service.close()
+
+
+@virtual
+async def test_when_its_leader_dies_a_loaded_topic_finds_another() -> None:
+    brokers = Brokers()
+    services = {name: await brokers.start(name) for name in "ab"}
+    await services["a"].create_topic(TOPIC)
+    await report(brokers, 25_000)
+    services["a"].scaling.loaded(TOPIC)
+    await asyncio.sleep(61)
+    assert len(await shape(brokers)) == 2
+    await brokers.kill("a")
+    await report(brokers, 20_000, 5_000)
+    services["b"].scaling.loaded(TOPIC)  # it serves the segments now
+    await asyncio.sleep(90)
+    assert len(await shape(brokers)) == 3
+    assert counts(services["b"]) == (1, 0, 0)
+    await services["b"].close()
 
 
 def test_all_of_it_is_in_the_statistics_of_the_control_plane() -> None:
