@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         AsyncTopicWatch,
         Backoff,
         Batching,
+        BucketStatistics,
         Checkpoint,
         ConsumerStatistics,
         DeadLetter,
@@ -72,8 +73,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "engine.client": """AsyncAdmin AsyncCheckpointConsumer AsyncClient AsyncMultiQueueConsumer AsyncMultiStreamConsumer
-        AsyncProducer AsyncQueueConsumer AsyncStreamConsumer AsyncTopicWatch Backoff Batching Checkpoint
-        ConsumerStatistics DeadLetter Message MessageBatch MessageId MultiConsumerStatistics ProducerStatistics
+        AsyncProducer AsyncQueueConsumer AsyncStreamConsumer AsyncTopicWatch Backoff Batching BucketStatistics
+        Checkpoint ConsumerStatistics DeadLetter Message MessageBatch MessageId MultiConsumerStatistics ProducerStatistics
         QueueConsumerStatistics Schema TopicsChanged""",
     "engine.embedded": "AsyncEngine Engine open open_async",
     "engine.errors": """AlreadyClosedError AlreadyExistsError AuthenticationError AuthorizationError ConnectError
@@ -103,6 +104,7 @@ __all__ = [
     "AuthorizationError",
     "Backoff",
     "Batching",
+    "BucketStatistics",
     "Checkpoint",
     "CheckpointConsumer",
     "Client",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from batcher_reference import ModelBatcher, key32
-from batchers import LAYOUTS, ONE, QUARTERS, batcher, messages, sealed
+from batchers import HALVES, LAYOUTS, ONE, QUARTERS, batcher, messages, sealed
 from entry_reference import PlainMessage, crc32c, decode
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -241,3 +241,14 @@ def test_the_pending_limit() -> None:
             subject.release(size, count)
     subject.release(216, 1)
     subject.send_nowait(b"")
+
+
+def test_counters_name_the_segments_of_the_layout() -> None:
+    subject = batcher(HALVES)
+    for i in range(50):
+        subject.send_nowait(b"v", key=b"%d" % i)
+    subject.seal_all()
+    assert {segment_id for segment_id, _ in subject.counters} == {1, 2}
+    kept = {where: counted for where, counted in subject.counters.items() if where[0] == 1}
+    subject.set_layout([0, 0x8000], [1, 3], [[0x7FFF, 0xFFFF], [0xFFFF]])
+    assert subject.counters == kept

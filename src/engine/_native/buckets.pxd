@@ -23,7 +23,7 @@ cdef class Buckets:
     cdef public uint64_t floor    # every message with a lower sequence is stored; 0 for nothing known
     cdef readonly Py_ssize_t open_messages
     cdef list sealed              # in the order of sealing, until take()
-    cdef dict totals              # (segment id, bucket): (entries, messages, bytes) sealed so far
+    cdef dict totals              # (segment id, bucket): (entries, messages, bytes) sealed, of the layout's segments
     # Callbacks that are due at the end of the call.
     cdef bint opened
     cdef bint filled

@@ -37,7 +37,7 @@ cdef class Buckets:
 
     @property
     def counters(self):
-        """Sealed so far: {(segment id, bucket): (entries, messages, bytes)}."""
+        """Sealed so far for the segments of the layout: {(segment id, bucket): (entries, messages, bytes)}."""
         return dict(self.totals)
 
     def set_layout(self, starts, segment_ids, bucket_ends):
@@ -46,7 +46,8 @@ cdef class Buckets:
         `starts` rise from 0, `segment_ids` go with them, `bucket_ends[i]` are the inclusive ends of the buckets of
         segment i, the last 65,535. InvalidArgumentError otherwise, and nothing has changed.
         """
-        cdef Routes routes = Routes(starts, segment_ids, bucket_ends)
+        cdef list ids = list(segment_ids)
+        cdef Routes routes = Routes(starts, ids, bucket_ends)
         cdef Builder* builders = <Builder*> calloc(routes.builders + 1, sizeof(Builder))
         cdef uint32_t i
         if builders is NULL:
@@ -62,6 +63,8 @@ cdef class Buckets:
             self.builders, builders = builders, self.builders
             self.routes, self.builders_count = routes, routes.builders + 1
             self.waiters = [None] * self.builders_count
+            active = frozenset(ids)
+            self.totals = {where: counted for where, counted in self.totals.items() if where[0] in active}
             for i in range(self.builders_count):
                 self.builders[i].block_bits = STEADY_BITS if self.steady and i == routes.builders else 0
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from engine._native.batch import MessageBatch
 from engine._native.message import Message
 from engine.client.admin import AsyncAdmin
+from engine.client.batching_quality import BucketStatistics
 from engine.client.checkpoint_consumer import AsyncCheckpointConsumer
 from engine.client.client import AsyncClient
 from engine.client.gathered import MultiConsumerStatistics
@@ -32,6 +33,7 @@ __all__ = [
     "AsyncTopicWatch",
     "Backoff",
     "Batching",
+    "BucketStatistics",
     "Checkpoint",
     "ConsumerStatistics",
     "DeadLetter",

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from engine._native.batcher import Batcher, SealedEntry
+from engine.client.batching_quality import BucketStatistics, bucket_statistics
+from engine.client.options import Batching
 from engine.errors import TimeoutError
 from engine.model.positions import MessageId
 
@@ -28,6 +30,7 @@ class ProducerStatistics:
     """Totals since the producer was made; `pending…` are of this moment.
 
     Bytes are what messages count for against the pending limit: key, value and some for their place in the entry.
+    `buckets` says how well entries are filled, by (segment id, bucket) of the segments that messages go to now.
     """
 
     messages_sent: int
@@ -38,6 +41,7 @@ class ProducerStatistics:
     bytes_sent: int
     pending_messages: int
     pending_bytes: int
+    buckets: Mapping[tuple[int, int], BucketStatistics] = field(default_factory=dict)
 
 
 class _Flight:
@@ -61,12 +65,14 @@ class Ledger:
         *,
         send_timeout: float,
         pending_bytes_max: int,
+        batching: Batching,
         on_error: Callable[[Exception], object] | None,
         on_expired: Callable[[], object] = lambda: None,
     ) -> None:
         self._batcher = batcher
         self._make_id = partial(MessageId, topic=topic)
         self._send_timeout = send_timeout
+        self._batching = batching
         self._room_bytes = int(pending_bytes_max * ROOM_SHARE)
         self._on_error = on_error
         self._on_expired = on_expired
@@ -295,4 +301,5 @@ class Ledger:
             bytes_sent=self.bytes_sent,
             pending_messages=self._batcher.pending_messages,
             pending_bytes=self._batcher.pending_bytes,
+            buckets=bucket_statistics(self._batcher.counters, self._batching),
         )

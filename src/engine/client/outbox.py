@@ -138,6 +138,7 @@ class Outbox:
             self._topic,
             send_timeout=options.send_timeout,
             pending_bytes_max=limit,
+            batching=options.batching,
             on_error=options.on_error,
             on_expired=self.lane_retiring,
         )
