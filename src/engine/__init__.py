@@ -74,8 +74,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "engine.client": """AsyncAdmin AsyncCheckpointConsumer AsyncClient AsyncMultiQueueConsumer AsyncMultiStreamConsumer
         AsyncProducer AsyncQueueConsumer AsyncStreamConsumer AsyncTopicWatch Backoff Batching BucketStatistics
-        Checkpoint ConsumerStatistics DeadLetter Message MessageBatch MessageId MultiConsumerStatistics ProducerStatistics
-        QueueConsumerStatistics Schema TopicsChanged""",
+        Checkpoint ConsumerStatistics DeadLetter Message MessageBatch MessageId MultiConsumerStatistics
+        ProducerStatistics QueueConsumerStatistics Schema TopicsChanged""",
     "engine.embedded": "AsyncEngine Engine open open_async",
     "engine.errors": """AlreadyClosedError AlreadyExistsError AuthenticationError AuthorizationError ConnectError
         ConsumerBusyError CorruptionError DataDirectoryBusyError DataDirectoryError DiskFullError EngineError
