@@ -266,8 +266,7 @@ class AsyncStreamConsumer(Receiver):
             answer = await self.session.ask(segment_id, Command.SEGMENT_OFFSET, fields)
         except NotFoundError:
             await self.session.look()  # raises when the topic is gone
-            view = self.session.layout.segments.get(segment_id)
-            if view is not None and view.active:
+            if segment_id in self.session.layout.segments:  # a segment leaves the layout before its store goes
                 raise
             return True
         return self._learn(segment_id, asked, answer["result"])
