@@ -177,9 +177,8 @@ class Cursor:
             for start, stop in ranges:
                 if start < 0 or stop < start:
                     raise InvalidArgumentError(f"offsets [{start}, {stop}) to acknowledge; 0 <= start <= stop is right")
-                start = max(start, self._position)
-                if start < stop:
-                    self._acked.add_range(start, stop)
+                if stop > self._position:
+                    self._acked.add_range(start if start > self._position else self._position, stop)
             self._fold()
         return self._saved(before != (self._position, len(self._acked)))
 
