@@ -212,6 +212,33 @@ async def test_one_change_at_a_time_and_one_by_hand_comes_first() -> None:
     await service.close()
 
 
+@virtual
+async def test_what_changes_while_it_reads_is_what_it_decides_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    brokers = Brokers(auto_scale_interval=NEVER_S)
+    service = await brokers.start("a")
+    await service.create_topic(TOPIC)
+    await report(brokers, 8_000)
+    gate, reading, store = asyncio.Event(), asyncio.Event(), service._resources.metadata
+    listed = store.list
+
+    async def slow(*args: Any) -> Any:
+        found = await listed(*args)
+        reading.set()
+        await gate.wait()
+        return found
+
+    monkeypatch.setattr(store, "list", slow)
+    for name in "ab":
+        await subscribe(service, name)
+    await asyncio.wait_for(reading.wait(), 10)
+    await service.split_segment(TOPIC, 0)
+    gate.set()
+    await asyncio.sleep(5)
+    assert await shape(brokers) == [2, 2]
+    assert counts(service) == (0, 0, 0)
+    await service.close()
+
+
 async def controller_register(service: ScalableTopicService, name: str) -> None:
     """As register_consumer; the subscription would wait for the operator's change."""
     controller = await service._controllers.lead(TOPIC)

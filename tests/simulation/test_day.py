@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -117,3 +118,13 @@ def test_flips_are_seen() -> None:
 def test_the_command_says_what_happened(capsys: pytest.CaptureFixture[str]) -> None:
     days.main(["--days", "0.1"])
     assert "in the DAG" in capsys.readouterr().out
+
+
+def test_a_day_can_be_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the extra `docs` draws")
+    day = simulate(0.05)
+    for name in ("one.svg", "two.svg"):
+        days.plot(day, tmp_path / "images" / name)
+    one, two = ((tmp_path / "images" / name).read_text() for name in ("one.svg", "two.svg"))
+    assert "active segments" in one
+    assert one == two  # drawn anew, it does not change

@@ -28,7 +28,7 @@ from engine.model.autoscale import AutoScalePolicy, resolve
 from engine.model.layout import SegmentLayout
 from engine.model.load import WINDOW_MS, ReportedLoad
 from engine.model.names import TopicName
-from engine.model.reshape import plan_merge, plan_rebucket, plan_split
+from engine.model.reshape import plan_merge, plan_rebucket, plan_split, spoken
 from engine.model.segment import SegmentInfo
 from engine.model.subscriptions import SubscriptionKind
 
@@ -67,14 +67,6 @@ class AutoScaleStatus:
     leading: bool = False  # whether this broker leads the topic; else only policy and loads are known
 
 
-async def effective_policy(
-    resources: ScalableTopicResources, broker: AutoScalePolicy, topic: TopicName, layout: SegmentLayout
-) -> AutoScalePolicy:
-    """What holds for a topic now: its own override, its namespace's, the broker's configuration."""
-    namespace = await resources.load_namespace_auto_scale_policy(topic.tenant, topic.namespace)
-    return resolve(broker, namespace, layout.auto_scale_policy)
-
-
 class TopicScaling:
     """Loop thread only. `members`: consumers by subscription, or group, of one kind; `reshape`: the controller's."""
 
@@ -105,6 +97,7 @@ class TopicScaling:
         # What is asked for: a look; one that also judges traffic; whether consumers may still be coming.
         self._asked = self._traffic = self._joined = False
         self._failed = False  # since the last tick
+        self._said = ""  # of the last failure
         self._resting = True  # whether time alone changes nothing
         self._acting = False
         self._task: asyncio.Task[None] | None = None
@@ -195,13 +188,16 @@ class TopicScaling:
         except EngineError as e:
             self._failed, self._resting = True, False
             self._counts.failures += 1
-            log.warning("%s: auto-scale tries again later: %s", self.topic, e)
+            level = logging.DEBUG if str(e) == self._said else logging.WARNING  # once is enough
+            self._said = str(e)
+            log.log(level, "%s: auto-scale tries again later: %s", self.topic, e)
             return False
 
     async def _decide(self, traffic: bool) -> Decision:
-        layout, now_ms = self._layout(), self._clock.time_ms()
-        policy = await effective_policy(self._resources, self._broker_policy, self.topic, layout)
+        namespace = await self._resources.load_namespace_auto_scale_policy(self.topic.tenant, self.topic.namespace)
         loads = await read_loads(self._resources.metadata, self.topic)
+        layout, now_ms = self._layout(), self._clock.time_ms()  # from here to the change no other task runs
+        policy = resolve(self._broker_policy, namespace, layout.auto_scale_policy)
         decision = decide(
             layout,
             loads,
@@ -243,9 +239,8 @@ class TopicScaling:
     # One change.
 
     async def _act(self, decision: Action) -> bool:
-        log.info(
-            "%s: auto-scale: %s of %s, because: %s", self.topic, _verb(decision), decision.segment_ids, decision.reason
-        )
+        which = spoken(decision.segment_ids)
+        log.info("%s: auto-scale: %s of %s, for: %s", self.topic, _verb(decision), which, decision.reason)
         epoch = self._layout().epoch
         self._acting = True
         try:

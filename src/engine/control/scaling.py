@@ -7,13 +7,13 @@ import logging
 from dataclasses import replace
 
 from engine.aio.tasks import Supervisor
-from engine.control.autoscaling import AutoScaleStatus, effective_policy
+from engine.control.autoscaling import AutoScaleStatus
 from engine.control.config import ControlConfig
 from engine.control.controllers import Controllers
 from engine.control.loads import read_loads
 from engine.control.resources import ScalableTopicResources, TopicRecord
 from engine.errors import AlreadyClosedError, EngineError, NotFoundError, NotOwnerError
-from engine.model.autoscale import AutoScalePolicy, AutoScalePolicyOverride
+from engine.model.autoscale import AutoScalePolicy, AutoScalePolicyOverride, resolve
 from engine.model.names import TopicName, parse_namespace
 
 log = logging.getLogger(__name__)
@@ -93,7 +93,8 @@ class AutoScaling:
 
     async def _effective(self, topic: TopicName) -> AutoScalePolicy:
         layout = (await self._load(topic)).layout
-        return await effective_policy(self._resources, self._config.auto_scale, topic, layout)
+        namespace = await self._resources.load_namespace_auto_scale_policy(topic.tenant, topic.namespace)
+        return resolve(self._config.auto_scale, namespace, layout.auto_scale_policy)
 
     async def _load(self, topic: TopicName) -> TopicRecord:
         record = await self._resources.load_topic(topic)
