@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from control_fakes import TOPIC, Brokers, Channel, settle, subscribe, virtual
 from scaling_bench import NEVER_S, calls, counts, report, shape
 
