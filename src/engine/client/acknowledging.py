@@ -125,14 +125,15 @@ class Acknowledging(ABC):
             ranges = [[0, position - 1]]
         for bucket, upto in buckets:
             self._mark(bucket, upto)
-        below = self._lowest(ranges, buckets)
-        if self.position < self.again_upto and below < self.again_upto:
+        if self._may_wait(ranges, buckets):
             self._owner.acknowledged_again(self, ranges)
 
-    @staticmethod
-    def _lowest(ranges: Iterable[Any], buckets: Buckets) -> int:
-        """The lowest offset that may be in what was acknowledged."""
-        return 0 if buckets else min((first for first, _ in ranges), default=1 << 63)
+    def _may_wait(self, ranges: Iterable[Any], buckets: Buckets) -> bool:
+        """Whether some of what was acknowledged may wait here to be delivered again."""
+        if bool(buckets) is not (self.marks is not None and self.marks.keyed):
+            return True  # the id is of a time when the segment was read in the other way
+        below = 0 if buckets else min((first for first, _ in ranges), default=self.again_upto)
+        return self.position < self.again_upto and below < self.again_upto
 
     def _mark(self, bucket: int, upto: int) -> None:
         if self.marks is None:  # exclusive: ids of a time when the segment was shared are rare
