@@ -104,7 +104,7 @@ async def test_what_waits_to_be_received_does_not_time_out(client: engine.AsyncC
     await publish(client, 10)
     async with await client.queue_consumer("t", "s", initial_position="earliest", ack_timeout=0.05) as consumer:
         await received(consumer)
-        while consumer.statistics().timed_out < 1:
+        while consumer.statistics().timed_out < 1:  # noqa: ASYNC110 - nothing tells
             await asyncio.sleep(0.01)
         assert consumer.statistics().timed_out == 1, "nine were not given to anybody"
         rest = await everything(consumer, 10)
@@ -145,7 +145,7 @@ async def test_21_m_redeliveries_mean_m_plus_1_deliveries_then_the_dead_letter_t
             "origin-sequence-id": str(last.sequence_id),
             "origin-publish-time": last.publish_time.isoformat(),
         }
-        while one.statistics().dead_lettered < 1:
+        while one.statistics().dead_lettered < 1:  # noqa: ASYNC110 - nothing tells
             await asyncio.sleep(0.01)
         assert await one.receive(0.05) is None, "it is acknowledged"
         assert await dead.receive(0.05) is None, "once"
@@ -191,7 +191,8 @@ async def test_a_dead_letter_is_not_doubled_when_its_acknowledgement_is_lost(cli
         await client.queue_consumer("t", "s", nack_backoff=0, dead_letter=policy) as second,
         await client.queue_consumer("t-DLQ", "watch", initial_position="earliest") as dead,
     ):
-        while second.statistics().dead_lettered < 3:  # the other two were received once before
+        # the other two were received once before
+        while second.statistics().dead_lettered < 3:  # noqa: ASYNC110 - nothing tells
             await asyncio.sleep(0.01)
         letters = await everything(dead, 3)
         assert sorted(m.value for m in letters) == [b"0", b"1", b"2"]
@@ -206,7 +207,7 @@ async def test_dead_letters_survive_a_changed_shape_of_their_topic(client: engin
     ) as one:
         messages = await everything(one, 4)
         await one.negative_acknowledge(messages[0])
-        while one.statistics().dead_lettered < 1:
+        while one.statistics().dead_lettered < 1:  # noqa: ASYNC110 - nothing tells
             await asyncio.sleep(0.01)
         await client.admin.split_segment("t-DLQ", 0)
         name = f"{messages[0].segment_id}-{messages[0].offset}"
@@ -216,7 +217,7 @@ async def test_dead_letters_survive_a_changed_shape_of_their_topic(client: engin
         async with await client.producer("t-DLQ", name=letter.producer_name) as again:
             assert again.last_sequence_id == 0, "what was published is known to the children"
         await one.negative_acknowledge(messages[1:])
-        while one.statistics().dead_lettered < 4:
+        while one.statistics().dead_lettered < 4:  # noqa: ASYNC110 - nothing tells
             await asyncio.sleep(0.01)
 
 
@@ -305,7 +306,7 @@ async def test_queue_consumption_across_splits_and_merges(client: engine.AsyncCl
         ids = {(m.segment_id, m.offset) for m in again}
         assert ids == {(m.segment_id, m.offset) for m in [*before[:20], *after[:20]]}
         await consumer.negative_acknowledge(again[:10])
-        while consumer.statistics().dead_lettered < 10:
+        while consumer.statistics().dead_lettered < 10:  # noqa: ASYNC110 - nothing tells
             await asyncio.sleep(0.01)
         await consumer.acknowledge([*before[20:], *after[20:], *again[10:]])
         assert await consumer.receive(0.05) is None

@@ -2,7 +2,10 @@
 """Sets of offsets, and the ranges that stand for them in a frame's header."""
 from cpython.array cimport array, resize_smart
 from cpython.long cimport PyLong_AsUnsignedLongLong, PyLong_CheckExact
-from libc.stdint cimport uint64_t
+from engine._native.entry cimport load64
+from libc.stdint cimport uint8_t, uint64_t
+
+from sys import byteorder
 
 from pyroaring import BitMap64
 
@@ -11,6 +14,8 @@ from engine.errors import InvalidArgumentError
 # Shorter runs are taken apart: each long one is a call of its own, all single offsets are one call together.
 cdef enum:
     RUN_MIN = 32
+    PAIR = 16  # on the wire: do not change
+    PACKED_MIN = 16  # as many ranges are worth packing
 
 
 def range_set(first, last):
@@ -20,18 +25,31 @@ def range_set(first, last):
     return found
 
 
-def offset_set(list ranges not None, end):
+def offset_set(ranges, end):
     """The offsets of inclusive [first, last] pairs below `end`, which may touch and overlap, as a BitMap64.
 
-    Raises InvalidArgumentError, naming the pair, for what is malformed or lies elsewhere.
+    `ranges`: a list, or the bytes of pack(). Raises InvalidArgumentError, naming the pair, for what is malformed or
+    lies elsewhere.
     """
     cdef uint64_t limit = end, first = 0, last = 0, offset
     cdef array single = array("Q")
-    cdef Py_ssize_t count = 0, room = 0
+    cdef Py_ssize_t i, count = 0, room = 0, pairs
     cdef list runs = []
-    for pair in ranges:
-        if not _read(pair, &first, &last):
-            raise InvalidArgumentError(f"range {pair!r:.80} is malformed; [first, last] is right")
+    cdef const uint8_t* packed = NULL
+    if isinstance(ranges, bytes):
+        if len(<bytes> ranges) % PAIR:
+            raise InvalidArgumentError(f"{len(ranges)} bytes of ranges; {PAIR} for each are right")
+        packed = ranges
+        pairs = len(<bytes> ranges) // PAIR
+    elif isinstance(ranges, list):
+        pairs = len(<list> ranges)
+    else:
+        raise InvalidArgumentError(f"ranges are {type(ranges).__name__}; a list or bytes are right")
+    for i in range(pairs):
+        if packed is not NULL:
+            first, last = load64(packed + i * PAIR), load64(packed + i * PAIR + 8)
+        elif not _read((<list> ranges)[i], &first, &last):
+            raise InvalidArgumentError(f"range {ranges[i]!r:.80} is malformed; [first, last] is right")
         if not first <= last < limit:
             raise InvalidArgumentError(f"range [{first}, {last}] is not within the segment's [0, {end - 1}]")
         if last - first >= RUN_MIN:
@@ -66,6 +84,24 @@ cdef bint _read(object pair, uint64_t* first, uint64_t* last) except -1:
     except OverflowError:
         return False
     return True
+
+
+def pack(list ranges not None):
+    """Ranges as they stand in a frame's header: few as they are, many as bytes, two little-endian u64 each."""
+    cdef array flat
+    cdef uint64_t first = 0, last = 0
+    cdef Py_ssize_t i, n = len(ranges)
+    if n < PACKED_MIN:
+        return ranges
+    flat = array("Q")
+    resize_smart(flat, 2 * n)
+    for i in range(n):
+        if not _read(ranges[i], &first, &last):
+            raise InvalidArgumentError(f"range {ranges[i]!r:.80} is malformed; [first, last] is right")
+        flat.data.as_ulonglongs[2 * i], flat.data.as_ulonglongs[2 * i + 1] = first, last
+    if byteorder != "little":
+        flat.byteswap()
+    return flat.tobytes()
 
 
 def runs(offsets):

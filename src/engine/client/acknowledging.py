@@ -9,6 +9,7 @@ from collections.abc import Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from engine._native.bucket_marks import BucketMarks
+from engine._native.offsets import pack
 from engine.client.connection import Connection, ignore_outcome
 from engine.errors import ConnectError, EngineError, TimeoutError
 from engine.model.positions import bucket_position
@@ -83,7 +84,8 @@ class Acknowledging(ABC):
         """Send an ACK; its future ends when the acknowledgement is durable. None while the connection is lost."""
         if self._connection is None:
             return None
-        header = {"consumer_id": self._consumer_id, "ack_type": ack_type, "position": position, "ranges": ranges}
+        header = {"consumer_id": self._consumer_id, "ack_type": ack_type, "position": position}
+        header["ranges"] = None if ranges is None else pack(ranges)
         if buckets is not None:
             header["buckets"] = [list(pair) for pair in buckets]
         sent = self._connection.start_request(Command.ACK, header)

@@ -14,7 +14,7 @@ from pyroaring import BitMap64
 from engine._native.batch import MessageBatch
 from engine._native.entry import Entry
 from engine._native.message import Message
-from engine._native.offsets import offset_set, range_set, runs
+from engine._native.offsets import offset_set, pack, range_set, runs
 from engine.client.acknowledging import all_acknowledged
 from engine.client.attachment import QUEUE, Attachment
 from engine.client.dead_letter import DeadLetters
@@ -202,7 +202,7 @@ class AsyncQueueConsumer(Receiver):
         found = runs(offsets)
         for start in range(0, len(found) if attachment is not None else 0, RANGES_MAX):
             assert attachment is not None
-            attachment.send(Command.REDELIVER, {"ranges": found[start : start + RANGES_MAX], "backoff": delays})
+            attachment.send(Command.REDELIVER, {"ranges": pack(found[start : start + RANGES_MAX]), "backoff": delays})
 
     # -- acknowledging ---------------------------------------------------------------------------------------
 
@@ -300,5 +300,5 @@ class AsyncQueueConsumer(Receiver):
         self._settle()
         for segment_id, attachment in self.attachments.items():
             seen = runs(self._unacked.held(segment_id))
-            attachment.parting = {"seen": seen} if len(seen) <= RANGES_MAX else {}
+            attachment.parting = {"seen": pack(seen)} if len(seen) <= RANGES_MAX else {}
         await super()._close()

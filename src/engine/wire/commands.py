@@ -69,6 +69,7 @@ _C = Command
 _OPT_STR = (str, type(None))
 _OPT_INT = (int, type(None))
 _OPT_LIST = (list, type(None))
+_OPT_RANGES = (list, bytes, type(None))
 _OPT_BOOL = (bool, type(None))
 
 FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
@@ -238,18 +239,19 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
     # -> SUCCESS once durable. cumulative: `position` is the first offset not acknowledged; or, of a segment's buckets
     # one by one, `buckets`: [[bucket, position], ...]. FencedError when a bucket that is not acknowledged so far belongs
     # to another consumer; what the others say is saved all the same.
-    # individual: `ranges` is a list of inclusive [first, last].
+    # individual: `ranges` is a list of inclusive [first, last], or the same packed: 16 bytes each, two little-endian u64
+    # (so wherever ranges may be bytes).
     _C.ACK: {
         "request_id": int,
         "consumer_id": int,
         "ack_type": str,
         "position": _OPT_INT,
-        "ranges": _OPT_LIST,
+        "ranges": _OPT_RANGES,
         "buckets": _OPT_LIST,
     },
     # Queue consumers hand back: inclusive ranges to deliver again; count + 1 each. At once, or kept back as `backoff`
     # says: [min, max seconds, multiplier], by how often each came back before.
-    _C.REDELIVER: {"consumer_id": int, "ranges": list, "backoff": (list, type(None))},
+    _C.REDELIVER: {"consumer_id": int, "ranges": (list, bytes), "backoff": (list, type(None))},
     # The segment is sealed at `end` and everything before it was sent to this consumer.
     _C.REACHED_END: {"consumer_id": int, "end": int},
     # From a client: -> SUCCESS. From a broker: the attachment has ended (`code`); no request_id.
@@ -260,7 +262,7 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
         "consumer_id": int,
         "code": _OPT_INT,
         "message": _OPT_STR,
-        "seen": (list, type(None)),
+        "seen": _OPT_RANGES,
     },
     # -> SUCCESS {"offset": int, "first": int, "end": int}. `at`: "earliest" | "latest" | milliseconds.
     # With a `subscription`, also "acknowledged": the offset below which it has acknowledged everything; and with

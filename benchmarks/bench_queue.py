@@ -1,0 +1,148 @@
+"""What a queue's bookkeeping costs: acknowledging messages one by one in the broker, and remembering those that are not.
+
+Acknowledgements come as frames' headers, a thousand messages each, and go through the dispatcher of a queue to the
+cursor, which is saved in a metadata store in memory: everything but the socket and the sync.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+import tracemalloc
+from types import SimpleNamespace
+from typing import Any
+
+import msgpack
+from support import sized
+
+from engine._native.offsets import pack, range_set
+from engine.broker.dispatcher import QueueConsumer
+from engine.broker.subscriptions import HostedSubscription
+from engine.broker.topics import HostedSegment
+from engine.client.unacked import Unacknowledged
+from engine.clock import SystemClock
+from engine.metadata.memory import MemoryMetadataStore
+from engine.model.hashrange import HashRange
+from engine.model.names import SegmentName, TopicName
+from engine.storage.cursor import CursorStore
+
+MESSAGES = sized(1_000_000, 10_000)
+BATCH = 1_000
+ROUNDS = sized(3, 1)
+NAME = SegmentName(TopicName.parse("t"), HashRange(0, 0xFFFF), 0)
+PATTERNS = ["in order", "every other first", "shuffled within 10 batches", "shuffled"]
+
+
+def order(pattern: str) -> list[int]:
+    """The offsets, in the order in which they are acknowledged."""
+    offsets = list(range(MESSAGES))
+    rng = random.Random(7)
+    if pattern == "every other first":
+        return offsets[::2] + offsets[1::2]
+    if pattern == "shuffled":
+        rng.shuffle(offsets)
+    if pattern == "shuffled within 10 batches":
+        for start in range(0, MESSAGES, 10 * BATCH):
+            part = offsets[start : start + 10 * BATCH]
+            rng.shuffle(part)
+            offsets[start : start + 10 * BATCH] = part
+    return offsets
+
+
+def headers(pattern: str) -> list[bytes]:
+    """One ACK's header per batch, packed; runs as a client makes them."""
+    offsets, found = order(pattern), []
+    for start in range(0, MESSAGES, BATCH):
+        ranges: list[list[int]] = []
+        for offset in sorted(offsets[start : start + BATCH]):
+            if ranges and ranges[-1][1] == offset - 1:
+                ranges[-1][1] = offset
+            else:
+                ranges.append([offset, offset])
+        found.append(
+            msgpack.packb({"request_id": 1, "consumer_id": 1, "ack_type": "individual", "ranges": pack(ranges)})
+        )
+    return found
+
+
+async def holding(messages: int) -> QueueConsumer:
+    """A consumer of a queue that holds so many."""
+    loop_clock: Any = SystemClock()
+    segment: Any = SimpleNamespace(
+        name=NAME, first_offset=0, durable_offset=messages, next_offset=messages, sealed=False,
+        read=lambda *_: None, when_durable=lambda _: asyncio.get_running_loop().create_future(),
+    )  # fmt: skip
+    spec: Any = SimpleNamespace(name=NAME)
+    cursor = await CursorStore(MemoryMetadataStore(loop_clock)).create(NAME, "s", 0)
+    subscription = HostedSubscription(HostedSegment(spec, segment, 1), "s", cursor)
+    connection: Any = SimpleNamespace(consumers={}, writable=True, broker=SimpleNamespace(clock=loop_clock))
+    consumer = subscription.attach_queue(connection, 1, "c", 0)
+    consumer.unacknowledged = range_set(0, messages - 1)
+    return consumer
+
+
+class Acknowledge:
+    """Microseconds per message, in the broker, of acknowledging a million one by one, a thousand in a frame."""
+
+    params = PATTERNS
+    param_names = ("order",)
+    unit = "us/message"
+
+    def setup(self, pattern: str) -> None:
+        self.headers = headers(pattern)
+
+    def track_acknowledge(self, pattern: str) -> float:
+        return min(asyncio.run(self._run()) for _ in range(ROUNDS)) / MESSAGES * 1e6
+
+    async def _run(self) -> float:
+        consumer = await holding(MESSAGES)
+        start = time.perf_counter()
+        for header in self.headers:
+            await consumer.acknowledge(msgpack.unpackb(header))
+        elapsed = time.perf_counter() - start
+        assert consumer.pending == 0
+        return elapsed
+
+
+class Unacked:
+    """Bytes per message of a million that are not acknowledged, when every third is."""
+
+    params = (["broker", "client"], ["none", "every third"])
+    param_names = ("side", "acknowledged")
+    unit = "B/message"
+
+    def track_bytes(self, side: str, acknowledged: str) -> float:
+        every_third = range(0, MESSAGES, 3) if acknowledged == "every third" else range(0)
+        taken = asyncio.run(self._of_broker(every_third) if side == "broker" else self._of_client(every_third))
+        return taken / (MESSAGES - len(every_third))
+
+    @staticmethod
+    async def _of_broker(acknowledged: range) -> int:
+        ranges = [[o, o] for o in acknowledged]
+        tracemalloc.start()
+        try:
+            consumer = await holding(MESSAGES)
+            if ranges:
+                await consumer.acknowledge({"ack_type": "individual", "ranges": ranges})
+            python, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        cursor = consumer._dispatcher._cursor  # what the compressed sets take is not Python's
+        return python + len(consumer.unacknowledged.serialize()) + len(cursor._acked.serialize())
+
+    @staticmethod
+    async def _of_client(acknowledged: range) -> int:
+        tracemalloc.start()
+        try:
+            unacked = Unacknowledged(30.0, time.monotonic)
+            for first in range(0, MESSAGES, BATCH):
+                unacked.arrived(0, range_set(first, min(first + BATCH, MESSAGES) - 1))
+            unacked.settle(0)
+            for offset in acknowledged:
+                unacked.take(0, range_set(offset, offset))
+            python, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        slots = [slot[0] for _, slot in unacked._slots]
+        return python + sum(len(found.serialize()) for found in [unacked.held(0), *slots])
