@@ -20,7 +20,7 @@ from engine.metadata.sqlite import SqliteMetadataStore
 from engine.model.hashrange import HashRange
 from engine.model.names import TopicName
 from engine.storage.config import StorageConfig
-from engine.storage.cursor import CursorStore
+from engine.storage.cursors import CursorStore
 from engine.storage.disk import OsDisk
 from engine.storage.segment import Block, Segment
 from engine.storage.store import SegmentStore

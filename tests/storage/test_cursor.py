@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -26,7 +27,7 @@ from engine.metadata import keys
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.sqlite import SqliteMetadataStore
 from engine.metadata.store import OutcomeUnknownError
-from engine.storage.cursor import CursorStore
+from engine.storage.cursors import CursorStore
 from engine.testing.clock import FakeClock
 from engine.testing.metadata import FaultyMetadataStore
 
@@ -249,3 +250,24 @@ async def test_a_settled_position_is_a_saved_one() -> None:
     assert await cursor.settled() == 9
     assert [position for _, position in await CursorStore(metadata).list(name())] == [9]
     await acknowledged
+
+
+async def test_the_cursors_of_a_segment_are_found_among_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a few looks for each subscription, however many segments it has."""
+    metadata = MemoryMetadataStore(SystemClock())
+    cursors = CursorStore(metadata)
+    names = ["a", "a-b", "a.b", "a/b", "a0", "b", "größe", "zz"]
+    for segment_id in range(40):
+        for subscription in names:
+            await cursors.create(name().topic.segment(name().hash_range, segment_id), subscription, segment_id)
+    await metadata.put(keys.subscription(name().topic, "without"), b"{}")
+    looks, list_keys = [], metadata.list_keys
+
+    async def counted(*args: Any) -> list[str]:
+        looks.append(args)
+        return await list_keys(*args)
+
+    monkeypatch.setattr(metadata, "list_keys", counted)
+    found = await cursors.list(name().topic.segment(name().hash_range, 7))
+    assert sorted(found) == sorted((subscription, 7) for subscription in names)
+    assert len(looks) <= 2 * (len(names) + 1) + 1

@@ -19,7 +19,7 @@ from engine.metadata.store import MetadataStore
 from engine.model.names import SEGMENT_SCHEME, SegmentName, TopicName
 from engine.storage.config import FSYNC, StorageConfig, check_mode, storage_error
 from engine.storage.context import Context
-from engine.storage.cursor import CursorStore
+from engine.storage.cursors import CursorStore
 from engine.storage.disk import Disk
 from engine.storage.handles import Handles
 from engine.storage.logfile import LogFile, SyncFailed, holds_messages, new_opening
