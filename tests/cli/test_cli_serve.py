@@ -98,7 +98,7 @@ def test_without_an_admin_api(tmp_path: Path, engine: Run):
     server = start_server(tmp_path, "--admin", "none")
     try:
         assert engine("consume", "t", "--create", "--timeout", 0.1, "--url", server.url).code == 0
-        result = engine("topics", "list", "--url", server.url)
+        result = engine("topics", "describe", "t", "--url", server.url)
         assert (result.code, result.err.count("\n")) == (1, 1)
         assert "--admin" in result.err
     finally:

@@ -97,6 +97,7 @@ class Stream:
 def stream_live(engine: Engine, topic: str, flights: Flights, say: Any) -> tuple[Tally, float]:
     """Send all flights, change the topic meanwhile, read with two consumers; (what came, seconds)."""
     engine.admin.create_topic(topic)
+    engine.admin.set_auto_scale_policy(topic, {"enabled": False})  # each change when it is its turn
     tally = Tally(len(flights))
     start = tally.last
     stream = Stream(engine, topic, flights)
