@@ -1,4 +1,4 @@
-"""What a queue's bookkeeping costs: acknowledging messages one by one in the broker, and remembering those that are not.
+"""What a queue's bookkeeping costs: acknowledging single messages in the broker, and remembering those that are not.
 
 Acknowledgements come as frames' headers, a thousand messages each, and go through the dispatcher of a queue to the
 cursor, which is saved in a metadata store in memory: everything but the socket and the sync.

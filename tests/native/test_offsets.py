@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +29,7 @@ def test_ranges_may_touch_and_overlap(pairs: list[list[int]]):
 def test_runs_are_maximal_and_in_order(offsets: set[int]):
     found = runs(BitMap64(offsets))
     assert {o for first, last in found for o in range(first, last + 1)} == offsets
-    assert all(a[1] + 1 < b[0] for a, b in zip(found, found[1:], strict=False))
+    assert all(a[1] + 1 < b[0] for a, b in pairwise(found))
     assert offset_set(found, END) == BitMap64(offsets)
 
 

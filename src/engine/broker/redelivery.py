@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import struct
-
 from pyroaring import BitMap64
 
 from engine._native.offsets import range_set, runs
 
 PLANES_MAX = 32  # a count that reaches 2^32 - 1 stays there
 
-# In the metadata store: do not change. Version, number of planes; then each plane's size and serialised set.
-_HEAD = struct.Struct("<BB")
-_SIZE = struct.Struct("<I")
-_VERSION = 1
-
 
 class RedeliveryCounts:
-    """Plane b holds the offsets whose count has bit b set, so that a million messages cost a few kilobytes.
+    """Plane b holds the offsets whose count has bit b set, so that a million messages cost a few kilobytes."""
 
-    `changed`: since it was last set to False, by whoever stores them.
-    """
+    __slots__ = ("_planes",)
 
-    __slots__ = ("_planes", "changed")
-
-    def __init__(self, planes: list[BitMap64] | None = None) -> None:
-        self._planes: list[BitMap64] = planes or []
-        self.changed = False
+    def __init__(self) -> None:
+        self._planes: list[BitMap64] = []
 
     def __bool__(self) -> bool:
         """Whether any count is not 0."""
@@ -35,7 +24,6 @@ class RedeliveryCounts:
     def increment(self, offsets: BitMap64) -> None:
         """One more for each of them: binary addition, all offsets at once."""
         carry = offsets
-        self.changed = self.changed or bool(offsets)
         for plane in self._planes:
             if not carry:
                 return
@@ -58,7 +46,6 @@ class RedeliveryCounts:
             plane -= offsets
         while self._planes and not self._planes[-1]:
             self._planes.pop()
-        self.changed = True
 
     def count(self, offset: int) -> int:
         """How often this one was handed back."""
@@ -80,26 +67,3 @@ class RedeliveryCounts:
             return []
         groups = self.groups(range_set(first, last))
         return sorted([*run, count] for count, group in groups if count for run in runs(group))
-
-    def to_bytes(self) -> bytes:
-        """The stored form."""
-        planes = [plane.serialize() for plane in self._planes]
-        return _HEAD.pack(_VERSION, len(planes)) + b"".join(_SIZE.pack(len(p)) + p for p in planes)
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> RedeliveryCounts:
-        """Undo to_bytes(). Raises ValueError for anything else, also of a later version."""
-        try:
-            version, count = _HEAD.unpack_from(data)
-            if version != _VERSION or count > PLANES_MAX:
-                raise ValueError(f"redelivery counts of version {version} with {count} planes")
-            planes, at = [], _HEAD.size
-            for _ in range(count):
-                (size,) = _SIZE.unpack_from(data, at)
-                at += _SIZE.size + size
-                planes.append(BitMap64.deserialize(data[at - size : at]))
-        except (struct.error, IndexError) as e:
-            raise ValueError(f"redelivery counts of {len(data)} bytes are cut short") from e
-        if at != len(data):
-            raise ValueError(f"redelivery counts of {len(data)} bytes end at {at}")
-        return cls(planes)
