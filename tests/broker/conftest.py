@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from peer import Peer
 
@@ -40,6 +41,14 @@ def start_broker(tmp_path: Path) -> Callable[..., Any]:
 async def broker(start_broker) -> AsyncIterator[Broker]:
     async with start_broker() as broker:
         yield broker
+
+
+@pytest.fixture
+async def http(broker: Broker) -> AsyncIterator[aiohttp.ClientSession]:
+    """A client of the broker's admin API."""
+    host, port = await broker.serve_admin("127.0.0.1", 0)
+    async with aiohttp.ClientSession(f"http://{host}:{port}") as session:
+        yield session
 
 
 @pytest.fixture(params=["memory", "tcp"])

@@ -5,28 +5,12 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
-import aiohttp
 import pytest
+from over_http import BASE, call
 from peer import Peer, make_entries
 
 from engine.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from engine.wire.commands import Command
-
-BASE = "/admin/v2/scalable/public/default"
-
-
-@pytest.fixture
-async def http(broker):
-    host, port = await broker.serve_admin("127.0.0.1", 0)
-    async with aiohttp.ClientSession(f"http://{host}:{port}") as session:
-        yield session
-
-
-async def call(http, method, path, status=204, **options):
-    async with http.request(method, path, **options) as response:
-        text = await response.text()
-        assert response.status == status, text
-        return await response.json() if response.content_type == "application/json" else text
 
 
 async def test_topics_over_http(http):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import aiohttp
 import pytest
 from peer import Peer, make_entries
 
@@ -20,13 +19,6 @@ WRONG = [
     ({"enabled": 1}, "enabled is 1; true or false"),
     ([], "mapping"),
 ]
-
-
-@pytest.fixture
-async def http(broker):
-    host, port = await broker.serve_admin("127.0.0.1", 0)
-    async with aiohttp.ClientSession(f"http://{host}:{port}") as session:
-        yield session
 
 
 @pytest.fixture(params=["in process", "http"])

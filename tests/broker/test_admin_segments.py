@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import aiohttp
 import pytest
+from over_http import BASE, call
 from peer import Peer, make_entries
 
 from engine.broker.admin import AdminService
@@ -12,23 +12,8 @@ from engine.broker.leading import LeaderAdmin
 from engine.errors import InvalidArgumentError, NotFoundError, NotOwnerError
 from engine.model.names import TopicName
 
-BASE = "/admin/v2/scalable/public/default"
 SEGMENTS = "/admin/v2/segments/public/default"
 WHOLE, LOW, HIGH = "0000-ffff-0", "0000-7fff-1", "8000-ffff-2"
-
-
-@pytest.fixture
-async def http(broker):
-    host, port = await broker.serve_admin("127.0.0.1", 0)
-    async with aiohttp.ClientSession(f"http://{host}:{port}") as session:
-        yield session
-
-
-async def call(http, method, path, status=204, **options):
-    async with http.request(method, path, **options) as response:
-        text = await response.text()
-        assert response.status == status, text
-        return await response.json() if response.content_type == "application/json" else text
 
 
 def active(metadata):
