@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections import defaultdict
 from collections.abc import AsyncIterator

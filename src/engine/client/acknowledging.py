@@ -128,7 +128,7 @@ class Acknowledging(ABC):
         for bucket, upto in buckets:
             self._mark(bucket, upto)
         if self._may_wait(ranges, buckets):
-            self._owner.acknowledged_again(self, ranges)
+            self._acknowledged_again(ranges)
 
     def _may_wait(self, ranges: Iterable[Any], buckets: Buckets) -> bool:
         """Whether some of what was acknowledged may wait here to be delivered again."""
@@ -169,6 +169,10 @@ class Acknowledging(ABC):
     @abstractmethod
     def _begin_delivery(self) -> None:
         """Attached, and nothing is owed to the segment: ask for messages."""
+
+    @abstractmethod
+    def _acknowledged_again(self, ranges: Any) -> None:
+        """These, and what is below the marks, are acknowledged now, and may be queued from before."""
 
     async def _confirmed(self, sent: asyncio.Future[Any]) -> bool:
         """Whether it was confirmed; False when it was lost with its attachment."""

@@ -265,6 +265,9 @@ class Attachment(Acknowledging):
     def _begin_delivery(self) -> None:
         self._owner.attached(self)
 
+    def _acknowledged_again(self, ranges: Any) -> None:
+        self._owner.acknowledged_again(self, ranges)
+
     # -- credit ----------------------------------------------------------------------------------------------
 
     def grant(self, messages: int, size: int) -> None:
