@@ -342,7 +342,7 @@ async def test_options_of_later_versions_are_refused_by_name(broker: FakeBroker)
         for name, value in {"ack_timeout": 0, "nack_backoff": "1", "dead_letter": 1, "priority": -1}.items():
             with pytest.raises(InvalidArgumentError, match=name):
                 await client.queue_consumer("t", "s", **{name: value})  # type: ignore[arg-type]
-        with pytest.raises(UnsupportedError, match="namespace"):
+        with pytest.raises(InvalidArgumentError, match="namespace"):
             await client.stream_consumer("t", "s", namespace="a/b")
         with pytest.raises(InvalidArgumentError, match="initial_position"):
             await client.stream_consumer("t", "s", initial_position="middle")

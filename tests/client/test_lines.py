@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from engine.client.journal import Journal
 from engine.client.line import TURN_MESSAGES, Line, VectorLine
-from engine.client.windows import Budget
+from engine.client.windows import Budget, Gate
 from engine.model.positions import TopicPositions
 
 
@@ -186,3 +186,27 @@ def test_a_window_that_is_too_wide_shrinks_by_what_is_consumed():
     budget.recount(4, 1)
     assert budget.widen([attachment]) == (100, 1000)  # type: ignore[list-item]
     assert attachment.granted == (90, 900)
+
+
+async def test_a_gate_lets_few_in_at_once_and_nobody_while_all_is_held():
+    gate = Gate((1000, 10_000), expected=100)
+    attachments = [Window((0, 0)) for _ in range(40)]
+    for attachment in attachments:
+        gate.admit(attachment)  # type: ignore[arg-type]
+    waited = [a for a in attachments if a.granted == (0, 0)]
+    assert 0 < len(waited) < 40
+    held = gate.hold(0, 10_000)  # those who were let in have filled it
+    gate._go_on()
+    assert all(a.granted == (0, 0) for a in waited)
+    waited[0].window = None  # it was lost meanwhile
+    held = gate.hold(held, 9_999)
+    for _ in range(3):
+        gate._go_on()
+    assert all(a.granted == (10, 100) for a in waited[1:])
+    assert waited[0].granted == (0, 0)
+    gate.admit(waited[0])  # type: ignore[arg-type]
+    gate.regrant(attachments[0], 1, 50)  # type: ignore[arg-type]
+    gate.hold(held, 0)
+    gate._go_on()
+    assert attachments[0].granted == (11, 150)
+    assert waited[0].granted == (10, 100)

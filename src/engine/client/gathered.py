@@ -20,10 +20,11 @@ from engine.aio.tasks import Supervisor
 from engine.client.line import Line
 from engine.client.options import ConsumerOptions
 from engine.client.pool import Pool, call_threadsafe
-from engine.client.receiver import Receiver
+from engine.client.queue_consumer import AsyncQueueConsumer
 from engine.client.receiving import ConsumerStatistics, Receiving
+from engine.client.stream_consumer import AsyncStreamConsumer
 from engine.client.topic_list import TopicListSession, TopicQuery
-from engine.client.windows import Budget
+from engine.client.windows import Budget, Gate
 from engine.errors import (
     AlreadyClosedError,
     ConnectError,
@@ -41,7 +42,7 @@ from engine.model.positions import MessageId
 _JOINS_MAX = 64  # at once
 _PASSING = (ConnectError, TimeoutError, AlreadyClosedError, ConsumerBusyError)
 
-R = TypeVar("R", bound=Receiver)
+R = TypeVar("R", bound=AsyncStreamConsumer | AsyncQueueConsumer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ class Gathered(Receiving, Generic[R]):
         self.pool = pool
         self.options = options
         size = min(RECEIVE_QUEUE_BYTES, pool.options.memory_limit)
-        self.budget = Budget((options.receive_queue_size, size), size_min=1)
+        self.budget: Budget = Gate((options.receive_queue_size, size))
         self.on_closed: Callable[[Any], object] | None = None
         self._make = make
         self._left_out = left_out
@@ -214,14 +215,16 @@ class Gathered(Receiving, Generic[R]):
 
     def messages_came(self, member: Any) -> None:
         """It gets into the line, behind those that wait."""
-        if self._members.get(member.topic) is member:
-            self._line.join(member)
+        ours: Any = self._members.get(member.topic)
+        if ours is member:
+            self._line.join(ours)
             self._wake()
 
     def member_attached(self, member: Any) -> None:
         """Where delivery stands may have been moved back."""
-        if self._members.get(member.topic) is member:
-            self._line.interrupt(member)
+        ours: Any = self._members.get(member.topic)
+        if ours is member:
+            self._line.interrupt(ours)
 
     def member_failed(self, member: Any, error: EngineError) -> None:
         """The others go on; what waits of this one comes first. A topic or subscription that is gone just leaves."""
@@ -232,7 +235,7 @@ class Gathered(Receiving, Generic[R]):
         if not topic.joined:
             return  # start() raises it
         topic.retry, topic.error = False, None if isinstance(error, NotFoundError) else error
-        if topic.error is None or not member.waiting:
+        if topic.error is None or not topic.member.waiting:
             self._give_up(name, topic)
 
     def _give_up(self, name: str, topic: _Topic[R]) -> None:

@@ -66,7 +66,7 @@ class Receiver(Receiving):
         self._pushed_messages = self._pushed_bytes = 0
         self._credited_messages = self._credited_bytes = 0
         self._budget = Budget((options.receive_queue_size, min(RECEIVE_QUEUE_BYTES, pool.options.memory_limit)))
-        self._counted = 0  # attachments, in the budget
+        self._counted = self._held = 0  # attachments, and bytes, in the budget
         # The smallest window that was granted, by so many shares; a quarter of it is worth a FLOW.
         self._window_messages, self._window_bytes = self._budget.whole
         self._fitted_to = 0
@@ -167,6 +167,7 @@ class Receiver(Receiving):
         if entries:
             attachment.expected = entries[-1].first_offset + entries[-1].count
             attachment.arrived = max(attachment.arrived, attachment.expected)
+        self._recount()
         self._wake()
 
     def _push(self, attachment: Attachment, entries: list[Entry], header: dict[str, Any], begin: int) -> int:
@@ -199,13 +200,13 @@ class Receiver(Receiving):
     def attached(self, attachment: Attachment) -> None:
         """Grant the whole window: its part of what the consumer may hold."""
         self._recount()
-        attachment.window = self._budget.part
-        attachment.grant(*attachment.window)
+        self._budget.admit(attachment)
         self._fit_windows()
         if self._gatherer is not None:
             self._gatherer.member_attached(self)
 
     def _recount(self) -> None:
+        self._held = self._budget.hold(self._held, self._pushed_bytes - self._credited_bytes)
         self._counted = self._budget.recount(self._counted, len(self.attachments))
 
     def _fit_windows(self) -> None:
@@ -383,7 +384,7 @@ class Receiver(Receiving):
             await self._leave()
         finally:
             self.session.close()
-            self._counted = self._budget.recount(self._counted, 0)
+            self._counted, self._held = self._budget.recount(self._counted, 0), self._budget.hold(self._held, 0)
             if self.on_closed is not None:
                 self.on_closed(self)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection
 
 from engine.client.attachment import Attachment
@@ -10,6 +11,8 @@ from engine.limits import READ_BLOCK_SIZE
 Window = tuple[int, int]  # messages, bytes of entries
 
 _SIZE_MIN = READ_BLOCK_SIZE // 4
+_BURST_MAX = 16  # attachments that are let in within
+_BURST_S = 0.005
 
 
 class Budget:
@@ -40,6 +43,15 @@ class Budget:
         self._attachments += now - before
         return now
 
+    def hold(self, before: int, now: int) -> int:
+        """Somebody held so many bytes, and holds so many now; the latter."""
+        return now
+
+    def admit(self, attachment: Attachment) -> None:
+        """It has begun: it gets its part."""
+        attachment.window = self.part
+        attachment.grant(*attachment.window)
+
     def widen(self, attachments: Collection[Attachment]) -> Window:
         """Grant what the parts have grown by, as others have gone. Returns the smallest window, which may be wider as
         well.
@@ -64,4 +76,60 @@ class Budget:
             less, less_size = min(messages, max(window[0] - most, 0)), min(size, max(window[1] - most_size, 0))
             attachment.window = window[0] - less, window[1] - less_size
             messages, size = messages - less, size - less_size
+        self._grant(attachment, messages, size)
+
+    def _grant(self, attachment: Attachment, messages: int, size: int) -> None:
         attachment.grant(messages, size)
+
+
+class Gate(Budget):
+    """The budget of many attachments whose parts are smaller than one entry, and brokers send whole entries.
+
+    So it looks at what is really held. When that is all there may be, attachments wait for credit in a line; and they
+    get it a few at a time, since what each of them brings is not known before it is there.
+    """
+
+    def __init__(self, whole: Window, expected: int = 1) -> None:
+        super().__init__(whole, 1, expected)
+        self._held = 0
+        self._waiting: dict[Attachment, Window] = {}  # what they are to be granted
+        self._burst = 0  # so many were let in a moment ago
+        self._timer: asyncio.TimerHandle | None = None
+
+    def hold(self, before: int, now: int) -> int:
+        """When less is held, others are let in."""
+        self._held += now - before
+        if self._waiting and now < before:
+            self._let_in()
+        return now
+
+    def admit(self, attachment: Attachment) -> None:
+        """In its turn, which is at once when few come together."""
+        self._waiting.pop(attachment, None)  # of before it was lost
+        attachment.window = self.part
+        self._wait(attachment, *attachment.window)
+
+    def _grant(self, attachment: Attachment, messages: int, size: int) -> None:
+        if self._waiting or 2 * self._held >= self.whole[1]:
+            self._wait(attachment, messages, size)
+        else:
+            attachment.grant(messages, size)
+
+    def _wait(self, attachment: Attachment, messages: int, size: int) -> None:
+        before = self._waiting.get(attachment, (0, 0))
+        self._waiting[attachment] = before[0] + messages, before[1] + size
+        self._let_in()
+
+    def _let_in(self) -> None:
+        while self._waiting and self._held < self.whole[1] and self._burst < _BURST_MAX:
+            attachment = next(iter(self._waiting))
+            granted = self._waiting.pop(attachment)
+            if attachment.window is not None:
+                self._burst += 1
+                attachment.grant(*granted)
+        if self._burst and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_BURST_S, self._go_on)
+
+    def _go_on(self) -> None:
+        self._timer, self._burst = None, 0
+        self._let_in()
