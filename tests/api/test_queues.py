@@ -369,8 +369,15 @@ def test_the_blocking_form(blocking: engine.Client):
     with blocking.producer("t") as producer:
         producer.send(b"a")
         producer.send(b"b")
-    options = {"nack_backoff": engine.Backoff(min=0, max=0), "ack_timeout": 10, "dead_letter": engine.DeadLetter(1)}
-    with blocking.queue_consumer("t", "s", initial_position="earliest", priority=1, **options) as consumer:  # type: ignore[arg-type]
+    with blocking.queue_consumer(
+        "t",
+        "s",
+        initial_position="earliest",
+        ack_timeout=10,
+        nack_backoff=engine.Backoff(min=0, max=0),
+        dead_letter=engine.DeadLetter(1),
+        priority=1,
+    ) as consumer:
         a, b = consumer.receive(10), consumer.receive(10)
         assert a is not None
         assert b is not None

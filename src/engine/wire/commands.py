@@ -239,8 +239,8 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
     # -> SUCCESS once durable. cumulative: `position` is the first offset not acknowledged; or, of a segment's buckets
     # one by one, `buckets`: [[bucket, position], ...]. FencedError when a bucket that is not acknowledged so far belongs
     # to another consumer; what the others say is saved all the same.
-    # individual: `ranges` is a list of inclusive [first, last], or the same packed: 16 bytes each, two little-endian u64
-    # (so wherever ranges may be bytes).
+    # individual: `ranges` is a list of inclusive [first, last], or the same packed: 16 bytes each, two little-endian
+    # u64 (so wherever ranges may be bytes).
     _C.ACK: {
         "request_id": int,
         "consumer_id": int,
@@ -255,8 +255,8 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
     # The segment is sealed at `end` and everything before it was sent to this consumer.
     _C.REACHED_END: {"consumer_id": int, "end": int},
     # From a client: -> SUCCESS. From a broker: the attachment has ended (`code`); no request_id.
-    # `seen`, of a queue consumer: the inclusive ranges of what it holds that its user has received. The rest goes to the
-    # others without being counted as delivered.
+    # `seen`, of a queue consumer: the inclusive ranges of what it holds that its user has received. The rest goes to
+    # the others without being counted as delivered.
     _C.CLOSE_CONSUMER: {
         "request_id": _OPT_INT,
         "consumer_id": int,

@@ -1,0 +1,103 @@
+"""What a user has and has not acknowledged, against a plain table of messages and times."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from pyroaring import BitMap64
+
+from engine.client.unacked import SLOTS, Unacknowledged
+
+TIMEOUT_S = 16.0
+SEGMENTS = st.integers(0, 1)
+CHOICE = st.integers(0, 2**16 - 1)  # which of some offsets: by the bits
+
+
+class Having(RuleBasedStateMachine):
+    """`queue`: (segment, offset) in the order of arrival; `got`: when the user received what it has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.unacked = Unacknowledged(TIMEOUT_S, lambda: self.now)
+        self.queue: deque[tuple[int, int]] = deque()
+        self.got: dict[tuple[int, int], float] = {}
+        self.back: dict[int, set[int]] = {0: set(), 1: set()}  # may arrive again
+        self.next = {0: 0, 1: 0}
+
+    @rule(segment=SEGMENTS, count=st.integers(1, 20), choice=CHOICE)
+    def arrive(self, segment: int, count: int, choice: int) -> None:
+        """New ones, and some that came back."""
+        again = self.chosen(self.back[segment], choice)
+        self.back[segment] -= again
+        offsets = again | set(range(self.next[segment], self.next[segment] + count))
+        self.next[segment] += count
+        self.queue.extend((segment, offset) for offset in sorted(offsets))
+        self.unacked.arrived(segment, BitMap64(offsets))
+
+    @rule(count=st.integers(0, 30), told=st.booleans())
+    def receive(self, count: int, told: bool) -> None:
+        for _ in range(min(count, len(self.queue))):
+            self.got[self.queue.popleft()] = self.now
+        if told:
+            self.unacked.settle(len(self.queue))
+
+    @rule(segment=SEGMENTS, choice=CHOICE)
+    def take(self, segment: int, choice: int) -> None:
+        """Acknowledged, or handed back; also what the user does not have."""
+        self.unacked.settle(len(self.queue))
+        named = self.chosen(set(range(self.next[segment])), choice)
+        mine = {offset for offset in named if (segment, offset) in self.got}
+        assert set(self.unacked.take(segment, BitMap64(named))) == mine
+        for offset in mine:
+            del self.got[segment, offset]
+        self.back[segment] |= mine
+
+    @rule(segment=SEGMENTS)
+    def lose(self, segment: int) -> None:
+        self.unacked.settle(len(self.queue))
+        for key in [key for key in (*self.got, *self.queue) if key[0] == segment]:
+            self.got.pop(key, None)
+            self.back[segment].add(key[1])
+        self.queue = deque(key for key in self.queue if key[0] != segment)
+        self.unacked.drop(segment)
+
+    @precondition(lambda self: self.queue)
+    @rule(segment=SEGMENTS, choice=CHOICE)
+    def forget(self, segment: int, choice: int) -> None:
+        """Acknowledged before they were received."""
+        self.unacked.settle(len(self.queue))
+        named = self.chosen({offset for i, offset in (*self.queue, *self.got) if i == segment}, choice)
+        self.queue = deque(key for key in self.queue if key[0] != segment or key[1] not in named)
+        for offset in named:
+            self.got.pop((segment, offset), None)
+        self.unacked.forget(segment, BitMap64(named))
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 5.0, 40.0]))
+    def wait(self, seconds: float) -> None:
+        """Looked at as often as it asks for: nothing too early, nothing late by more than two ticks."""
+        self.unacked.settle(len(self.queue))
+        end = self.now + seconds
+        while self.now < end:
+            self.now = min(self.now + TIMEOUT_S / SLOTS, end)
+            for segment, offsets in self.unacked.expired():
+                for offset in offsets:
+                    assert self.got.pop((segment, offset)) <= self.now - TIMEOUT_S
+                    self.back[segment].add(offset)
+            assert all(time > self.now - TIMEOUT_S * (1 + 2 / SLOTS) - 1e-6 for time in self.got.values())
+
+    @invariant()
+    def it_counts(self) -> None:
+        assert self.unacked.count(len(self.queue)) == len(self.got)
+        assert self.unacked.busy or not (self.got or self.queue)
+
+    @staticmethod
+    def chosen(offsets: set[int], choice: int) -> set[int]:
+        return {offset for i, offset in enumerate(sorted(offsets)) if choice >> i % 16 & 1}
+
+
+TestHaving = Having.TestCase
+TestHaving.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
