@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from typing import Any
 from unittest.mock import patch
 
 from peer import Peer, delivered
@@ -85,3 +86,26 @@ def taken(peer: Peer, consumer: int) -> list[tuple[int, int]]:
 async def share(peer: Peer, segment: str, name: str, ends: Sequence[int] = FOUR, credit: int = 10**6) -> int:
     """One more sharer."""
     return await peer.consumer(segment, "shared", name=name, credit=credit, bucketBoundaries=list(ends))
+
+
+async def opened(peer: Peer, topic: str = "orders", ends: Sequence[int] = FOUR) -> tuple[str, Publisher]:
+    with boundaries(ends):
+        segment = await peer.segment(topic)
+    return segment, await Publisher.of(peer, segment, ends)
+
+
+def hosted(broker: Any, subscription: str = "s") -> Any:
+    (segment,) = broker.hosting._hosted.values()
+    return segment.subscriptions[subscription]
+
+
+async def ack(peer: Peer, consumer: int, **said: Any) -> None:
+    await peer.ask(Command.ACK, consumer_id=consumer, ack_type="cumulative", **said)
+
+
+async def taken_until(peer: Peer, consumer: int, count: int) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    while len(found) < count:
+        await peer.until(lambda: any(f[0] is Command.MESSAGE and f[1]["consumer_id"] == consumer for f in peer.frames))
+        found += taken(peer, consumer)
+    return found

@@ -1,19 +1,7 @@
 # cython: language_level=3
 """Who is sent which entry of a segment that several consumers share, bucket by bucket."""
+from engine._native.runs cimport RunPool, Runs
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-
-# Messages first..last of one bucket that follow each other in it, and in the log. `next` is an index, 0 for none.
-cdef struct Run:
-    uint64_t first
-    uint64_t last
-    uint32_t next
-
-# Runs in the order of their offsets.
-cdef struct Runs:
-    uint32_t head
-    uint32_t tail
-    uint32_t count
-    uint64_t messages
 
 # What of a bucket is not acknowledged, below the ledger's `next_offset`. Invariant: `sent` lies before `due`.
 cdef struct Bucket:
@@ -40,16 +28,12 @@ cdef class BucketLedger:
     cdef uint16_t* ends
     cdef Bucket* buckets
     cdef uint32_t count
-    cdef Run* pool                # [0] is not used
-    cdef uint32_t pool_size, free
-    cdef Run* trimmed             # by the acknowledge() under way
-    cdef uint32_t trimmed_size, trimmed_count
+    cdef RunPool lists
     cdef Piece* pieces            # of the route() under way
     cdef uint32_t pieces_size, pieces_count
     cdef Parcel* parcels
     cdef uint32_t parcels_count
     cdef readonly uint64_t next_offset
-    cdef readonly uint64_t runs
     cdef readonly uint64_t due_runs
 
     cdef int begin(self, const int64_t[::1] messages, const int64_t[::1] sizes) except -1
@@ -61,12 +45,6 @@ cdef class BucketLedger:
     cdef int64_t take(self, Bucket* bucket, uint64_t first, uint64_t last, dict skips) except -1
     cdef int pack(self, int32_t owner, Py_ssize_t start, Py_ssize_t stop) except -1
     cdef list deliver(self, object block, const char* start, dict skips)
-    cdef int push(self, Runs* runs, uint64_t first, uint64_t last) except -1
-    cdef uint32_t allot(self) except 0
-    cdef void pop(self, Runs* runs) noexcept nogil
-    cdef int64_t trim(self, Runs* runs, uint64_t position) except -1
-    cdef int note(self, uint64_t first, uint64_t last) except -1
-    cdef list merged(self, uint64_t floor)
 
 # The bucket that holds `hash`: the first whose inclusive end is not below it. Invariant: ends rise, the last is 65535.
 cdef inline uint32_t bucket_of(const uint16_t* ends, uint32_t buckets, uint16_t hash) noexcept nogil:

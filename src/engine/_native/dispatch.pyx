@@ -12,8 +12,8 @@ from engine._native.entry cimport (
     AT_BUCKET_MAX, AT_BUCKET_MIN, AT_COUNT, AT_FIRST_OFFSET, AT_SEGMENT_ID, AT_SIZE, FAULT_NONE, Fault, check_header,
     load16, load32, load64, raise_fault, unknown,
 )
+from engine._native.runs cimport Run, RunPool
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport qsort
 from libc.string cimport memcpy
 
 from engine.errors import CorruptionError, InvalidArgumentError
@@ -33,8 +33,7 @@ cdef class BucketLedger:
     `ends`: the segment's inclusive bucket ends, rising, the last 65535, as a buffer of uint16. `start`: the first
     offset to deliver. InvalidArgumentError when the ends are not as said.
 
-    `next_offset`: entries before it were routed. `runs`: how many runs of offsets are kept. `due_runs`: those of them
-    that nobody holds. Invariant: of a bucket, messages are sent in the order of their offsets, each to the bucket's
+    `next_offset`: entries before it were routed. `due_runs`: runs of offsets that nobody holds. Invariant: of a bucket, messages are sent in the order of their offsets, each to the bucket's
     owner, and only while nobody else holds an earlier one.
     """
 
@@ -49,13 +48,12 @@ cdef class BucketLedger:
         for i in range(self.count):
             self.ends[i] = ends[i]
             self.buckets[i].owner = self.buckets[i].holder = -1
+        self.lists = RunPool()
         self.next_offset = start
 
     def __dealloc__(self):
         PyMem_Free(self.ends)
         PyMem_Free(self.buckets)
-        PyMem_Free(self.pool)
-        PyMem_Free(self.trimmed)
         PyMem_Free(self.pieces)
         PyMem_Free(self.parcels)
 
@@ -77,14 +75,7 @@ cdef class BucketLedger:
             bucket = &self.buckets[i]
             if bucket.sent.head and bucket.holder == sharer:
                 self.due_runs += bucket.sent.count
-                if bucket.due.head:
-                    self.pool[bucket.sent.tail].next = bucket.due.head
-                    bucket.sent.tail = bucket.due.tail
-                bucket.sent.count += bucket.due.count
-                bucket.sent.messages += bucket.due.messages
-                bucket.due = bucket.sent
-                bucket.sent.head = bucket.sent.tail = bucket.sent.count = 0
-                bucket.sent.messages = 0
+                self.lists.prepend(&bucket.due, &bucket.sent)
 
     def active(self, uint32_t bucket):
         """The one who may acknowledge in a bucket: who holds something of it, or else its owner; -1 for nobody."""
@@ -98,7 +89,7 @@ cdef class BucketLedger:
         cdef uint64_t messages = 0
         for i in range(self.count):
             if self.buckets[i].holder == sharer:
-                messages += self.buckets[i].sent.messages
+                messages += self.buckets[i].sent.offsets
         return messages
 
     @property
@@ -112,12 +103,17 @@ cdef class BucketLedger:
         return withheld
 
     @property
+    def runs(self):
+        """How many runs of offsets are kept."""
+        return self.lists.used
+
+    @property
     def floor(self):
         """Everything routed below this offset is acknowledged."""
         cdef uint32_t i
         cdef uint64_t first, floor = self.next_offset
         for i in range(self.count):
-            if _first(self.pool, &self.buckets[i], &first) and first < floor:
+            if _first(self.lists.pool, &self.buckets[i], &first) and first < floor:
                 floor = first
         return floor
 
@@ -130,9 +126,9 @@ cdef class BucketLedger:
         cdef uint64_t first = unknown()
         for i in range(self.count):
             bucket = &self.buckets[i]
-            if bucket.due.head and self.pool[bucket.due.head].first < first:
+            if bucket.due.head and self.lists.pool[bucket.due.head].first < first:
                 if _deliverable(bucket) and _has_credit(bucket.owner, messages, sizes):
-                    first = self.pool[bucket.due.head].first
+                    first = self.lists.pool[bucket.due.head].first
         return -1 if first == unknown() else first
 
     def route(self, block, int64_t[::1] messages not None, int64_t[::1] sizes not None, list unacknowledged=None):
@@ -166,7 +162,7 @@ cdef class BucketLedger:
             if last >= self.next_offset:
                 run = self.add_new(bucket, first, last, unacknowledged, run)
             owner = bucket.owner
-            if bucket.due.head and first <= self.pool[bucket.due.head].first <= last and _deliverable(bucket):
+            if bucket.due.head and first <= self.lists.pool[bucket.due.head].first <= last and _deliverable(bucket):
                 if _has_credit(owner, messages, sizes):
                     taken = self.take(bucket, first, last, skips)
                     self.pack(owner, at, at + size)
@@ -219,30 +215,30 @@ cdef class BucketLedger:
         return run
 
     cdef int add(self, Bucket* bucket, uint64_t first, uint64_t last) except -1:
-        self.due_runs += self.push(&bucket.due, first, last)
+        self.due_runs += self.lists.push(&bucket.due, first, last)
         return 0
 
     cdef int64_t take(self, Bucket* bucket, uint64_t first, uint64_t last, dict skips) except -1:
         """Move what is due of the entry first..last to its owner. How many messages that is; the others are skipped."""
         cdef Run* run
-        cdef uint64_t upto, at = first, moved = bucket.sent.messages
-        while bucket.due.head and self.pool[bucket.due.head].first <= last:
-            run = &self.pool[bucket.due.head]
+        cdef uint64_t upto, at = first, moved = bucket.sent.offsets
+        while bucket.due.head and self.lists.pool[bucket.due.head].first <= last:
+            run = &self.lists.pool[bucket.due.head]
             upto = min(run.last, last)
             if run.first > at:
                 skips.setdefault(bucket.owner, []).append([at, run.first - 1])
             first, at = run.first, upto + 1
             if upto == run.last:
-                self.pop(&bucket.due)
+                self.lists.pop(&bucket.due)
                 self.due_runs -= 1
             else:
                 run.first = upto + 1
-                bucket.due.messages -= upto + 1 - first
-            self.push(&bucket.sent, first, upto)
+                bucket.due.offsets -= upto + 1 - first
+            self.lists.push(&bucket.sent, first, upto)
         if at <= last:
             skips.setdefault(bucket.owner, []).append([at, last])
         bucket.holder = bucket.owner
-        return bucket.sent.messages - moved
+        return bucket.sent.offsets - moved
 
     cdef int pack(self, int32_t owner, Py_ssize_t start, Py_ssize_t stop) except -1:
         """These bytes of the block go to the owner."""
@@ -307,46 +303,28 @@ cdef class BucketLedger:
         cdef uint64_t position, first
         cdef Bucket* bucket
         cdef list refused = []
-        self.trimmed_count = 0
+        self.lists.forget_trimmed()
         for index, position in positions:
             if index >= self.count:
                 raise InvalidArgumentError(f"bucket {index} of {self.count}")
             bucket = &self.buckets[index]
-            if not _first(self.pool, bucket, &first) or first >= position:
+            if not _first(self.lists.pool, bucket, &first) or first >= position:
                 continue
             if _active(bucket) != sharer:
                 refused.append(index)
                 continue
-            self.trim(&bucket.sent, position)
-            self.due_runs -= self.trim(&bucket.due, position)
+            self.lists.trim(&bucket.sent, position)
+            self.due_runs -= self.lists.trim(&bucket.due, position)
         floor = self.floor
-        return floor, self.merged(floor), refused
-
-    cdef list merged(self, uint64_t floor):
-        """What was trimmed above the floor, neighbours in one."""
-        cdef uint32_t i
-        cdef uint64_t start = 0, stop = 0
-        cdef list runs = []
-        qsort(self.trimmed, self.trimmed_count, sizeof(Run), _by_first)
-        for i in range(self.trimmed_count):
-            if self.trimmed[i].last < floor:
-                continue
-            if self.trimmed[i].first != stop:
-                if stop:
-                    runs.append((start, stop))
-                start = self.trimmed[i].first
-            stop = self.trimmed[i].last + 1
-        if stop:
-            runs.append((start, stop))
-        return runs
+        return floor, self.lists.merged(floor), refused
 
     def forget(self, uint64_t offset):
         """What lies below the offset is not there any more."""
         cdef uint32_t i
         for i in range(self.count):
-            self.trimmed_count = 0
-            self.trim(&self.buckets[i].sent, offset)
-            self.due_runs -= self.trim(&self.buckets[i].due, offset)
+            self.lists.forget_trimmed()
+            self.lists.trim(&self.buckets[i].sent, offset)
+            self.due_runs -= self.lists.trim(&self.buckets[i].due, offset)
         self.next_offset = max(self.next_offset, offset)
 
     def unacknowledged(self, block, const uint64_t[::1] positions not None, uint64_t start):
@@ -366,89 +344,6 @@ cdef class BucketLedger:
                 runs.append((index, max(first, start), stop))
             at += load32(p + AT_SIZE)
         return runs
-
-    # -- runs ----------------------------------------------------------------------------------------------------------
-
-    cdef int push(self, Runs* runs, uint64_t first, uint64_t last) except -1:
-        """Append a run, or lengthen the last one. How many runs there are more."""
-        cdef uint32_t index
-        runs.messages += last + 1 - first
-        if runs.head and self.pool[runs.tail].last + 1 == first:
-            self.pool[runs.tail].last = last
-            return 0
-        index = self.allot()
-        self.pool[index].first, self.pool[index].last, self.pool[index].next = first, last, 0
-        if runs.head:
-            self.pool[runs.tail].next = index
-        else:
-            runs.head = index
-        runs.tail = index
-        runs.count += 1
-        return 1
-
-    cdef uint32_t allot(self) except 0:
-        """A run of the pool."""
-        cdef uint32_t index, size
-        cdef Run* pool
-        if not self.free:
-            size = max(POOL_SIZE_MIN, 2 * self.pool_size)
-            pool = <Run*> PyMem_Realloc(self.pool, size * sizeof(Run))
-            if pool is NULL:
-                raise MemoryError()
-            for index in range(max(self.pool_size, 1), size):
-                pool[index].next = index + 1 if index + 1 < size else 0
-            self.free = max(self.pool_size, 1)
-            self.pool, self.pool_size = pool, size
-        index = self.free
-        self.free = self.pool[index].next
-        self.runs += 1
-        return index
-
-    cdef void pop(self, Runs* runs) noexcept nogil:
-        """Drop the first run."""
-        cdef uint32_t index = runs.head
-        runs.messages -= self.pool[index].last + 1 - self.pool[index].first
-        runs.count -= 1
-        runs.head = self.pool[index].next
-        if not runs.head:
-            runs.tail = 0
-        self.pool[index].next = self.free
-        self.free = index
-        self.runs -= 1
-
-    cdef int64_t trim(self, Runs* runs, uint64_t position) except -1:
-        """Move what lies below a position to `trimmed`. How many runs there are less."""
-        cdef Run* run
-        cdef int64_t gone = 0
-        while runs.head and self.pool[runs.head].first < position:
-            run = &self.pool[runs.head]
-            self.note(run.first, min(run.last, position - 1))
-            if run.last >= position:
-                runs.messages -= position - run.first
-                run.first = position
-                break
-            self.pop(runs)
-            gone += 1
-        return gone
-
-
-    cdef int note(self, uint64_t first, uint64_t last) except -1:
-        """Add a run to `trimmed`."""
-        cdef Run* trimmed
-        if self.trimmed_count == self.trimmed_size:
-            self.trimmed_size = max(POOL_SIZE_MIN, 2 * self.trimmed_size)
-            trimmed = <Run*> PyMem_Realloc(self.trimmed, self.trimmed_size * sizeof(Run))
-            if trimmed is NULL:
-                raise MemoryError()
-            self.trimmed = trimmed
-        self.trimmed[self.trimmed_count].first, self.trimmed[self.trimmed_count].last = first, last
-        self.trimmed_count += 1
-        return 0
-
-
-cdef int _by_first(const void* a, const void* b) noexcept nogil:
-    cdef uint64_t first = (<const Run*> a).first, second = (<const Run*> b).first
-    return (first > second) - (first < second)
 
 
 # The first offset of a bucket that is not acknowledged; False when there is none.

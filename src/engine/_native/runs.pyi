@@ -1,0 +1,3 @@
+"""Lists of runs of offsets, as many as wanted, in one piece of memory."""
+
+class RunPool: ...
