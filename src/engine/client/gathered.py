@@ -295,6 +295,11 @@ class Gathered(Receiving, Generic[R]):
 
     # -- acknowledging ---------------------------------------------------------------------------------------
 
+    def _member(self, name: str) -> R | None:
+        """Who has a topic. One that leaves is none of ours from the moment that this is known."""
+        topic = self._topics.get(name)
+        return None if topic is None else topic.member
+
     def _check_closed(self) -> None:
         """Errors of single topics are for those who receive."""
         if self._failure is not None:

@@ -60,7 +60,8 @@ class AsyncMultiStreamConsumer(Gathered[AsyncStreamConsumer]):
         refuse_transaction(transaction)
         vectors = self._vectors(x)
         self._check_closed()
-        due = [(self._members[topic], vector) for topic, vector in vectors.items() if self._owes(topic, vector)]
+        ours = [(self._member(topic), vector) for topic, vector in vectors.items()]
+        due = [(member, vector) for member, vector in ours if member is not None and self._owes(member, vector)]
         acks = [member.acknowledge_cumulative(_as_id(member, vector)) for member, vector in due]
         ended = await asyncio.gather(*acks, return_exceptions=True)
         self._check_closed()
@@ -82,23 +83,20 @@ class AsyncMultiStreamConsumer(Gathered[AsyncStreamConsumer]):
         positions = ident.positions or {ident.segment_id: ident.offset + 1}
         return ident.vectors or {topic: TopicPositions(0, positions)}
 
-    def _owes(self, topic: str, vector: TopicPositions) -> bool:
-        member = self._members.get(topic)
-        if member is None or not member.session.known:
-            return False
-        if self._saved.get(topic) == vector.positions:
+    def _owes(self, member: AsyncStreamConsumer, vector: TopicPositions) -> bool:
+        if self._saved.get(member.topic) == vector.positions or not member.session.known:
             return False
         if vector.created_ms and created_ms(member) not in (0, vector.created_ms):
             return False  # another topic of its name
         if member.owes(vector.positions):
             return True
-        self._saved[topic] = vector.positions
+        self._saved[member.topic] = vector.positions
         return False
 
     def _has_left(self, member: Receiver, error: BaseException) -> bool:
         """Whether a topic that goes away explains it."""
         gone = isinstance(error, AlreadyClosedError | NotFoundError)
-        return gone and (self._members.get(member.topic) is not member or isinstance(member.failure, NotFoundError))
+        return gone and (self._member(member.topic) is not member or isinstance(member.failure, NotFoundError))
 
 
 class AsyncMultiQueueConsumer(Gathered[AsyncQueueConsumer]):
@@ -149,7 +147,7 @@ class AsyncMultiQueueConsumer(Gathered[AsyncQueueConsumer]):
             return None
         known = self._check_ours(x, topic)
         self._check_closed()
-        return self._members.get(known)
+        return self._member(known)
 
 
 def _takes_dead_letters(policy: DeadLetter | None, topic: TopicName) -> bool:

@@ -1,0 +1,108 @@
+"""A consumer of those topics of a namespace that have certain properties, while the properties change."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from reshaping import until
+
+from engine.broker.config import BrokerConfig
+from engine.broker.server import Broker
+from engine.client import AsyncClient
+from engine.clock import SystemClock
+from engine.metadata.memory import MemoryMetadataStore
+from engine.model.layout import SegmentLayout
+from engine.model.names import TopicName
+from engine.wire.memory import MemoryConnector
+
+X = {"team": "x"}
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    started = Broker(tmp_path / "data")
+    await started.start()
+    yield started
+    await started.close()
+
+
+@pytest.fixture
+async def client(broker: Broker) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient("engine://embedded", connector=MemoryConnector(broker.accept)) as client:
+        yield client
+
+
+async def put_properties(broker: Broker, name: str, properties: dict[str, str]) -> None:
+    """As whoever changes them does: the record is replaced."""
+    topic, resources = TopicName.parse(name), broker.service._resources
+    record = await resources.load_topic(topic)
+    assert record is not None
+    layout = SegmentLayout.from_metadata({**record.layout.to_metadata(), "properties": properties})
+    await resources.save_topic(topic, layout, record.version)
+
+
+async def send(client: AsyncClient, topic: str, value: bytes) -> None:
+    async with await client.producer(topic) as producer:
+        await producer.send(value)
+
+
+async def test_who_begins_to_match_joins_and_who_stops_leaves(broker: Broker, client: AsyncClient):
+    a, b = "topic://n/s/a", "topic://n/s/b"
+    await broker.service.create_topic(a, properties=X)
+    await broker.service.create_topic(b)
+    async with await client.stream_consumer(None, "s", namespace="n/s", properties=X) as consumer:
+        assert consumer.topics == [a]
+        await send(client, b, b"b0")
+        await put_properties(broker, b, {**X, "more": "1"})
+        message = await consumer.receive(timeout=20)
+        assert message is not None
+        assert (message.topic, message.value) == (b, b"b0")
+        await send(client, a, b"a0")
+        last = await consumer.receive(timeout=20)
+        assert last is not None
+        await put_properties(broker, b, {})
+        await until(lambda: consumer.topics == [a])
+        await consumer.acknowledge_cumulative(last)  # in a alone: b has left
+        await send(client, b, b"b1")
+        assert await consumer.receive(timeout=0.1) is None
+        await put_properties(broker, b, X)  # and comes back, where its subscription stands
+        again = [await consumer.receive(timeout=20) for _ in range(2)]
+        assert [m.value for m in again if m] == [b"b0", b"b1"]
+        assert await consumer.receive(timeout=0.1) is None
+
+
+async def test_other_properties_may_change(broker: Broker, client: AsyncClient):
+    a = "topic://n/s/a"
+    await broker.service.create_topic(a, properties=X)
+    async with await client.queue_consumer(None, "q", namespace="n/s", properties=X) as consumer:
+        attachments = dict(consumer._members[a].attachments)
+        await put_properties(broker, a, {**X, "other": "1"})
+        await send(client, a, b"1")
+        assert await consumer.receive(timeout=20) is not None
+        assert consumer._members[a].attachments == attachments
+
+
+async def test_any_broker_tells(tmp_path: Path):
+    """Two brokers on one metadata store: topics are made at one, the consumer asks the other."""
+    metadata = MemoryMetadataStore(SystemClock())
+    brokers = {
+        url: Broker(tmp_path / "data", metadata=metadata, config=BrokerConfig(service_url=url), connector=None)
+        for url in ("engine://127.0.0.1:1", "engine://127.0.0.1:2")
+    }
+    one, two = brokers.values()
+    for each in (one, two):
+        await each.start()
+    try:
+        async with AsyncClient("engine://127.0.0.1:2", connector=MemoryConnector(two.accept)) as client:
+            watch = await client.watch_topics("n/s")
+            await watch.next_change()
+            await one.service.create_topic("topic://n/s/a")
+            changed = await watch.next_change(timeout=20)
+            assert changed is not None
+            assert changed.added == ("topic://n/s/a",)
+    finally:
+        await one.close()
+        await two.close()
+        await metadata.close()
