@@ -7,10 +7,11 @@ from collections.abc import Callable
 from unittest.mock import ANY
 
 import pytest
-from fake_broker import FakeBroker
+from fake_broker import FakeBroker, FakeConnection
 
 from engine.client import MessageId
 from engine.errors import AlreadyClosedError, FencedError, NotOwnerError
+from engine.testing.loop import run_virtual
 from engine.wire.commands import Command
 
 
@@ -234,3 +235,24 @@ async def test_who_closes_second_waits_for_the_first(broker: FakeBroker):
     broker.release()
     await asyncio.gather(first, *others)
     assert broker.log[0] == [(0, 1)]
+
+
+def test_a_broker_that_drops_the_connection_instead_of_an_answer_is_not_stormed(monkeypatch: pytest.MonkeyPatch):
+    """Each attempt is followed by a longer pause, however fast connections are made."""
+    attempts = 0
+
+    def drop(connection: FakeConnection, header: dict[str, object], payload: memoryview) -> None:
+        nonlocal attempts
+        attempts += 1
+        connection.stream.abort()
+
+    async def body() -> None:
+        broker = FakeBroker()
+        async with broker.client() as client:
+            producer = await client.producer("t", send_timeout=60)
+            with pytest.raises(TimeoutError):
+                await producer.send(b"v")
+
+    monkeypatch.setattr(FakeConnection, "producer", drop)
+    run_virtual(body())
+    assert 10 < attempts < 200

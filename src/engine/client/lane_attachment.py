@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -126,7 +127,7 @@ class LaneAttachment(ABC):
         """Attach, as often as it takes, while there is something to send; errors that do not pass fail the queue."""
         backoff = self._owner.pool.retry_delays()
         sealed = Backoff(self._owner.pool.options.rng, initial=SEALED_S_FIRST, maximum=SEALED_S_MAX)
-        refusals = 0
+        refusals = losses = 0
         try:
             while self._needed and not self.attached:
                 stale, self._stale = self._stale, None
@@ -142,6 +143,9 @@ class LaneAttachment(ABC):
                     if not self._survives(e):
                         return
                     self._stale = None if isinstance(e, ConnectError | TimeoutError) else e
+                    losses += isinstance(e, ConnectError)
+                    if losses > 1:  # one that is lost is made again at once; one that is lost time and again is not
+                        await asyncio.sleep(backoff.next())
         finally:
             self._attaching = False
 
