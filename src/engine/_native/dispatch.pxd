@@ -41,6 +41,7 @@ cdef class BucketLedger:
     cdef Py_ssize_t add_new(
         self, Bucket* bucket, uint64_t first, uint64_t last, list unacknowledged, Py_ssize_t run
     ) except -1
+    cdef int64_t give_new(self, Bucket* bucket, uint64_t first, uint64_t last) except -1
     cdef int add(self, Bucket* bucket, uint64_t first, uint64_t last) except -1
     cdef int64_t take(self, Bucket* bucket, uint64_t first, uint64_t last, dict skips) except -1
     cdef int pack(self, int32_t owner, Py_ssize_t start, Py_ssize_t stop) except -1

@@ -152,6 +152,7 @@ cdef class BucketLedger:
         cdef dict skips = {}
         cdef Py_ssize_t run = 0
         cdef int64_t taken
+        cdef bint ready
         self.begin(messages, sizes)
         while at < lease.size:
             p = lease.start + at
@@ -159,16 +160,21 @@ cdef class BucketLedger:
             size = load32(p + AT_SIZE)
             first = load64(p + AT_FIRST_OFFSET)
             last = first + load32(p + AT_COUNT) - 1
-            if last >= self.next_offset:
-                run = self.add_new(bucket, first, last, unacknowledged, run)
             owner = bucket.owner
-            if bucket.due.head and first <= self.lists.pool[bucket.due.head].first <= last and _deliverable(bucket):
-                if _has_credit(owner, messages, sizes):
+            ready = _deliverable(bucket) and _has_credit(owner, messages, sizes)
+            taken = 0
+            if ready and first == self.next_offset and unacknowledged is None and not bucket.due.head:
+                taken = self.give_new(bucket, first, last)
+            else:
+                if last >= self.next_offset:
+                    run = self.add_new(bucket, first, last, unacknowledged, run)
+                if ready and bucket.due.head and first <= self.lists.pool[bucket.due.head].first <= last:
                     taken = self.take(bucket, first, last, skips)
-                    self.pack(owner, at, at + size)
-                    self.parcels[owner].messages += taken
-                    messages[owner] -= taken
-                    sizes[owner] -= size
+            if taken:
+                self.pack(owner, at, at + size)
+                self.parcels[owner].messages += taken
+                messages[owner] -= taken
+                sizes[owner] -= size
             at += size
         return self.deliver(block, <const char*> lease.start, skips)
 
@@ -213,6 +219,12 @@ cdef class BucketLedger:
                 break
             run += 1
         return run
+
+    cdef int64_t give_new(self, Bucket* bucket, uint64_t first, uint64_t last) except -1:
+        """A whole new entry, with nothing of its bucket due before it, goes to the owner. How many messages that is."""
+        self.lists.push(&bucket.sent, first, last)
+        bucket.holder, self.next_offset = bucket.owner, last + 1
+        return last + 1 - first
 
     cdef int add(self, Bucket* bucket, uint64_t first, uint64_t last) except -1:
         self.due_runs += self.lists.push(&bucket.due, first, last)
