@@ -202,3 +202,20 @@ async def test_a_coordinator_that_ended_watches_nothing() -> None:
     group.coordinator.end(AlreadyClosedError("done"))
     await asyncio.sleep(60)
     assert not any(group.host.waiting.values())
+
+
+@virtual
+async def test_children_are_let_go_before_a_seek_moves_their_cursors() -> None:
+    group = Group(segments=1)
+    await group.join("a")
+    group.reshape(split_segment(group.layout, 0, 1))
+    await settle()
+    assert group.shares() == {"a": (1, 2)}
+    group.coordinator.cursors_move()
+    assert group.last("a") == [0]
+    await asyncio.sleep(100)  # what its owner says of the parent now is of before the seek
+    await group.join("b")
+    assert group.shares()["a"] == (0,)
+    group.coordinator.cursors_moved()
+    await settle()
+    assert group.shares() == {"a": (1,), "b": (2,)}  # nothing came of it: the parent is drained still

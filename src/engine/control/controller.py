@@ -291,9 +291,14 @@ class ScalableTopicController:
         async with self.changing():
             self._check_serving()
             await self._shape.settle()
-            await self._subscriptions.seek(name, position)
-            if position is not InitialPosition.LATEST and (coordinator := self._coordinators.get(name)) is not None:
-                coordinator.cursors_moved()
+            back = self._coordinators.get(name) if position is not InitialPosition.LATEST else None
+            if back is not None:
+                back.cursors_move()
+            try:
+                await self._subscriptions.seek(name, position)
+            finally:
+                if back is not None:
+                    back.cursors_moved()
 
     async def _end_coordinator(self, subscription: str, error: EngineError) -> None:
         coordinator = self._coordinators.pop(subscription, None)

@@ -216,6 +216,12 @@ class SubscriptionCoordinator:
                 self._draining.follow(layout)
             self._rebalance()
 
+    def cursors_move(self) -> None:
+        """A seek back begins: children are let go before their cursors are moved, or they would come before parents."""
+        if self._draining is not None:
+            self._draining.hold()
+            self._rebalance()
+
     def cursors_moved(self) -> None:
         """A seek may have given sealed segments a backlog again: ask anew which are drained."""
         if self._draining is not None:

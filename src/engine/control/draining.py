@@ -40,6 +40,7 @@ class Draining:
         self._watches: dict[int, Callable[[], None]] = {}  # cancel those of the others
         self._asked: set[int] = set()
         self._seeks = 0
+        self._held = False  # a seek is under way: nothing that an owner says counts
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -50,7 +51,7 @@ class Draining:
         self._asked &= layout.segments.keys()
         for segment_id in self._watches.keys() - layout.segments.keys():
             self._watches.pop(segment_id)()
-        if not self._closed:
+        if not (self._closed or self._held):
             self._watch_open()
 
     async def ask(self) -> None:
@@ -59,7 +60,7 @@ class Draining:
         An owner that does not answer in time leaves its segment not drained.
         """
         new = {i: spec for i, spec in self._open().items() if i not in self._asked}
-        if self._closed or not new:
+        if self._closed or self._held or not new:
             return
         self._asked |= new.keys()
         tasks = [asyncio.ensure_future(self._ask(i, spec, self._seeks)) for i, spec in new.items()]
@@ -81,8 +82,16 @@ class Draining:
             if (cancel := self._watches.pop(segment_id, None)) is not None:
                 cancel()
 
+    def hold(self) -> None:
+        """A seek begins, which may give any segment a backlog again: none counts as drained until again()."""
+        self._held = True
+        self._seeks += 1
+        self.drained.clear()
+        self._stop_watching()
+
     def again(self) -> None:
-        """A seek may have given any segment a backlog again: none counts as drained before its owner says so anew."""
+        """Cursors were moved: a segment counts as drained when its owner says so anew."""
+        self._held = False
         self._seeks += 1
         self.drained.clear()
         self._stop_watching()
