@@ -24,7 +24,12 @@ from engine.model.policies import NamespacePolicies
 from engine.model.reshape import split_segment
 from engine.model.subscriptions import InitialPosition, SubscriptionKind, SubscriptionState
 
-NOTHING = {"unackedMessages": 0, "msgRateOut": 0.0, "bytesRateOut": 0.0}  # of a consumer that is attached nowhere
+NOTHING = {
+    "buckets": {},
+    "unackedMessages": 0,
+    "msgRateOut": 0.0,
+    "bytesRateOut": 0.0,
+}  # of a consumer that is attached nowhere
 
 
 @virtual
