@@ -175,3 +175,22 @@ def test_a_delay_of_a_blocking_producer_is_kept(blocking: engine.Client):
     producer.send_nowait(b"late", deliver_after=0.3)
     producer.send(b"now")
     assert [consumer.receive(timeout=5).value for _ in range(2)] == [b"now", b"late"]
+
+
+async def test_cancelled_sends_leave_nothing_behind(client: engine.AsyncClient):
+    """Those that wait for an answer, and those that wait for room."""
+    producer = await client.producer("t", max_pending_bytes=MESSAGE_SIZE_MAX)
+    value = b"v" * (MESSAGE_SIZE_MAX // 4)
+    sends = [asyncio.ensure_future(producer.send(value, key=b"k")) for _ in range(40)]
+    await asyncio.sleep(0)
+    for send in sends[::2]:
+        send.cancel()
+    outcomes = await asyncio.gather(*sends, return_exceptions=True)
+    assert all(isinstance(o, asyncio.CancelledError) for o in outcomes[::2])
+    assert all(isinstance(o, engine.MessageId) for o in outcomes[1::2])
+    await producer.flush()
+    totals = producer.statistics()
+    assert (totals.pending_messages, totals.pending_bytes, totals.messages_failed) == (0, 0, 0)
+    assert totals.messages_acknowledged == totals.messages_sent >= 20
+    assert not producer._outbox.ledger._room
+    assert not producer._outbox.ledger._pieces

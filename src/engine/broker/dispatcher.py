@@ -346,11 +346,6 @@ class QueueDispatcher:
             due -= withheld
         return due
 
-    @property
-    def withheld(self) -> int:
-        """Messages that are not due yet."""
-        return len(self._delays)
-
     def _now_ms(self) -> int:
         return self.consumers[0].connection.broker.clock.time_ms()
 
