@@ -1,61 +1,18 @@
-"""Consumers of a namespace, or of a list of topics: what comes and goes, acknowledgements over all of them."""
+"""Consumers of a namespace, or of a list of topics: what they receive, and who comes and goes."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
+from namespaces import NS, full, left_over, make, send, stream, take
 from reshaping import until
 
 import engine
 import engine.broker.topic_lists
-
-NS = "shop/eu"
-
-
-def full(*names: str) -> list[str]:
-    return [f"topic://{NS}/{name}" for name in names]
-
-
-async def make(client: engine.AsyncClient, *names: str, **options: Any) -> None:
-    for topic in full(*names):
-        await client.admin.create_topic(topic, **options)
-
-
-async def send(client: engine.AsyncClient, name: str, values: Iterable[bytes]) -> None:
-    async with await client.producer(*full(name)) as producer:
-        await producer.send_batch(list(values))
-
-
-async def take(consumer: Any, count: int) -> list[engine.Message]:
-    found: list[engine.Message] = []
-    while len(found) < count:
-        message = await consumer.receive(timeout=20)
-        assert message is not None, f"{len(found)} of {count} came"
-        found.append(message)
-    return found
-
-
-async def stream(client: engine.AsyncClient, **options: Any) -> engine.AsyncMultiStreamConsumer:
-    made = {"namespace": NS, "initial_position": "earliest", **options}
-    consumer = await client.stream_consumer(None, "s", **made)
-    assert isinstance(consumer, engine.AsyncMultiStreamConsumer)
-    return consumer
-
-
-async def left_over(client: engine.AsyncClient, **options: Any) -> dict[str, list[bytes]]:
-    """What the subscription has not acknowledged, by topic; nothing is acknowledged."""
-    found: dict[str, list[bytes]] = defaultdict(list)
-    async with await stream(client, **options) as consumer:
-        while batch := await consumer.receive_batch(timeout=0.5):
-            found[batch.topic.rsplit("/")[-1]] += batch.values
-    return dict(found)
-
 
 # -- receiving -------------------------------------------------------------------------------------------------------
 
@@ -280,125 +237,6 @@ async def test_a_conflict_in_a_later_topic_surfaces_once_and_the_others_go_on(cl
         await consumer.acknowledge_cumulative(message)
         assert consumer.statistics().failed == tuple(full("later"))
         assert consumer.topics == full("a")
-
-
-# -- acknowledging ---------------------------------------------------------------------------------------------------
-
-
-async def test_semantics_11_one_acknowledgement_covers_what_was_delivered_before_it_in_all_topics(
-    client: engine.AsyncClient,
-):
-    await make(client, "a", "b", "c")
-    names = ["a", "b", "a", "c", "b", "c", "a"]
-    async with await stream(client) as consumer:
-        got: list[engine.Message] = []
-        for i, name in enumerate(names):
-            await send(client, name, [b"%d" % i])
-            got += await take(consumer, 1)
-        await consumer.acknowledge_cumulative(got[4])
-    assert await left_over(client) == {"c": [b"5"], "a": [b"6"]}
-
-
-async def test_semantics_11_never_beyond_what_was_delivered(client: engine.AsyncClient):
-    """Whatever the order in which topics have their turns, and whatever is fetched ahead."""
-    await make(client, *"abc")
-    for name in "abc":
-        await send(client, name, [b"%d" % i for i in range(300)])
-    async with await stream(client) as consumer:
-        got = await take(consumer, 150)
-        batch = await consumer.receive_batch(max_messages=33)
-        more = await take(consumer, 200)
-        await consumer.acknowledge_cumulative(more[40])
-        counts = Counter(m.topic[-1] for m in [*got, *batch, *more[:41]])
-    rest = await left_over(client)
-    assert {name: rest[name] for name in "abc"} == {
-        name: [b"%d" % i for i in range(counts[name], 300)] for name in "abc"
-    }
-
-
-async def test_ids_keep_everything_as_bytes(client: engine.AsyncClient):
-    """Another consumer object of the subscription can use them."""
-    await make(client, "a", "b")
-    await send(client, "a", [b"a0", b"a1"])
-    await send(client, "b", [b"b0", b"b1"])
-    async with await stream(client) as consumer:
-        got = await take(consumer, 3)
-        kept = got[2].id.to_bytes()
-    async with await stream(client) as consumer:
-        await consumer.acknowledge_cumulative(engine.MessageId.from_bytes(kept))
-    assert sum(len(values) for values in (await left_over(client)).values()) == 1
-
-
-async def test_a_batch_is_acknowledged_with_what_came_before_it(client: engine.AsyncClient):
-    await make(client, "a", "b")
-    await send(client, "a", [b"a"] * 10)
-    await send(client, "b", [b"b"] * 10)
-    async with await stream(client) as consumer:
-        await consumer.receive_batch(max_messages=10)
-        second = await consumer.receive_batch(max_messages=4)
-        await consumer.acknowledge_cumulative(second)
-        await consumer.acknowledge_cumulative(second[:0])
-        await consumer.acknowledge_cumulative(second[2])  # acknowledged before: no error
-    (rest,) = (await left_over(client)).values()
-    assert len(rest) == 6
-
-
-async def test_semantics_12_after_a_seek_an_old_id_counts_again(client: engine.AsyncClient):
-    await make(client, "a", "b")
-    await send(client, "a", [b"a0"])
-    await send(client, "b", [b"b0"])
-    async with await stream(client) as consumer:
-        got = await take(consumer, 2)
-        await consumer.acknowledge_cumulative(got[1])
-        for topic in full("a", "b"):
-            await client.admin.seek_subscription(topic, "s", "earliest")
-        again = await take(consumer, 1)
-        await consumer.acknowledge_cumulative(again[0])
-        covered = again[0].topic
-        (other,) = await take(consumer, 1)
-        assert other.topic != covered
-    assert list(await left_over(client)) == [other.topic[-1]]
-
-
-async def test_what_is_of_no_topic_here_is_refused(client: engine.AsyncClient):
-    await make(client, "a")
-    async with (
-        await stream(client) as consumer,
-        await client.queue_consumer(full("a"), "q") as queue,
-        await client.producer("elsewhere") as producer,
-    ):
-        receipt = await producer.send(b"1")
-        for acknowledge in (consumer.acknowledge_cumulative, queue.acknowledge, queue.negative_acknowledge):
-            for wrong in (receipt, engine.MessageId.latest, engine.MessageId(0, 0), b"1", None):
-                with pytest.raises(engine.InvalidArgumentError):
-                    await acknowledge(wrong)  # type: ignore[operator]
-
-
-async def test_queue_acknowledgements_find_their_topic(client: engine.AsyncClient):
-    await make(client, "a", "b")
-    async with await client.queue_consumer(None, "q", namespace=NS, initial_position="earliest") as queue:
-        for name in "ab":
-            await send(client, name, [f"{name}{i}".encode() for i in range(4)])
-        got = {m.value: m for m in await take(queue, 8)}
-        await queue.acknowledge(got[b"a1"])
-        await queue.acknowledge(got[b"b2"].id)
-        await queue.negative_acknowledge(got[b"a3"])
-        (again,) = await take(queue, 1)
-        assert (again.value, again.redelivery_count) == (b"a3", 1)
-    async with await client.queue_consumer(None, "q", namespace=NS) as queue:
-        rest = {m.value for m in await take(queue, 6)}
-        assert rest == {*got} - {b"a1", b"b2"}
-        assert await queue.receive(timeout=0.1) is None
-
-
-async def test_dead_letters_do_not_come_back(client: engine.AsyncClient):
-    await make(client, "a", "a-DLQ")
-    policy = engine.DeadLetter(max_redeliveries=0)
-    async with await client.queue_consumer(None, "q", namespace=NS, dead_letter=policy) as queue:
-        assert queue.topics == full("a")
-    named = engine.DeadLetter(max_redeliveries=0, topic=full("a")[0])
-    async with await client.queue_consumer(None, "r", namespace=NS, dead_letter=named) as queue:
-        assert queue.topics == full("a-DLQ")
 
 
 # -- lists -----------------------------------------------------------------------------------------------------------
