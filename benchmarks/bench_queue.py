@@ -25,7 +25,7 @@ from engine.clock import SystemClock
 from engine.metadata.memory import MemoryMetadataStore
 from engine.model.hashrange import HashRange
 from engine.model.names import SegmentName, TopicName
-from engine.storage.cursor import CursorStore
+from engine.storage.cursors import CursorStore
 
 MESSAGES = sized(1_000_000, 10_000)
 BATCH = 1_000

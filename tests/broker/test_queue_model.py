@@ -24,7 +24,7 @@ from engine.metadata.memory import MemoryMetadataStore
 from engine.model.hashrange import HashRange
 from engine.model.names import SegmentName, TopicName
 from engine.model.redelivery import Backoff
-from engine.storage.cursor import CursorStore
+from engine.storage.cursors import CursorStore
 from engine.storage.logfile import Block
 from engine.testing.clock import LoopClock
 from engine.testing.loop import VirtualLoop
