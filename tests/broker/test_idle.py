@@ -8,6 +8,7 @@ import random
 import pytest
 from peer import Peer, make_entries
 
+from engine.broker.access import SHARED, Applicant
 from engine.broker.idle import IdleLoop
 from engine.errors import NotOwnerError, StorageError
 from engine.metadata.memory import MemoryMetadataStore
@@ -77,7 +78,7 @@ async def test_nobody_attaches_to_what_was_closed(broker):
     await broker.hosting.unload(hosted)
     (connection,) = broker.connections
     for attach in (
-        lambda: hosted.attach_producer(connection, 1, "p", "shared"),
+        lambda: hosted.access.attach(Applicant(connection, 1, "p", SHARED)),
         lambda: subscription.attach_exclusive(connection, 1, "c"),
         lambda: subscription.attach_queue(connection, 1, "c", 0),
     ):
