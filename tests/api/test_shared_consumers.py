@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from reshaping import KEYS, Publisher, assert_in_order, until
-from sharing import (
+from shared_segment import (
     Worker,
     clients_of,
     crash,

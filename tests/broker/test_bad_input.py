@@ -6,8 +6,8 @@ import random
 import struct
 
 import pytest
+from over_http import BASE, call
 from peer import Peer, make_entries
-from test_admin import BASE, call, http  # noqa: F401 - the fixture
 
 from engine._native.crc32c import crc32c
 from engine.aio.workers import ThreadWorkers
@@ -90,7 +90,7 @@ async def test_malformed_segment_names_are_named(broker, segment):
 
 
 @pytest.mark.parametrize("path", ["a%0Ab", "t" * 256, "a%2Fb", "a%00b"])
-async def test_malformed_names_over_http(http, path):  # noqa: F811
+async def test_malformed_names_over_http(http, path):
     for method, rest in (("PUT", ""), ("GET", ""), ("DELETE", ""), ("GET", "/stats"), ("PUT", "/subscriptions/s")):
         answer = await call(http, method, f"{BASE}/{path}{rest}", 400)
         assert answer["code"] == InvalidArgumentError.code

@@ -237,8 +237,8 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
         "redelivered": (list, type(None)),
     },
     # -> SUCCESS once durable. cumulative: `position` is the first offset not acknowledged; or, of a segment's buckets
-    # one by one, `buckets`: [[bucket, position], ...]. FencedError when a bucket that is not acknowledged so far belongs
-    # to another consumer; what the others say is saved all the same.
+    # one by one, `buckets`: [[bucket, position], ...]. FencedError when a bucket that is not acknowledged so far
+    # belongs to another consumer; what the others say is saved all the same.
     # individual: `ranges` is a list of inclusive [first, last], or the same packed: 16 bytes each, two little-endian
     # u64 (so wherever ranges may be bytes).
     _C.ACK: {
