@@ -15,7 +15,7 @@ from engine.client.topic import TopicSession
 from engine.control.policy import assignment
 from engine.control.reshaping import TopicReshaping
 from engine.errors import CorruptionError
-from engine.storage import cursor, recovery, writer
+from engine.storage import cursors, recovery, writer
 from engine.storage.dedup import Dedup
 from engine.storage.logfile import SyncFailed
 from engine.testing.checker import check
@@ -75,13 +75,13 @@ def test_save_the_cursor_before_processing(monkeypatch):
 
 
 def test_redeliver_acknowledged_after_reconnect_of_a_stream(monkeypatch):
-    monkeypatch.setattr(cursor, "unpack", lambda image, key: (0, BitMap64()))
+    monkeypatch.setattr(cursors, "unpack", lambda image, key: (0, BitMap64()))
     assert flagged("C1", Plan(kinds=("kill",), messages=40, faults=3))
 
 
 def test_redeliver_acknowledged_after_reconnect_of_a_queue(monkeypatch):
-    unpack = cursor.unpack
-    monkeypatch.setattr(cursor, "unpack", lambda image, key: (unpack(image, key)[0] // 2, BitMap64()))
+    unpack = cursors.unpack
+    monkeypatch.setattr(cursors, "unpack", lambda image, key: (unpack(image, key)[0] // 2, BitMap64()))
     assert flagged("C2", Plan(kinds=("kill",), messages=40, faults=3))
 
 
