@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from entry_reference import PlainMessage, encode, sealed
 from pyroaring import BitMap64
 
 from engine._native.batcher import Batcher
@@ -16,9 +17,11 @@ from engine.broker.redelivery import range_set
 from engine.client.client import AsyncClient
 from engine.client.options import Batching
 from engine.client.queue_consumer import AsyncQueueConsumer
+from engine.errors import CorruptionError
 from engine.testing.clock import LoopClock
 from engine.testing.cluster import SimCluster, simulate
 from engine.testing.loop import run_virtual
+from engine.wire.commands import Command
 
 Scenario = Callable[[SimCluster], Coroutine[Any, Any, None]]
 LATE_S = TICK_MS / 1000 + 0.5  # a tick, and the way from client to client
@@ -257,3 +260,14 @@ async def test_acknowledged_and_sought_messages_are_not_withheld_any_more(cluste
     await consumer.acknowledge(mid)
     assert await values(consumer, 1490) == []
     assert await values(consumer, 20) == [b"later"]
+
+
+async def test_a_compressed_entry_with_delays_is_refused(connect):
+    """The broker could not read its times, and would deliver all of it at once."""
+    peer = await connect()
+    producer = await peer.producer(await peer.segment("t"))
+    entry = bytearray(encode([PlainMessage(b"later" * 20, b"k", deliver_at_ms=2**40)]))
+    entry[18] = 1  # lz4
+    peer.publish(producer, [sealed(bytes(entry))])
+    _, refusal, _ = await peer.take(Command.SEND_ERROR, producer_id=producer)
+    assert refusal["code"] == CorruptionError.code

@@ -100,6 +100,7 @@ def test_garbage_behind_a_good_header_is_refused(garbage: bytes):
         (16, "B", 2, "version"),
         (17, "B", 64 | 63, "version, flag"),
         (18, "B", 3, "version, flag or compression"),
+        (18, "B", 1, "contradict"),  # compressed, though it has deliver-at times
         (19, "B", 1, "contradict"),
         (20, "I", 0, "contradict"),
         (20, "I", 4, "contradict"),

@@ -75,6 +75,8 @@ cdef bint _fields_agree(const uint8_t* p, uint32_t size) noexcept nogil:
         return False
     if p[AT_COMPRESSION] == COMPRESSION_NONE:
         return raw_size == size - HEADER_SIZE and padding == 0
+    if p[AT_FLAGS] & DELIVER_AT:  # the broker could not read the column, and would deliver everything at once
+        return False
     return raw_size <= SIZE_MAX - HEADER_SIZE and padding < 8 and padding <= size - HEADER_SIZE
 
 
