@@ -85,7 +85,7 @@ cdef class MessageBatch:
     slices: Slices, or (entry, start, stop) with half-open message indexes. base: {segment: next offset} delivered
     before, in shared segments per bucket (model/positions.py). make_id(segment_id, offset, positions) is called when an
     id is asked for; positions is a new mapping of that kind, of everything delivered up to and including that message.
-    redelivered: {segment: [(first offset, last offset, count)]}. decode(bytes) makes the values, None leaves them bytes.
+    redelivered: {segment: [(first offset, last offset, count)]}. decode(bytes) makes the values; None leaves bytes.
     """
 
     def __cinit__(self):

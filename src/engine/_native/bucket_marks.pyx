@@ -32,7 +32,7 @@ cdef class BucketMarks:
     def __cinit__(self, uint64_t segment_id, ends, bint keyed):
         ends = list(ends)
         if not 1 <= len(ends) <= BUCKETS_PER_SEGMENT_MAX or segment_id >= SEGMENTS_END:
-            raise InvalidArgumentError(f"segment {segment_id} has {len(ends)} buckets; {BUCKETS_PER_SEGMENT_MAX} is most")
+            raise InvalidArgumentError(f"segment {segment_id}: {len(ends)} buckets; {BUCKETS_PER_SEGMENT_MAX} is most")
         ring_set(&self.ring, ends, "buckets")
         self.segment_id, self.keyed = segment_id, keyed
         self.first_key = BUCKET_FLAG | segment_id << BUCKET_BITS

@@ -33,8 +33,9 @@ cdef class BucketLedger:
     `ends`: the segment's inclusive bucket ends, rising, the last 65535, as a buffer of uint16. `start`: the first
     offset to deliver. InvalidArgumentError when the ends are not as said.
 
-    `next_offset`: entries before it were routed. `due_runs`: runs of offsets that nobody holds. Invariant: of a bucket, messages are sent in the order of their offsets, each to the bucket's
-    owner, and only while nobody else holds an earlier one.
+    `next_offset`: entries before it were routed. `due_runs`: runs of offsets that nobody holds.
+    Invariant: of a bucket, messages are sent in the order of their offsets, each to the bucket's owner, and only while
+    nobody else holds an earlier one.
     """
 
     def __cinit__(self, const uint16_t[::1] ends not None, uint64_t start):
@@ -180,7 +181,9 @@ cdef class BucketLedger:
 
     cdef int begin(self, const int64_t[::1] messages, const int64_t[::1] sizes) except -1:
         if messages.shape[0] != sizes.shape[0]:
-            raise InvalidArgumentError(f"credit of {messages.shape[0]} sharers for messages, {sizes.shape[0]} for bytes")
+            raise InvalidArgumentError(
+                f"credit of {messages.shape[0]} sharers for messages, {sizes.shape[0]} for bytes"
+            )
         PyMem_Free(self.parcels)
         self.parcels_count = messages.shape[0]
         self.parcels = <Parcel*> PyMem_Calloc(self.parcels_count + 1, sizeof(Parcel))

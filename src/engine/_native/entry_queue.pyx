@@ -329,7 +329,7 @@ cdef class EntryQueue:
                 self.busy = False
 
     def forget(self, uint64_t segment_id, ranges, BucketMarks marks=None):
-        """Pop, unread, what waits of one segment in these inclusive offset ranges, or below the marks of its buckets: it
+        """Pop, unread, what waits of one segment in these inclusive offset ranges or below the marks of its buckets: it
         was acknowledged before it was read. Returns how many messages.
         """
         with self.lock:

@@ -26,7 +26,8 @@ cdef class SealedEntry:
     cdef public uint32_t attempts
 
 # The entry of a builder that holds something; `index` is its number in the routes, or routes.builders for keyless
-# messages, whose hash is chosen now: of their sequences where the builder has `block_bits`, else by turns. `waiters` is [waiter, index, waiter, index, …] or None. May release the GIL.
+# messages, whose hash is chosen now: of their sequences where the builder has `block_bits`, else by turns. `waiters` is
+# [waiter, index, waiter, index, …] or None. May release the GIL.
 cdef SealedEntry build(Routes routes, Builder* b, uint32_t index, list waiters, bytes name, uint64_t producer_id)
 # Each message of an entry as an entry of its own, for the same segment. May release the GIL.
 cdef list take_apart(SealedEntry entry, int key_hash, bytes name, uint64_t producer_id)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
-import uuid
 from typing import Any
 
 import msgspec
@@ -14,7 +13,7 @@ from msgspec import inspect as kinds
 from engine.errors import InvalidArgumentError
 
 # What Avro's logical types carry as they are; the rest becomes numbers, text, lists and dicts first.
-NATIVE_TYPES = (bytes, datetime.datetime, datetime.date, uuid.UUID)
+NATIVE_TYPES = (bytes, datetime.datetime, datetime.date)
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _PLAIN: dict[type, Any] = {
@@ -27,7 +26,7 @@ _PLAIN: dict[type, Any] = {
     kinds.BytesType: "bytes",
     kinds.DateTimeType: {"type": "long", "logicalType": "timestamp-micros"},
     kinds.DateType: {"type": "int", "logicalType": "date"},
-    kinds.UUIDType: {"type": "string", "logicalType": "uuid"},
+    kinds.UUIDType: "string",
 }
 _RECORDS = (kinds.DataclassType, kinds.StructType, kinds.TypedDictType, kinds.NamedTupleType)
 _SEQUENCES = (kinds.ListType, kinds.VarTupleType, kinds.SetType, kinds.FrozenSetType)
