@@ -124,6 +124,22 @@ async def test_a_sealed_backlog_is_drained_in_parallel_then_one_reads_each_segme
         await worker.leave()
 
 
+async def test_a_sealed_backlog_is_drained_by_one_where_the_broker_says_so(tmp_path: Path):
+    async with engine.open_async(tmp_path, config={"scalable_topic_sealed_segment_drain_enabled": False}) as opened:
+        (client,) = clients_of(opened, 1)
+        await make_topic(client, buckets=4)
+        await client.admin.create_subscription("t", "s", initial_position="earliest")
+        sent = await send(client, 0, 1)
+        await client.admin.split_segment("t", 0)
+        alone, *others = await join(client, *"abc")
+        got = await take(alone, len(sent))
+        assert (sorted(values_of(got)), modes(alone)) == (sorted(sent), {0: EXCLUSIVE})
+        assert not any(modes(other) for other in others), "who has no segment waits, though it has buckets"
+        await alone.acknowledge_cumulative(got[-1])
+        await until(lambda: all(modes(c) and 0 not in modes(c) for c in (alone, *others)))
+        assert [modes(c) for c in (alone, *others)] == [{1: SHARED}, {2: EXCLUSIVE}, {1: SHARED}]
+
+
 # -- from one mode to the other ----------------------------------------------------------------------------------------
 
 

@@ -26,11 +26,13 @@ def test_names_of_the_specification(tmp_path):
     path = tmp_path / "engine.toml"
     path.write_text(
         "scalableTopicEnabled = false\nallowAutoTopicCreation = false\nautoCreateTopics = true\n"
+        "scalableTopicSealedSegmentDrainEnabled = false\n"
         "defaultRetentionTimeInMinutes = 2\nkeepAliveIntervalSeconds = 7\n"
     )
     config = BrokerConfig.load(path)
     assert (config.scalable_topic_enabled, config.auto_create_topics) == (False, True)
     assert (config.retention_time, config.keep_alive) == (120.0, 7)
+    assert not config.scalable_topic_sealed_segment_drain_enabled
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,14 @@ def test_pip_486_a_sealed_backlog_is_drained_by_as_many_as_it_has_buckets_then_o
     assert assign(layout, STREAM, {0}, list("abcde")) == together({"a": 1, "b": 2, "c": 1, "d": 2, "e": None})
 
 
+def test_pip_486_a_sealed_backlog_has_one_reader_where_sharing_it_is_switched_off() -> None:
+    layout = split_segment(SegmentLayout.create(1, now_ms=0), 0, 1)  # of four buckets -> (1, 2), of two each
+    draining = assign(layout, STREAM, set(), list("abc"), share_sealed=False)
+    assert draining == together({"a": 0, "b": None, "c": None}, "a")
+    after = assign(layout, STREAM, {0}, list("abc"), share_sealed=False)  # what is active is shared all the same
+    assert after == together({"a": 1, "b": 2, "c": 1}, "b")
+
+
 NAMES = st.lists(st.text(min_size=1, max_size=5), unique=True, max_size=12)
 
 

@@ -77,6 +77,7 @@ class BrokerConfig:
     auto_create_topics: bool = True
     segments: int = 1
     entry_buckets: int = ENTRY_BUCKETS_DEFAULT
+    scalable_topic_sealed_segment_drain_enabled: bool = True  # a sealed backlog is shared out by entry bucket
     durability: str = "fsync"
     key_hash: str = "xxh64"
     sync_interval_ms: int = 100  # durability "interval": messages of at most this long may be lost
@@ -154,6 +155,7 @@ class BrokerConfig:
             "auto_create_topics": _boolean(self.auto_create_topics),
             "segments": _integer(self.segments, 1, SEGMENTS_PER_TOPIC_MAX),
             "entry_buckets": _integer(self.entry_buckets, 1, BUCKETS_PER_SEGMENT_MAX),
+            "scalable_topic_sealed_segment_drain_enabled": _boolean(self.scalable_topic_sealed_segment_drain_enabled),
             "durability": _choice(self.durability, _DURABILITIES),
             "key_hash": _choice(self.key_hash, _KEY_HASHES),
             "sync_interval_ms": _integer(self.sync_interval_ms, 1, 3_600_000),

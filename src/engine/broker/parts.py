@@ -45,6 +45,7 @@ def control_config(config: BrokerConfig) -> ControlConfig:
         entry_buckets=config.entry_buckets,
         durability=config.durability,
         key_hash=config.key_hash,
+        share_sealed=config.scalable_topic_sealed_segment_drain_enabled,
         grace_period=config.consumer_grace_period,
         auto_scale=config.auto_scale_policy(),
         auto_scale_interval=config.scalable_topic_auto_scale_interval,

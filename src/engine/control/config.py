@@ -26,6 +26,7 @@ class ControlConfig:
     entry_buckets: int = ENTRY_BUCKETS_DEFAULT
     durability: str = "fsync"
     key_hash: str = "xxh64"
+    share_sealed: bool = True  # who drains a sealed segment may be several, by bucket (PIP-486)
     grace_period: float = CONSUMER_GRACE_S  # seconds a disconnected consumer keeps its share
     controller_idle: float = CONTROLLER_IDLE_S  # seconds after which a leader with nothing to do resigns
     auto_scale: AutoScalePolicy = field(default_factory=AutoScalePolicy)

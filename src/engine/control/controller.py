@@ -359,6 +359,7 @@ class ScalableTopicController:
             resources=self._resources,
             host=self._host,
             grace_s=self._config.grace_period,
+            share_sealed=self._config.share_sealed,
         )
         return coordinator
 

@@ -48,6 +48,7 @@ class SubscriptionCoordinator:
         resources: ScalableTopicResources,
         host: SegmentHost,
         grace_s: float,
+        share_sealed: bool = True,
     ) -> None:
         self.topic = topic
         self.subscription = subscription
@@ -55,6 +56,7 @@ class SubscriptionCoordinator:
         self._layout = layout
         self._records = SessionRecords(topic, subscription, term=term, confirm=confirm, resources=resources)
         self._grace_s = grace_s
+        self._share_sealed = share_sealed
         self._sessions: dict[str, ConsumerSession] = {}
         self._closed: EngineError | None = None
         self._tasks = Supervisor(f"subscription {subscription} of {topic}")
@@ -232,7 +234,7 @@ class SubscriptionCoordinator:
         """Compute all shares; push those that changed, losers first. `answered` gets its own as an answer."""
         members = {s.name: s for s in self._sessions.values() if s.member}
         drained = frozenset[int]() if self._draining is None else self._draining.drained
-        found = assign(self._layout, self.kind, drained, members)
+        found = assign(self._layout, self.kind, drained, members, share_sealed=self._share_sealed)
         changed = [(members[name], shares) for name, shares in found.items() if shares != members[name].shares]
         changed.sort(key=lambda item: set(item[0].shares) <= set(item[1]))
         for session, shares in changed:

@@ -14,13 +14,18 @@ from engine.model.subscriptions import AttachMode, Share, Shares, SubscriptionKi
 
 
 def assign(
-    layout: SegmentLayout, kind: SubscriptionKind, drained: AbstractSet[int], consumers: Iterable[str]
+    layout: SegmentLayout,
+    kind: SubscriptionKind,
+    drained: AbstractSet[int],
+    consumers: Iterable[str],
+    *,
+    share_sealed: bool = True,
 ) -> dict[str, Shares]:
     """{consumer name: its segments by range start}, every consumer present, surplus ones with nothing.
 
     `drained` are the sealed segments in which a stream subscription has acknowledged everything. A segment with more
-    than one reader is SHARED by all of them; it never has more readers than buckets. Checkpoint groups never share
-    (SEMANTICS 29).
+    than one reader is SHARED by all of them; it never has more readers than buckets, and if it is sealed and not
+    `share_sealed`, one. Checkpoint groups never share (SEMANTICS 29).
     """
     names = sorted(consumers)
     if kind is SubscriptionKind.CHECKPOINT:
@@ -28,7 +33,8 @@ def assign(
     segments = open_segments(layout, drained)
     if len(names) <= len(segments):
         return _exclusive(_deal_segments(segments, names))
-    return _deal_places(segments, names)
+    places = {s.segment_id: s.bucket_count if s.active or share_sealed else 1 for s in segments}
+    return _deal_places(places, names)
 
 
 def _deal_segments(segments: Sequence[SegmentInfo], names: Sequence[str]) -> dict[str, tuple[int, ...]]:
@@ -37,10 +43,10 @@ def _deal_segments(segments: Sequence[SegmentInfo], names: Sequence[str]) -> dic
     return {name: tuple(s.segment_id for s in ordered[i :: len(names)]) for i, name in enumerate(names)}
 
 
-def _deal_places(segments: Sequence[SegmentInfo], names: Sequence[str]) -> dict[str, Shares]:
-    """The names in their order, dealt to the segments by range start, round after round: one place for each bucket."""
-    rounds = range(max((s.bucket_count for s in segments), default=0))
-    places = [s.segment_id for turn in rounds for s in segments if s.bucket_count > turn]
+def _deal_places(room: Mapping[int, int], names: Sequence[str]) -> dict[str, Shares]:
+    """The names in their order, dealt to the segments by range start, round after round, as far as each has room."""
+    rounds = range(max(room.values(), default=0))
+    places = [segment_id for turn in rounds for segment_id, count in room.items() if count > turn]
     taken = dict(zip(names, places, strict=False))
     readers = Counter(taken.values())
     modes = {i: AttachMode.SHARED if count > 1 else AttachMode.EXCLUSIVE for i, count in readers.items()}
