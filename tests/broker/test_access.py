@@ -148,6 +148,33 @@ def test_25_a_restart_leaves_the_holder_in_and_those_who_wait_in_order(seed: int
     simulate(seed, scenario, config=CONFIG, time_limit=10**5)
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_25_nobody_waits_for_those_who_had_left_before(shared: bool) -> None:
+    """Only who was there when a broker went away may come back to it."""
+
+    async def scenario(cluster: SimCluster) -> None:
+        for name in ["b1", "b2"] if shared else ["b1"]:
+            await cluster.start(name)
+        loop, client = asyncio.get_running_loop(), cluster.client("c")
+        former = await client.producer(TOPIC, access_mode="exclusive")
+        await send_all(former)
+        await former.close()
+        for _ in range(2):
+            await asyncio.sleep(10)
+            for broker in cluster.brokers.values():
+                assert broker.broker is not None
+                for hosted in broker.broker.hosting:
+                    assert await broker.broker.hosting.unload(hosted)
+            began = loop.time()
+            for _ in range(2):
+                producer = await client.producer(TOPIC, access_mode="wait_for_exclusive")
+                await send_all(producer)
+                await producer.close()
+            assert loop.time() - began < 1
+
+    simulate(1, scenario, config=CONFIG, time_limit=10**5, shared=shared)
+
+
 @virtual
 async def test_25_fencing_drives_everybody_out_of_every_segment(cluster: SimCluster) -> None:
     await cluster.start("b1")

@@ -33,9 +33,7 @@ ACCESS_MODES = (SHARED, EXCLUSIVE, FENCING, WAIT)
 
 RESERVED_S = 10.0  # who held the parents has this long to attach to a child before others may
 LOOK_S = 1.0  # who waits is looked at so often: it may have gone
-SETTLING_S = (
-    6.0  # who waits lets those come back first who were there before the segment was opened; they try every 5 s
-)
+SETTLING_S = 6.0  # who waits lets those come back first who were there before the broker was; they try every 5 s
 
 Claim = tuple[int, int, int]  # segment id, term, count
 
@@ -98,13 +96,13 @@ class _Place:
 class Access:
     """Of one open segment. Loop thread only."""
 
-    __slots__ = ("_changed", "_count", "_hosted", "_loop", "_newest", "_opened", "_ordinal", "_reserved",
-                 "_reserved_until", "_waiting", "producers")  # fmt: skip
+    __slots__ = ("_changed", "_count", "_hosted", "_loop", "_newest", "_ordinal", "_reserved", "_reserved_until",
+                 "_served_since", "_waiting", "producers")  # fmt: skip
 
-    def __init__(self, hosted: HostedSegment) -> None:
+    def __init__(self, hosted: HostedSegment, served_since: float | None) -> None:
         self._hosted = hosted
         self._loop = asyncio.get_running_loop()
-        self._opened = self._loop.time()
+        self._served_since = served_since  # None also when the one who had the topic before has been decided on
         self.producers: dict[str, Producer] = {}
         # Claims.
         self._newest: Claim | None = None  # shown or given here
@@ -144,7 +142,7 @@ class Access:
         insort(self._waiting, place)
         try:
             while who.connection.wants(who.ident) and not self._hosted.segment.sealed and not self._hosted.closed:
-                pause = self._settling()
+                pause = self._settling(who)
                 if not pause:
                     obstacle = self._obstacle(who) if self._waiting[0] is place else ProducerBusyError()
                     if not isinstance(obstacle, ProducerBusyError):
@@ -155,11 +153,12 @@ class Access:
             self._waiting.remove(place)
             self._wake()
 
-    def _settling(self) -> float:
-        """For so many seconds those who wait stand back: the segment was served before, somewhere."""
-        if not (self._hosted.segment.next_offset or self._hosted.incoming.heir):
+    def _settling(self, who: Applicant) -> float:
+        """For so many seconds those who wait stand back: somebody may come back who was let in before."""
+        broker, served = who.connection.broker, self._hosted.segment.next_offset or self._hosted.incoming.heir
+        if self._served_since is None or not served or not broker.reachable:
             return 0.0
-        return max(0.0, self._opened + SETTLING_S - self._loop.time())
+        return max(0.0, max(self._served_since, broker.up_since) + SETTLING_S - self._loop.time())
 
     def attach(self, who: Applicant) -> Producer:
         """Let it in. One of the same name on the same connection is its own earlier attachment and makes room.
@@ -186,7 +185,7 @@ class Access:
             self._count += 1
             claim = (self._hosted.name.segment_id, self._hosted.term, self._count)
         if claim is not None:
-            self._newest = claim
+            self._newest, self._served_since = claim, None
         self._hosted.segment.producer_attached(who.name)
         producer = Producer(who.connection, who.ident, self._hosted, who.name, who.mode, claim, who.properties)
         self.producers[who.name] = producer

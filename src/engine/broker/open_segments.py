@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from engine.broker.ownership import Ownership
+from engine.broker.ownership import Owned, Ownership
 from engine.broker.topics import HostedSegment
 from engine.control.ports import SegmentSpec
 from engine.errors import AlreadyClosedError, NotFoundError, NotOwnerError, StorageError
@@ -116,7 +116,13 @@ class OpenSegments:
         if owned.lease is not None and not owned.lease.held:
             await self._store.abandon(spec.name)
             owned.lease.check()
-        return HostedSegment(spec, segment, term)
+        return HostedSegment(spec, segment, term, self._served_since(owned))
+
+    def _served_since(self, owned: Owned) -> float | None:
+        """Since when those may come back who were attached to its last owner; None: nobody was."""
+        if owned.lease is None:
+            return 0.0  # that was an earlier life of this broker
+        return None if owned.released else asyncio.get_running_loop().time()
 
     async def _check_wanted(self, name: SegmentName) -> None:
         """Raise NotFoundError when the segment has gone by now: elsewhere, so that nobody here knew. Its owner asks:

@@ -107,10 +107,14 @@ class OwnerLease:
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """A segment is ours. `term` counts its owners; that of the lease is another. No lease: while this process lives."""
+    """A segment is ours. `term` counts its owners; that of the lease is another. No lease: while this process lives.
+
+    `released`: the last owner gave it up, since nobody used it.
+    """
 
     term: int
     lease: OwnerLease | None
+    released: bool = False
 
 
 class Ownership:
@@ -186,7 +190,7 @@ class Ownership:
             except (ConflictError, OutcomeUnknownError):
                 continue
             born = version if owner.born is None else owner.born
-            return Owned(owner.term, self._lease(name, version, born, session))
+            return Owned(owner.term, self._lease(name, version, born, session), before.url is None)
         raise StorageError(f"{name}: the metadata store does not say who owns it; try again")
 
     def _lease(self, name: SegmentName, term: int, born: int, session: Session) -> OwnerLease | None:

@@ -96,6 +96,7 @@ class Broker:
         self._servers: list[asyncio.Server] = []
         self._admin_server: AdminServer | None = None
         self._address: tuple[str, int] | None = None
+        self.up_since = 0.0  # the loop's time
         self._keep_alive = KeepAlive(
             self.connections,
             period=self.config.keep_alive,
@@ -123,7 +124,7 @@ class Broker:
                 await members.close()
             await self._release()
             raise
-        self._running = True
+        self._running, self.up_since = True, asyncio.get_running_loop().time()
         self._keep_alive.start()
         log.info("broker on %s started", self._data)
 
@@ -296,7 +297,8 @@ class Broker:
         )
         self._servers.append(server)
         address = server.sockets[0].getsockname()[:2]
-        self._address = self._address or address
+        if self._address is None:
+            self._address, self.up_since = address, asyncio.get_running_loop().time()
         log.info("serving clients on %s", format_url(*address))
         return address[0], address[1]
 
@@ -319,6 +321,11 @@ class Broker:
             host, port = self._address
             return format_url("127.0.0.1" if host in _WILDCARDS else host, port)
         return self.identity
+
+    @property
+    def reachable(self) -> bool:
+        """Whether other processes reach it. Their clients may be older than it is; those of its own cannot."""
+        return self.service_url != IN_PROCESS_URL
 
     def url_for(self, stream: FrameStream) -> str:
         """What the peer of a connection should dial: configured, or what it has dialled."""

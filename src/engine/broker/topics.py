@@ -30,7 +30,8 @@ class HostedSegment:
     __slots__ = ("_turns", "access", "closed", "held", "idle_since", "incoming", "name", "readers", "segment",
                  "sent_bytes", "sent_messages", "spec", "subscriptions", "term")  # fmt: skip
 
-    def __init__(self, spec: SegmentSpec, segment: Segment, term: int) -> None:
+    def __init__(self, spec: SegmentSpec, segment: Segment, term: int, served_since: float | None = None) -> None:
+        """`served_since`: the loop's time since when those who were attached before come back; None: nobody was."""
         self.spec = spec
         self.name: SegmentName = spec.name
         self.segment = segment
@@ -43,7 +44,7 @@ class HostedSegment:
         self.closed = False  # unloaded; nobody may attach any more
         self.idle_since: float | None = None  # the loop's time since when nobody was seen here
         self._turns = Turns()
-        self.access = Access(self)
+        self.access = Access(self, served_since)
         self.held: list[str] = []  # the producers that had it exclusively when it was sealed
 
     # -- producers -------------------------------------------------------------------------------------------------
