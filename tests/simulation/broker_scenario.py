@@ -78,7 +78,7 @@ class BrokerScenario:
             reader.stop()
         await asyncio.wait_for(asyncio.gather(*reading), 120)
         await self._read_everything(cluster, readers)
-        _judge(cluster)
+        judge(cluster)
         return cluster
 
     def _sender(self, cluster: SimCluster, name: str) -> Sender:
@@ -99,38 +99,38 @@ class BrokerScenario:
             await asyncio.sleep(rng.uniform(0.0, 2 * self.plan.length_s / (self.plan.changes or 10)))
             running = [b for b in cluster.brokers.values() if b.process is not None and b.broker is not None]
             if running:
-                await _change(rng.choice(running), shaper)
+                await change_shape(rng.choice(running), shaper)
 
     async def _read_everything(self, cluster: SimCluster, readers: list[Reader]) -> None:
         client = cluster.client("c-final")
-        await _read(cluster, client, 1)
+        await read(cluster, client, 1)
         for reader in readers:
             await reader.drain()
-        await _read(cluster, client, 2)
+        await read(cluster, client, 2)
         await client.close()
         for broker in cluster.brokers.values():
             await broker.power_cut()
         await asyncio.gather(*(broker.start() for broker in cluster.brokers.values()))
-        await _read(cluster, cluster.client("c-final"), 3)
+        await read(cluster, cluster.client("c-final"), 3)
 
 
-async def _change(broker: SimBroker, shaper: Shaper) -> None:
+async def change_shape(broker: SimBroker, shaper: Shaper) -> None:
     process, serving = broker.process, broker.broker
     change = asyncio.ensure_future(process.do(lambda: shaper.change(serving.admin)))
     await asyncio.wait([change], timeout=60)
     change.cancel()
 
 
-async def _read(cluster: SimCluster, client, reading: int) -> None:
+async def read(cluster: SimCluster, client, reading: int) -> None:
     try:
         await read_all(cluster.history, client, TOPIC, reading)
     except EngineError as e:
         cluster.history.record("final", "fault", text=f"reading {reading} ended: {e!r}")
-    broker = cluster.brokers[cluster.rng(f"layout {reading}").choice(BROKERS)]
+    broker = cluster.brokers[cluster.rng(f"layout {reading}").choice(list(cluster.brokers))]
     write_layout(cluster.history, TOPIC, await broker.broker.admin.get_metadata(TOPIC))
 
 
-def _judge(cluster: SimCluster) -> None:
+def judge(cluster: SimCluster) -> None:
     violations = check(cluster.history.events)
     assert not violations, f"seed {cluster.seed}:\n{describe(violations)}"
     assert not cluster.loop.problems, f"seed {cluster.seed}: {cluster.loop.problems}"

@@ -5,28 +5,16 @@ Each rule is a function of the evidence; what it is called, and what must hold, 
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 
-from engine.testing.evidence import Evidence, Fact, Place, Send, gather, place_of
+from engine.testing import queue_rules, sharing_rules
+from engine.testing.evidence import Evidence, Fact, Place, Send, Violation, gather, place_of
+from engine.testing.reach import Buckets, Reach
 
 RING_END = 0xFFFF
 _VIOLATIONS_SHOWN = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """A broken rule, and the event that shows it."""
-
-    rule: str
-    text: str
-    event: int
-
-    def __str__(self) -> str:
-        return f"{self.rule} at event {self.event}: {self.text}"
 
 
 Rule = Callable[[Evidence], Iterator[Violation]]
@@ -126,61 +114,20 @@ def delivered_key_order(evidence: Evidence) -> Iterator[Violation]:
             yield Violation("O1", f"{name} was given {send.value} behind {before.value}", event["n"])
 
 
-class _Reach:
-    """How far one subscription is acknowledged, as the events go by."""
-
-    def __init__(self, acks: list[tuple[int, dict[int, int]]]) -> None:
-        self._acks = deque(acks)
-        self._upto: dict[int, int] = {}  # by place
-
-    def advance(self, until: int) -> None:
-        """Count what was said before this event."""
-        while self._acks and self._acks[0][0] < until:
-            for place, position in self._acks.popleft()[1].items():
-                self._upto[place] = max(self._upto.get(place, 0), position)
-
-    def upto(self, segment: int, place: int | None = None) -> int:
-        """The furthest acknowledgement in a segment, or in one bucket of it."""
-        whole = self._upto.get(segment, 0)
-        return whole if place is None else max(whole, self._upto.get(place, 0))
-
-
-class _Buckets:
-    """What is known of shared segments: in which bucket (its place in position vectors) messages are."""
-
-    def __init__(self, evidence: Evidence) -> None:
-        shared = [e for e in evidence.deliveries if e.get("place", e["segment"]) != e["segment"]]
-        self._places: dict[tuple[int, int], int] = {(e["segment"], e["offset"]): e["place"] for e in shared}
-        self._offsets: dict[int, list[int]] = defaultdict(list)
-        for (_, offset), place in sorted(self._places.items()):
-            self._offsets[place].append(offset)
-
-    def place(self, segment: int, offset: int) -> int:
-        """The bucket, the segment where none is known."""
-        return self._places.get((segment, offset), segment)
-
-    def below(self, segment: int, place: int, offset: int) -> Iterator[int]:
-        """The messages before this one that its reader must have had, downwards."""
-        if place == segment:
-            return iter(range(offset - 1, -1, -1))
-        offsets = self._offsets[place]
-        return reversed(offsets[: bisect_left(offsets, offset)])
-
-
 def delivery_order(evidence: Evidence) -> Iterator[Violation]:
     """O2: a stream consumer sees a segment without gaps, rising, from earliest; a shared one bucket by bucket.
 
     Whoever starts on it, or starts again, starts at or before the furthest acknowledgement issued.
     """
-    buckets, last = _Buckets(evidence), dict[tuple[int, int], int]()
-    reaches = {name: _Reach(acks) for name, acks in evidence.acks_issued.items()}
+    buckets, last = Buckets(evidence), dict[tuple[int, int], int]()
+    reaches = {name: Reach(acks) for name, acks in evidence.acks_issued.items()}
     for event in evidence.deliveries:
         attachment = evidence.attachments[event["attachment"]]
         if attachment.kind != "stream":
             continue
         segment, offset = int(event["segment"]), int(event["offset"])
         place = int(event.get("place", segment))
-        reach = reaches.setdefault(attachment.subscription, _Reach([]))
+        reach = reaches.setdefault(attachment.subscription, Reach([]))
         reach.advance(event["n"])
         before = last.get((event["attachment"], place))
         last[event["attachment"], place] = offset
@@ -196,12 +143,12 @@ def delivery_order(evidence: Evidence) -> Iterator[Violation]:
 
 def ack_regression(evidence: Evidence) -> Iterator[Violation]:
     """C1: who attaches after a cumulative ack was confirmed is not given what it covers."""
-    buckets, covered = _Buckets(evidence), dict[int, _Reach]()
+    buckets, covered = Buckets(evidence), dict[int, Reach]()
     for event in evidence.deliveries:
         attachment = evidence.attachments[event["attachment"]]
         segment, offset, name = event["segment"], event["offset"], attachment.subscription
         if event["attachment"] not in covered:
-            reach = covered[event["attachment"]] = _Reach(evidence.acks_confirmed[name])
+            reach = covered[event["attachment"]] = Reach(evidence.acks_confirmed[name])
             reach.advance(attachment.invoked)
         upto = covered[event["attachment"]].upto(segment, buckets.place(segment, offset))
         if offset < upto and attachment.kind == "stream":
@@ -313,6 +260,8 @@ RULES: tuple[Rule, ...] = (
     ack_regression,
     redelivered_after_ack,
     never_delivered,
+    *queue_rules.RULES,
+    *sharing_rules.RULES,
     checkpoints,
     complete_checkpoints,
     tiling,

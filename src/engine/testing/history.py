@@ -5,18 +5,24 @@ starts, and afterwards `ok`, `fail` (it surely had no effect) or `info` (nobody 
 unique in a history, and name their client, counter and key.
 
     what        phase and fields
-    send        invoke: value, key, topic      ok: segment, offset (-1: unknown)
+    send        invoke: value, key, topic; after (seconds, of a delayed one)    ok: segment, offset (-1: unknown)
     attach      invoke: subscription, kind ("stream", "queue", "reader"), topic     ok
                 of a reader also: resumes (n of the checkpoint it starts from; -1: earliest)
+                of a queue also: ack_timeout (seconds), max_redeliveries
+    detach      ok: attachment; what it holds may be another's from here on; killed: without a word
     deliver     ok: attachment (call of the attach), value, key, segment, offset; place (of a
-                stream: the segment, or in a shared one the bucket, as position vectors call it)
+                stream: the segment, or in a shared one the bucket, as position vectors call it);
+                count (of a queue: of redeliveries)
     ack         invoke: subscription, positions {place: first offset not acknowledged}     ok: those that count
-    ack_one     invoke: subscription, segment, offset     ok
+    ack_one     invoke: subscription, segment, offset; attachment     ok
+    nack        ok: attachment, segment, offset
+    letter      ok: subscription, segment, offset (of its origin), value; a dead letter, as it is read in the end
     checkpoint  ok: attachment (of a reader: what it was given before this event is behind it)
-    drained     ok: subscription; it was read to the end, nothing is left
+    drained     ok: subscription; it was read to the end, nothing is left; finished: nor will anything come back
     reading     ok: reading; a final reading begins
     final       ok: reading, value, key, segment, offset; of one whole reading from earliest, in order
     healed      ok; no more faults, and time to notice: what is asked for from here on has to be done
+    calm        invoke, ok; between them no server dies, no connection breaks but with a killed client
     layout      ok: epoch, segments [{id, start, end, state}]
     fault       ok: text
 """

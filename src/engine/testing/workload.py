@@ -20,6 +20,15 @@ IDLE_S = 5.0  # after this long without a message everything there is counts as 
 STILL_S_MAX = 60.0  # a final reading that has not reached the end, and gets nothing for so long, gives up
 
 
+async def kill(client: AsyncClient) -> None:
+    """As if its process had died: its connections break, and it says and does nothing more."""
+    pool = client._pool
+    pool.closed = True
+    for connection in {*pool._connections.values(), *pool._aside}:
+        connection.stream.abort()
+    await pool.tasks.close()
+
+
 def key_text(key: bytes | None) -> str | None:
     """How a key stands in a history."""
     return None if key is None else key.decode()
@@ -104,6 +113,7 @@ class Reader:
         self.subscription = subscription
         self.life_s_max = 10.0
         self.ack_rate = 0.5
+        self.kill_rate = 0.0  # of the lives that end without a word to anybody
         self.idle_s = IDLE_S
         self._history = history
         self._connect = connect
@@ -142,7 +152,9 @@ class Reader:
             await self._read(consumer, attach, seconds, drain)
         except EngineError as e:
             self._history.record(self.name, "fault", text=f"consumer ended: {e!r}")
-        await client.close()
+        killed = not drain and self.kill_rate > 0 and self._rng.random() < self.kill_rate
+        self._history.record(self.name, "detach", attachment=attach.number, killed=killed)
+        await (kill(client) if killed else client.close())
 
     async def _read(self, consumer: Any, attach: Call, seconds: float, drain: bool) -> None:
         loop = asyncio.get_running_loop()
