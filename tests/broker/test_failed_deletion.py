@@ -14,10 +14,10 @@ async def test_a_pruned_segment_whose_deletion_failed_goes_at_the_next_look(star
         await drain(peer, await split_topic(broker, peer))
         delete, failures = broker.hosting._store.delete, [StorageError("the disk is busy")]
 
-        async def fail_first(name):
+        async def fail_first(name, term=None):
             if failures:
                 raise failures.pop()
-            await delete(name)
+            await delete(name, term)
 
         monkeypatch.setattr(broker.hosting._store, "delete", fail_first)
         look = broker._retention.look
@@ -34,7 +34,7 @@ async def test_a_pruned_segment_whose_deletion_failed_goes_with_its_topic(start_
         peer = await Peer.connect(broker)
         await drain(peer, await split_topic(broker, peer))
 
-        async def fail(name):
+        async def fail(name, term=None):
             raise StorageError("the disk is busy")
 
         with monkeypatch.context() as busy:
