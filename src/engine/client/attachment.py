@@ -254,7 +254,8 @@ class Attachment(Acknowledging):
         if self._ended_id == consumer_id:
             connection.detach(consumer_id)
             raise NotOwnerError(f"{self.name}: the attachment ended as it began")
-        self._connection, self._consumer_id, self._url, self.looks = connection, consumer_id, url, None
+        self._connection, self._consumer_id, self.looks = connection, consumer_id, None
+        self._url = url or connection.broker_url  # asked of any broker, it was the owner
         self.rewound = answer["position"] < self.confirmed
         self.position = self.expected = self.confirmed = answer["position"]
         self.marks = BucketMarks(self.segment_id, self.bucket_ends, True) if self.mode == SHARED else None
