@@ -254,8 +254,9 @@ async def test_acknowledged_and_sought_messages_are_not_withheld_any_more(cluste
     assert broker is not None
     consumer = await client.queue_consumer("t", "s", initial_position="earliest")
     producer = await client.producer("t")
-    mid = await producer.send(b"late", deliver_after=1000)
-    await producer.send(b"later", deliver_after=1500)
+    # In one segment, which is not let go while the second one waits.
+    mid = await producer.send(b"late", key=b"k", deliver_after=1000)
+    await producer.send(b"later", key=b"k", deliver_after=1500)
     assert await values(consumer, 5) == []
     await consumer.acknowledge(mid)
     assert await values(consumer, 1490) == []

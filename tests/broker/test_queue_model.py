@@ -224,7 +224,16 @@ class Dispatching(RuleBasedStateMachine):
     @rule(data=st.data())
     def acknowledge(self, data: st.DataObject) -> None:
         """By anybody, of anything that ever was delivered."""
-        member, chosen = self.one(data), self.some(data, self.ever)
+        self.acknowledged(self.one(data), self.some(data, self.ever))
+
+    @precondition(lambda self: self.members and self.kept)
+    @rule(data=st.data())
+    def acknowledge_what_is_kept_back(self, data: st.DataObject) -> None:
+        """A late acknowledgement ends a redelivery; then its time comes."""
+        self.acknowledged(self.one(data), self.some(data, set(self.kept)))
+        self.run(seconds=400.0)
+
+    def acknowledged(self, member: Member, chosen: set[int]) -> None:
         ranges = [[o, o] for o in sorted(chosen, reverse=True)]
 
         def work() -> None:
