@@ -110,9 +110,7 @@ class DelayingSender(Sender):
             return
         self._sent += 1
         value, after = value_of(self.name, self._sent, None), round(self._rng.uniform(0, self.delay_s_max), 3)
-        call = self._history.invoke(
-            self.name, "send", value=value.decode(), key=None, topic=self._topic, after=after
-        )
+        call = self._history.invoke(self.name, "send", value=value.decode(), key=None, topic=self._topic, after=after)
         try:
             message_id = await producer.send(value, deliver_after=after)
         except SURE_FAILURES as e:
@@ -250,9 +248,7 @@ class NamespaceMember(StreamReader):
     async def _acknowledge(self, consumer: Any, attach: Call, batch: Any) -> None:
         """Everything received so far, in all topics."""
         calls = [
-            self._history.invoke(
-                self.name, "ack", subscription=self.subscription_of(topic), positions=dict(positions)
-            )
+            self._history.invoke(self.name, "ack", subscription=self.subscription_of(topic), positions=dict(positions))
             for topic, positions in self._received.items()
         ]
         try:
@@ -269,4 +265,3 @@ class NamespaceMember(StreamReader):
         await self._live(float("inf"), drain=True)
         for topic in self.topics:
             self._history.record(self.name, "drained", subscription=self.subscription_of(topic))
-
