@@ -28,6 +28,7 @@ cdef class Batcher(Buckets):
     cdef readonly Py_ssize_t pending_messages
     cdef readonly uint64_t next_sequence
     cdef uint64_t least_sequence      # that a message may say of itself; next_sequence but for the first one
+    cdef readonly bint numbered       # a message came with a sequence id of its own
 
     # One message: point to its value, to its key, then take it. Its sequence id.
     cdef uint64_t accept(self, object value, object key, object sequence_id, object waiter,

@@ -12,6 +12,7 @@ class Batcher(Buckets):
     pending_bytes: int
     pending_messages: int
     next_sequence: int
+    numbered: bool
     def __init__(
         self,
         producer_name: bytes,

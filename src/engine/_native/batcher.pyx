@@ -233,6 +233,7 @@ cdef class Batcher(Buckets):
         self.pending_messages += 1
         self.pending_bytes += message_cost(m)
         self.next_sequence = self.least_sequence = m.sequence + 1
+        self.numbered = self.numbered or sequence_id is not None
         if b.bytes >= self.bytes_max or b.count >= self.messages_max:
             self.seal_locked(index)
         if self.opened or self.filled:

@@ -191,6 +191,8 @@ class Lane(LaneAttachment):
                 backlog.queue.extend(owner.take_apart(entry))
             else:
                 backlog.queue.append(entry)
+        if owner.failure is not None:  # by then, of what was just failed
+            self.fail_queued(owner.failure)
         if self.retired:
             owner.lane_retiring()
         else:

@@ -67,6 +67,7 @@ class Ledger:
         pending_bytes_max: int,
         batching: Batching,
         on_error: Callable[[Exception], object] | None,
+        on_failed: Callable[[Exception], object] = lambda error: None,
         on_expired: Callable[[], object] = lambda: None,
     ) -> None:
         self._batcher = batcher
@@ -75,6 +76,7 @@ class Ledger:
         self._batching = batching
         self._room_bytes = int(pending_bytes_max * ROOM_SHARE)
         self._on_error = on_error
+        self._on_failed = on_failed
         self._on_expired = on_expired
         self._loop = asyncio.get_running_loop()
         # In the order of the flights, whose ordinals and deadlines never fall.
@@ -188,6 +190,8 @@ class Ledger:
         self.messages_failed += messages
         self._complete = self._complete and not messages
         self._left(freed, messages, error if unheard else None)
+        if messages:
+            self._on_failed(error)
 
     def _piece_left(self, piece: SealedEntry) -> bool:
         """Whether it was a piece that was still on its way; with the last one the whole entry leaves."""

@@ -18,12 +18,13 @@ from engine._native.hashing import MURMUR3, XXH64
 from engine.client.compression import compressor
 from engine.client.declaring import declare
 from engine.client.lane import Lane
+from engine.client.lane_attachment import FATAL
 from engine.client.ledger import Ledger
 from engine.client.options import ProducerOptions
 from engine.client.pool import Pool, call_threadsafe, persist
 from engine.client.succession import Succession
 from engine.client.topic import TopicLayout, TopicSession
-from engine.errors import EngineError, ProtocolError, TimeoutError
+from engine.errors import AlreadyClosedError, EngineError, ProtocolError, TimeoutError
 from engine.model.names import TopicName
 
 # Sent together and not answered; above it, batches are left open. With one, what is sent while it is on its way waits
@@ -140,6 +141,7 @@ class Outbox:
             pending_bytes_max=limit,
             batching=options.batching,
             on_error=options.on_error,
+            on_failed=self._message_failed,
             on_expired=self.lane_retiring,
         )
 
@@ -268,6 +270,15 @@ class Outbox:
     def lane_retiring(self) -> None:
         """A retired lane may have heard all that it will hear."""
         self._succession.settle(self.batcher, self.ledger)
+
+    def _message_failed(self, error: Exception) -> None:
+        """Who numbers its messages, and has a name to go on under, sends this one again in its next life. Until then
+        nothing may overtake it, or it would be taken for something that is stored (SEMANTICS 24).
+        """
+        if self.failure is None and self.batcher.numbered and self._options.name is not None:
+            text = f"an earlier message failed ({error}): make the producer anew, and go on behind"
+            ended = AlreadyClosedError(f"{text} its acknowledged_sequence_id")
+            self.lane_fatal(error if isinstance(error, FATAL) else ended)
 
     def lane_fatal(self, error: EngineError) -> None:
         """Fenced, refused or deleted: nothing more goes out."""

@@ -67,7 +67,8 @@ class AsyncProducer:
         Raises MessageTooLargeError, InvalidArgumentError, SchemaError, UnsupportedError (`transaction`) first of all;
         TimeoutError after `send_timeout`, when the outcome is unknown; UnknownOutcomeError; StorageError,
         DiskFullError: not written, and neither was what went behind it to the same segment, but the producer goes on;
-        AlreadyClosedError; what the broker answers.
+        AlreadyClosedError, also when an earlier message of a named producer that was given sequence ids has failed;
+        what the broker answers.
         """
         refuse_transaction(transaction)
         if self._outbox.failure is not None:
