@@ -101,6 +101,7 @@ class TopicScaling:
         self._resting = True  # whether time alone changes nothing
         self._acting = False
         self._task: asyncio.Task[None] | None = None
+        self._dropped = False  # the task was cancelled here
         self._timer: asyncio.TimerHandle | None = None
         self._sharing = Peak()
 
@@ -119,6 +120,7 @@ class TopicScaling:
         self.status = replace(self.status, leading=False)
         self._stop_timer()
         if self._task is not None and not self._acting:
+            self._dropped = True
             self._task.cancel()
 
     @property
@@ -156,8 +158,8 @@ class TopicScaling:
                 self._task.add_done_callback(self._done)
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        self._task = None
-        if self._asked:  # by a leadership that began while the last one's look was cancelled
+        dropped, self._dropped, self._task = self._dropped, False, None
+        if self._asked and dropped:  # by a leadership that began while the last one's look was cancelled
             self._ask(traffic=self._traffic)
 
     async def _run(self) -> None:
