@@ -76,7 +76,7 @@ class FakeSegment:
             _HEADER.pack_into(header, 0, ENTRY_HEADER_SIZE, 0, count, first)
             data += bytes(header)
         first, stop = chosen[0][0], sum(chosen[-1])
-        return Block(memoryview(data), 0, first, stop, stop - first)
+        return Block([memoryview(data)], 0, first, stop, stop - first)
 
 
 class Member:
@@ -122,8 +122,8 @@ class Dispatching(RuleBasedStateMachine):
         self.loop.run_until_complete(main())
         assert not self.loop.problems, self.loop.problems
 
-    @initialize(slow=st.booleans())
-    def begin(self, slow: bool) -> None:
+    @initialize(slow=st.booleans(), members=st.integers(0, 3))
+    def begin(self, slow: bool, members: int) -> None:
         async def main() -> None:
             self.segment = FakeSegment(NAME)
             self.segment.slow = slow
@@ -133,6 +133,9 @@ class Dispatching(RuleBasedStateMachine):
             self.subscription = HostedSubscription(self.hosted, "s", cursor)
 
         self.loop.run_until_complete(main())
+        self.publish_entries([3, 20, 1])  # or most sequences end before anything happens
+        for _ in range(members):
+            self.attach_member(priority=self.idents % 2, credit=20)
 
     def teardown(self) -> None:
         def work() -> None:
@@ -190,11 +193,17 @@ class Dispatching(RuleBasedStateMachine):
 
     @rule(counts=st.lists(st.integers(1, 40), min_size=1, max_size=5))
     def publish(self, counts: list[int]) -> None:
+        self.publish_entries(counts)
+
+    def publish_entries(self, counts: list[int]) -> None:
         self.run(lambda: [self.segment.publish(count) for count in counts])
 
     @precondition(lambda self: len(self.members) < 4)
     @rule(priority=st.integers(0, 2), credit=st.sampled_from([0, 1, 3, 20, 1000]))
     def attach(self, priority: int, credit: int) -> None:
+        self.attach_member(priority, credit)
+
+    def attach_member(self, priority: int, credit: int) -> None:
         self.idents += 1
         member = Member(self, self.idents, priority)
 
@@ -316,4 +325,4 @@ def ranges_of(offsets: set[int]) -> list[list[int]]:
 
 
 TestDispatching = Dispatching.TestCase
-TestDispatching.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestDispatching.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
