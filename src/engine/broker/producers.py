@@ -29,6 +29,13 @@ def _is_about_one(error: EngineError) -> bool:
     return isinstance(error, ENTRY_ERRORS) and not isinstance(error, PartlyStoredError)
 
 
+def _is_refused_with_all_behind(append: asyncio.Future[list[Appended]]) -> bool:
+    """Whether an append has failed at once, and not for the sake of one entry alone."""
+    if not append.done() or append.cancelled() or (error := append.exception()) is None:
+        return False
+    return not (isinstance(error, EngineError) and _is_about_one(error))
+
+
 _SIZE = struct.Struct("<I")
 _SEQUENCE = struct.Struct("<Q")
 _AT_SIZE = 4
@@ -46,6 +53,7 @@ class Producer:
     __slots__ = (
         "_in_flight",
         "_offsets",
+        "_refusing",
         "_sequences",
         "access",
         "claim",
@@ -76,15 +84,20 @@ class Producer:
         self.properties = dict(properties or {})  # what its user says of it
         self.closed = False
         self._in_flight: deque[tuple[asyncio.Future[list[Appended]], memoryview]] = deque()
+        # Something was refused, and with it what comes behind; the client is told when all before it has ended.
+        self._refusing = False
         # Durable and not yet told.
         self._sequences: list[int] = []
         self._offsets: list[int] = []
 
     def send(self, entries: int, payload: memoryview) -> None:
-        """Append whole entries, as they lie in the frame."""
+        """Append whole entries, as they lie in the frame. They are dropped behind a refusal: the client sends again."""
+        if self._refusing:
+            return
         size = len(payload)
         self.connection.broker.memory.take(size, self.connection)
         future = self.hosted.segment.append(payload, self.name, term=self.hosted.term)
+        self._refusing = _is_refused_with_all_behind(future)
         self._in_flight.append((future, payload))
         future.add_done_callback(self._ended)
 
