@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from peer import Peer, make_entries
 
 from engine.broker.orphans import Orphans
 from engine.broker.server import METADATA_FILE
 from engine.model.names import TopicName
+
+
+async def look(broker, disk, caplog) -> int:
+    """Look for orphans until one is found that may be something else; the broker itself may be at it right now."""
+    deleted = 0
+    async with asyncio.timeout(20):
+        while "are they the right ones?" not in caplog.text:
+            deleted += await Orphans(broker.service, broker.hosting).look(disk)
+            await asyncio.sleep(0)
+    return deleted
 
 
 async def test_d1_without_its_metadata_a_data_directory_keeps_its_messages(start_broker, tmp_path, caplog):
@@ -21,9 +33,8 @@ async def test_d1_without_its_metadata_a_data_directory_keeps_its_messages(start
     metadata.rename(tmp_path / "mislaid")
     async with start_broker() as broker:
         await (await Peer.connect(broker)).segment("another")  # life goes on
-        assert await Orphans(broker.service, broker.hosting).look(disk) == 0
+        assert await look(broker, disk, caplog) == 0
         assert disk.items() <= (await broker.hosting.on_disk()).items()
-    assert "are they the right ones?" in caplog.text
     (tmp_path / "mislaid").rename(metadata)
     async with start_broker() as broker:
         peer = await Peer.connect(broker)
@@ -47,7 +58,6 @@ async def test_d1_metadata_that_are_older_than_the_data_take_nothing_away(start_
         disk = await broker.hosting.on_disk()
     (data / METADATA_FILE).write_bytes((tmp_path / "copy").read_bytes())
     async with start_broker() as broker:
-        await Orphans(broker.service, broker.hosting).look(disk)
+        await look(broker, disk, caplog)
         left = [n.segment_id for n in (await broker.hosting.on_disk())[TopicName.parse("orders")]]
         assert child.segment_id in left
-    assert "are they the right ones?" in caplog.text
