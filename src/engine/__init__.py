@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         MessageBatch,
         MessageId,
         MultiConsumerStatistics,
+        MultiQueueConsumerStatistics,
         ProducerStatistics,
         QueueConsumerStatistics,
         Schema,
@@ -75,7 +76,7 @@ _HOMES = {
     "engine.client": """AsyncAdmin AsyncCheckpointConsumer AsyncClient AsyncMultiQueueConsumer AsyncMultiStreamConsumer
         AsyncProducer AsyncQueueConsumer AsyncStreamConsumer AsyncTopicWatch Backoff Batching BucketStatistics
         Checkpoint ConsumerStatistics DeadLetter Message MessageBatch MessageId MultiConsumerStatistics
-        ProducerStatistics QueueConsumerStatistics Schema TopicsChanged""",
+        MultiQueueConsumerStatistics ProducerStatistics QueueConsumerStatistics Schema TopicsChanged""",
     "engine.embedded": "AsyncEngine Engine open open_async",
     "engine.errors": """AlreadyClosedError AlreadyExistsError AuthenticationError AuthorizationError ConnectError
         ConsumerBusyError CorruptionError DataDirectoryBusyError DataDirectoryError DiskFullError EngineError
@@ -127,6 +128,7 @@ __all__ = [
     "MessageId",
     "MessageTooLargeError",
     "MultiConsumerStatistics",
+    "MultiQueueConsumerStatistics",
     "NotFoundError",
     "Producer",
     "ProducerBusyError",

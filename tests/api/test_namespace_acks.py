@@ -116,6 +116,52 @@ async def test_queue_acknowledgements_find_their_topic(client: engine.AsyncClien
         assert await queue.receive(timeout=0.1) is None
 
 
+async def test_several_messages_of_several_topics_are_acknowledged_at_once(client: engine.AsyncClient):
+    await make(client, "a", "b")
+    options = {"namespace": NS, "initial_position": "earliest", "nack_backoff": 1000}
+    async with await client.queue_consumer(None, "q", **options) as queue:
+        for name in "ab":
+            await send(client, name, [f"{name}{i}".encode() for i in range(4)])
+        got = {m.value: m for m in await take(queue, 8)}
+        await queue.acknowledge([got[b"a1"], got[b"b2"].id, got[b"a0"]])
+        await queue.negative_acknowledge([got[b"b1"], got[b"a3"].id], delay=0)
+        again = {(m.value, m.redelivery_count) for m in await take(queue, 2)}
+        assert again == {(b"a3", 1), (b"b1", 1)}
+        statistics = queue.statistics()
+        assert isinstance(statistics, engine.MultiQueueConsumerStatistics)
+        assert (statistics.acknowledged, statistics.negatively_acknowledged, statistics.unacknowledged) == (3, 2, 5)
+        for wrong in ([got[b"a2"], b"1"], [None], b"", "", [await queue.receive_batch(timeout=0)]):
+            with pytest.raises(engine.InvalidArgumentError):
+                await queue.acknowledge(wrong)  # type: ignore[arg-type]
+        await client.admin.delete_topic(full("a")[0])
+        while queue.topics != full("b"):
+            await queue.receive(timeout=0.05)
+        await queue.acknowledge([got[b"a2"], got[b"b0"]])  # nothing in the one that has left
+        assert queue.statistics().acknowledged == 4
+    async with await client.queue_consumer(None, "q", namespace=NS) as queue:
+        assert {m.value for m in await take(queue, 2)} == {b"b1", b"b3"}
+
+
+async def test_what_was_received_of_an_earlier_topic_acknowledges_nothing_in_a_later_one(client: engine.AsyncClient):
+    await make(client, "a")
+    async with await client.queue_consumer(None, "q", namespace=NS, initial_position="earliest") as queue:
+        await send(client, "a", [b"old"])
+        (old,) = await take(queue, 1)
+        kept = engine.MessageId.from_bytes(old.id.to_bytes())
+        await client.admin.delete_topic(full("a")[0])
+        await make(client, "a")
+        await send(client, "a", [b"new"])
+        (new,) = await take(queue, 1)
+        assert (new.value, new.id) == (b"new", old.id)
+        await queue.acknowledge(old)
+        await queue.acknowledge([kept])
+        await queue.negative_acknowledge(old)
+        assert queue.statistics().unacknowledged == 1
+    async with await client.queue_consumer(None, "q", namespace=NS) as queue:
+        (again,) = await take(queue, 1)
+        assert again.value == b"new"
+
+
 async def test_dead_letters_do_not_come_back(client: engine.AsyncClient):
     await make(client, "a", "a-DLQ")
     policy = engine.DeadLetter(max_redeliveries=0)

@@ -239,6 +239,37 @@ async def test_a_conflict_in_a_later_topic_surfaces_once_and_the_others_go_on(cl
         assert consumer.topics == full("a")
 
 
+async def test_an_error_is_told_although_other_topics_always_have_messages(client: engine.AsyncClient):
+    await make(client, "a")
+    async with await stream(client) as consumer, await client.queue_consumer(full("later")[0], "s"):
+        while not consumer.statistics().failed:
+            await send(client, "a", [b"1"] * 100)
+            while not consumer.statistics().messages_queued:
+                await asyncio.sleep(0)
+        assert consumer.take_now() is None
+        with pytest.raises(engine.SubscriptionKindError):
+            await consumer.receive(timeout=20)
+        (message,) = await take(consumer, 1)
+        assert message.value == b"1"
+
+
+async def test_nothing_is_received_after_close(client: engine.AsyncClient):
+    await make(client, "a")
+    consumer = await stream(client)
+    producer = await client.producer(full("a")[0])
+    for _ in range(100):
+        producer.send_nowait(b"1")
+    await take(consumer, 1)
+    closing = asyncio.ensure_future(consumer.close())
+    while not closing.done():
+        producer.send_nowait(b"2")
+        await asyncio.sleep(0)
+    assert consumer.take_now() is None
+    with pytest.raises(engine.AlreadyClosedError):
+        await consumer.receive()
+    await producer.close()
+
+
 # -- lists -----------------------------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ from engine.client.checkpoint_consumer import AsyncCheckpointConsumer
 from engine.client.client import AsyncClient
 from engine.client.gathered import MultiConsumerStatistics
 from engine.client.ledger import ProducerStatistics
-from engine.client.multi import AsyncMultiQueueConsumer, AsyncMultiStreamConsumer
+from engine.client.multi import AsyncMultiQueueConsumer, AsyncMultiStreamConsumer, MultiQueueConsumerStatistics
 from engine.client.options import Batching
 from engine.client.producer import AsyncProducer
 from engine.client.queue_consumer import AsyncQueueConsumer, QueueConsumerStatistics
@@ -41,6 +41,7 @@ __all__ = [
     "MessageBatch",
     "MessageId",
     "MultiConsumerStatistics",
+    "MultiQueueConsumerStatistics",
     "ProducerStatistics",
     "QueueConsumerStatistics",
     "Schema",

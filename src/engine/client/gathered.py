@@ -7,11 +7,11 @@ budget, and one line of those that have messages says whose turn it is, so that 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from engine._native.batch import MessageBatch
 from engine._native.message import Message
@@ -56,6 +56,9 @@ class MultiConsumerStatistics(ConsumerStatistics):
     failed: tuple[str, ...]
 
 
+S = TypeVar("S", bound=MultiConsumerStatistics)
+
+
 class _Topic(Generic[R]):
     """A topic that is wanted. `position`: where its subscription starts if it is new. `error`: why it has failed."""
 
@@ -75,6 +78,8 @@ class Gathered(Receiving, Generic[R]):
     `make(topic, options)` makes the consumer of one topic. `topics`: the topics themselves, or the query that tells
     them, now and later; `left_out`: those of its answers that are not meant.
     """
+
+    _TOTALS: ClassVar[tuple[str, ...]] = ("messages_received", "bytes_received")
 
     def __init__(
         self,
@@ -106,7 +111,7 @@ class Gathered(Receiving, Generic[R]):
         self._started = self._closed = False
         self._end = Once()
         self._errors: deque[EngineError] = deque()  # of single topics, each raised once
-        self._past_messages = self._past_bytes = 0  # received from topics that have left
+        self._past: Counter[str] = Counter()  # totals of topics that have left
         self._line = self._make_line()
 
     async def start(self) -> None:
@@ -202,8 +207,7 @@ class Gathered(Receiving, Generic[R]):
         """Acknowledges nothing; what waits of it is not delivered."""
         self._forget(name, member)
         statistics = member.statistics()
-        self._past_messages += statistics.messages_received
-        self._past_bytes += statistics.bytes_received
+        self._past.update({total: getattr(statistics, total) for total in self._TOTALS})
         await member.close()
 
     def _forget(self, name: str, member: R) -> None:
@@ -216,7 +220,7 @@ class Gathered(Receiving, Generic[R]):
     def messages_came(self, member: Any) -> None:
         """It gets into the line, behind those that wait."""
         ours: Any = self._members.get(member.topic)
-        if ours is member:
+        if ours is member and not self._closed:
             self._line.join(ours)
             self._wake()
 
@@ -256,6 +260,10 @@ class Gathered(Receiving, Generic[R]):
 
     def _check_open(self) -> None:
         super()._check_open()
+        self._raise_error()
+
+    def _raise_error(self) -> None:
+        """Before any message: topics that always have some must not keep it from being told."""
         if self._errors:
             raise self._errors.popleft()
 
@@ -263,13 +271,15 @@ class Gathered(Receiving, Generic[R]):
 
     def take_now(self, max_messages: int | None = None, max_bytes: int = -1) -> Any:
         """From any thread: the next Message (or MessageBatch), None when nothing waits or others wait for it before."""
-        return None if self._turns else self._take(max_messages, max_bytes)
+        return None if self._turns or self._errors else self._take(max_messages, max_bytes)
 
     def _pop_message(self) -> Message | None:
+        self._raise_error()
         message: Message | None = self._take(None, -1)
         return message
 
     def _pop_batch(self, max_messages: int, max_bytes: int) -> MessageBatch | None:
+        self._raise_error()
         batch: MessageBatch | None = self._take(max_messages, max_bytes)
         return batch
 
@@ -300,6 +310,12 @@ class Gathered(Receiving, Generic[R]):
         topic = self._topics.get(name)
         return None if topic is None else topic.member
 
+    def _has_left(self, member: R, error: BaseException) -> bool:
+        """Whether a topic that goes away explains it."""
+        ours: AsyncStreamConsumer | AsyncQueueConsumer | None = self._member(member.topic)
+        gone = isinstance(error, AlreadyClosedError | NotFoundError)
+        return gone and (ours is not member or isinstance(member.failure, NotFoundError))
+
     def _check_closed(self) -> None:
         """Errors of single topics are for those who receive."""
         if self._failure is not None:
@@ -327,7 +343,7 @@ class Gathered(Receiving, Generic[R]):
     @property
     def topics(self) -> list[str]:
         """The names of the topics it receives from now, sorted."""
-        return sorted(name for name, topic in self._topics.items() if topic.member is not None)
+        return sorted(name for name, topic in list(self._topics.items()) if topic.member is not None)
 
     @property
     def name(self) -> str:
@@ -336,16 +352,15 @@ class Gathered(Receiving, Generic[R]):
 
     def statistics(self) -> MultiConsumerStatistics:
         """A frozen record of totals."""
-        each = [member.statistics() for member in self._members.values()]
-        return MultiConsumerStatistics(
-            messages_received=self._past_messages + sum(s.messages_received for s in each),
-            bytes_received=self._past_bytes + sum(s.bytes_received for s in each),
-            messages_queued=sum(s.messages_queued for s in each),
-            bytes_queued=sum(s.bytes_queued for s in each),
-            segments=sum(s.segments for s in each),
-            topics=tuple(self.topics),
-            failed=tuple(sorted(name for name, topic in self._topics.items() if topic.error is not None)),
-        )
+        return self._summed(MultiConsumerStatistics)
+
+    def _summed(self, kind: type[S]) -> S:
+        """The sums of all topics' numbers, with those of topics that have left where it is totals."""
+        each = [member.statistics() for member in list(self._members.values())]
+        numbers = [field.name for field in fields(kind) if field.name not in ("topics", "failed")]
+        failed = sorted(name for name, topic in list(self._topics.items()) if topic.error is not None)
+        sums = {name: self._past[name] + sum(getattr(one, name) for one in each) for name in numbers}
+        return kind(**sums, topics=tuple(self.topics), failed=tuple(failed))
 
     async def close(self) -> None:
         """Leave every topic. Acknowledges nothing (SEMANTICS 13); receives that wait raise AlreadyClosedError.

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from engine.aio.locks import Lock
 from engine.client.journal import Chapter, Journal
+from engine.client.queue_consumer import AsyncQueueConsumer
 from engine.client.receiver import Receiver
 from engine.client.stream_consumer import AsyncStreamConsumer
 from engine.model.positions import MessageId, TopicPositions
@@ -123,6 +124,14 @@ class VectorLine(Line[AsyncStreamConsumer]):
 
     def _forget(self, member: AsyncStreamConsumer) -> None:
         self._journal.note(member.topic, None)
+
+
+class BirthLine(Line[AsyncQueueConsumer]):
+    """Gives every message an id that tells its topic from a later one of its name."""
+
+    def _identify(self, member: AsyncQueueConsumer) -> None:
+        vectors = {member.topic: TopicPositions(created_ms(member), {})}
+        member.identify(partial(MessageId, topic=member.topic, vectors=vectors))
 
 
 def created_ms(member: Receiver) -> int:

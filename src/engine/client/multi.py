@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from engine._native.batch import MessageBatch
 from engine._native.message import Message
-from engine.client.gathered import Gathered
-from engine.client.line import Line, VectorLine, created_ms
-from engine.client.options import ConsumerOptions
+from engine.client.gathered import Gathered, MultiConsumerStatistics
+from engine.client.line import BirthLine, Line, VectorLine, created_ms
+from engine.client.options import ConsumerOptions, check_seconds
 from engine.client.pool import Pool
 from engine.client.producer import refuse_transaction
-from engine.client.queue_consumer import AsyncQueueConsumer
+from engine.client.queue_consumer import Acknowledgeable, AsyncQueueConsumer
 from engine.client.receiver import Receiver
 from engine.client.stream_consumer import AsyncStreamConsumer
 from engine.client.topic_list import TopicQuery
-from engine.errors import AlreadyClosedError, EngineError, FencedError, InvalidArgumentError, NotFoundError
+from engine.errors import EngineError, FencedError, InvalidArgumentError
 from engine.model.names import TopicName
 from engine.model.positions import MessageId, TopicPositions
 from engine.model.redelivery import DEAD_LETTER_SUFFIX, DeadLetter
@@ -86,17 +87,23 @@ class AsyncMultiStreamConsumer(Gathered[AsyncStreamConsumer]):
     def _owes(self, member: AsyncStreamConsumer, vector: TopicPositions) -> bool:
         if self._saved.get(member.topic) == vector.positions or not member.session.known:
             return False
-        if vector.created_ms and created_ms(member) not in (0, vector.created_ms):
-            return False  # another topic of its name
+        if _is_of_another(member, vector.created_ms):
+            return False
         if member.owes(vector.positions):
             return True
         self._saved[member.topic] = vector.positions
         return False
 
-    def _has_left(self, member: Receiver, error: BaseException) -> bool:
-        """Whether a topic that goes away explains it."""
-        gone = isinstance(error, AlreadyClosedError | NotFoundError)
-        return gone and (self._member(member.topic) is not member or isinstance(member.failure, NotFoundError))
+
+@dataclass(frozen=True, slots=True)
+class MultiQueueConsumerStatistics(MultiConsumerStatistics):
+    """The same, and the sums of what QueueConsumerStatistics says of one topic."""
+
+    acknowledged: int
+    negatively_acknowledged: int
+    timed_out: int
+    dead_lettered: int
+    unacknowledged: int
 
 
 class AsyncMultiQueueConsumer(Gathered[AsyncQueueConsumer]):
@@ -108,6 +115,10 @@ class AsyncMultiQueueConsumer(Gathered[AsyncQueueConsumer]):
     messages into: they would come back from there.
     """
 
+    _TOTALS: ClassVar[tuple[str, ...]] = (
+        *Gathered._TOTALS, "acknowledged", "negatively_acknowledged", "timed_out", "dead_lettered",
+    )  # fmt: skip
+
     def __init__(
         self,
         pool: Pool,
@@ -118,42 +129,80 @@ class AsyncMultiQueueConsumer(Gathered[AsyncQueueConsumer]):
     ) -> None:
         super().__init__(pool, topics, options, make, partial(_takes_dead_letters, dead_letter))
 
-    async def acknowledge(self, x: Message | MessageId | MessageBatch, *, transaction: None = None) -> None:
-        """Acknowledge a Message, an id, or every message of a MessageBatch; durable when this returns.
+    def _make_line(self) -> Line[AsyncQueueConsumer]:
+        return BirthLine(self._exhausted)
 
-        In a topic that has left, nothing is acknowledged. Raises as AsyncQueueConsumer does.
+    async def acknowledge(self, x: Acknowledgeable, *, transaction: None = None) -> None:
+        """Acknowledge a Message, an id, every message of a MessageBatch, or several messages or ids, of whatever
+        topics; durable when this returns.
+
+        In a topic that has left, or was made anew since, nothing is acknowledged. Raises as AsyncQueueConsumer does;
+        in the topics that do not fail, it is saved.
         """
         refuse_transaction(transaction)
-        member = self._member_of(x)
-        if member is not None:
-            await member.acknowledge(x)
-
-    async def negative_acknowledge(self, x: Message | MessageId | MessageBatch, **options: Any) -> None:
-        """Hand back: it is delivered again later, as AsyncQueueConsumer.negative_acknowledge says, which also says
-        what the options are.
-        """
-        member = self._member_of(x)
-        if member is not None:
-            await member.negative_acknowledge(x, **options)
-
-    def _member_of(self, x: object) -> AsyncQueueConsumer | None:
-        """Who has the topic; None when it has left. Raises InvalidArgumentError, AlreadyClosedError."""
-        if isinstance(x, MessageBatch | Message):
-            topic: str | None = x.topic
-        else:
-            ident = _id_of(x)
-            topic = None if ident is None else ident.topic
-        if isinstance(x, MessageBatch) and not len(x):
-            return None
-        known = self._check_ours(x, topic)
+        parts = self._by_member(x)
+        ended = await asyncio.gather(*(m.acknowledge(part) for m, part in parts), return_exceptions=True)
         self._check_closed()
-        return self._member(known)
+        outcomes = zip(parts, ended, strict=True)
+        _raise([(m, e) for (m, _), e in outcomes if isinstance(e, BaseException) and not self._has_left(m, e)])
+
+    async def negative_acknowledge(self, x: Acknowledgeable, *, delay: float | None = None) -> None:
+        """Hand back what acknowledge() takes: it is delivered again later, as AsyncQueueConsumer.negative_acknowledge
+        says.
+        """
+        if delay is not None:
+            check_seconds("delay", delay)
+        for member, part in self._by_member(x):
+            try:
+                await member.negative_acknowledge(part, delay=delay)
+            except EngineError as e:
+                if not self._has_left(member, e):
+                    raise
+
+    def _by_member(self, x: object) -> list[tuple[AsyncQueueConsumer, Any]]:
+        """What each topic's consumer is to be told; nothing for topics that have left.
+
+        Raises InvalidArgumentError, AlreadyClosedError.
+        """
+        by_topic: dict[str, list[tuple[Any, int]]] = {}
+        for one in _each(x):
+            ident = _id_of(one)
+            if ident is not None:
+                topic = self._check_ours(one, ident.topic)
+                born = ident.vectors[topic].created_ms if topic in ident.vectors else 0
+                by_topic.setdefault(topic, []).append((one, born))
+        self._check_closed()
+        found: list[tuple[AsyncQueueConsumer, Any]] = []
+        for topic, parts in by_topic.items():
+            member = self._member(topic)
+            if member is not None and (kept := [one for one, born in parts if not _is_of_another(member, born)]):
+                found.append((member, kept[0] if isinstance(kept[0], MessageBatch) else kept))
+        return found
+
+    def statistics(self) -> MultiQueueConsumerStatistics:
+        """A frozen record of totals."""
+        return self._summed(MultiQueueConsumerStatistics)
 
 
 def _takes_dead_letters(policy: DeadLetter | None, topic: TopicName) -> bool:
     if policy is None:
         return False
     return topic.local.endswith(DEAD_LETTER_SUFFIX) if policy.topic is None else topic == TopicName.parse(policy.topic)
+
+
+def _each(x: object) -> Iterable[object]:
+    """What is to be acknowledged, one by one; a batch is one. Raises InvalidArgumentError for several batches."""
+    if isinstance(x, MessageBatch | str | bytes | bytearray | memoryview) or not isinstance(x, Iterable):
+        return (x,)
+    several = list(x)
+    if any(isinstance(one, MessageBatch) for one in several):
+        raise InvalidArgumentError("cannot acknowledge several batches at once; one of them, or several messages")
+    return several
+
+
+def _is_of_another(member: Receiver, born: int) -> bool:
+    """Whether something is of a topic of the same name that was created at another time."""
+    return born != 0 and created_ms(member) not in (0, born)
 
 
 def _id_of(x: object) -> MessageId | None:

@@ -15,6 +15,7 @@ from engine.client import (
     Message,
     MessageBatch,
     MessageId,
+    MultiQueueConsumerStatistics,
     QueueConsumerStatistics,
 )
 from engine.client.options import check_count, check_timeout
@@ -124,8 +125,8 @@ class StreamConsumer(_Consumer):
         `x`: a Message, its id (also one kept from before a reconnect) or a MessageBatch (its last message). What was
         acknowledged before is no error. Raises FencedError when a segment went to another consumer before this could
         be saved, which happens only after a lost connection: its messages are delivered again there; the other
-        segments are saved. AlreadyClosedError, TimeoutError, StorageError, InvalidArgumentError; UnsupportedError
-        (`transaction`).
+        segments are saved. NotFoundError for a segment the topic never had. AlreadyClosedError, TimeoutError,
+        StorageError, InvalidArgumentError; UnsupportedError (`transaction`).
         """
         self._portal.run(self._consumer.acknowledge_cumulative(x, transaction=transaction))
 
@@ -138,10 +139,10 @@ class QueueConsumer(_Consumer):
     def acknowledge(self, x: Acknowledgeable, *, transaction: None = None) -> None:
         """Acknowledge a Message, an id, every message of a MessageBatch, or several messages or ids.
 
-        Durable when this returns.
+        Durable when this returns. What was acknowledged before is no error, also in segments that are gone since.
 
-        Raises AlreadyClosedError, TimeoutError, StorageError, InvalidArgumentError; NotFoundError for a segment that
-        is gone; UnsupportedError (`transaction`).
+        Raises AlreadyClosedError, TimeoutError, StorageError, InvalidArgumentError; NotFoundError for a segment the
+        topic never had; UnsupportedError (`transaction`).
         """
         self._portal.run(self._consumer.acknowledge(x, transaction=transaction))
 
@@ -154,7 +155,7 @@ class QueueConsumer(_Consumer):
         """
         self._portal.run(self._consumer.negative_acknowledge(x, delay=delay))
 
-    def statistics(self) -> QueueConsumerStatistics:
+    def statistics(self) -> QueueConsumerStatistics | MultiQueueConsumerStatistics:
         """A frozen record of totals."""
         return self._consumer.statistics()
 
