@@ -16,12 +16,12 @@ from typing import Any
 import msgpack
 from support import sized
 
+from engine import clock
 from engine._native.offsets import pack, range_set
 from engine.broker.dispatcher import QueueConsumer
 from engine.broker.subscriptions import HostedSubscription
 from engine.broker.topics import HostedSegment
 from engine.client.unacked import Unacknowledged
-from engine.clock import SystemClock
 from engine.metadata.memory import MemoryMetadataStore
 from engine.model.hashrange import HashRange
 from engine.model.names import SegmentName, TopicName
@@ -68,7 +68,7 @@ def headers(pattern: str) -> list[bytes]:
 
 async def holding(messages: int) -> QueueConsumer:
     """A consumer of a queue that holds so many."""
-    loop_clock: Any = SystemClock()
+    loop_clock: Any = clock.SystemClock()
     segment: Any = SimpleNamespace(
         name=NAME, first_offset=0, durable_offset=messages, next_offset=messages, sealed=False,
         read=lambda *_: None, when_durable=lambda _: asyncio.get_running_loop().create_future(),
