@@ -184,6 +184,25 @@ async def test_a_stuck_sharer_holds_up_its_own_buckets_only(connect):
     assert first + rest == [(bucket, o) for o in range(400) if publisher.buckets[o] == bucket]
 
 
+@pytest.mark.parametrize("room", [shared.UNSENT_BYTES_MAX, 0])
+async def test_a_full_connection_is_given_some_more_while_others_go_on(connect, broker, monkeypatch, room):
+    """What is sent to it then is not read for it alone later."""
+    monkeypatch.setattr(shared, "UNSENT_BYTES_MAX", room)
+    slow_peer, peer = await connect(), await connect()
+    segment, publisher = await opened(peer)
+    slow, good = await share(slow_peer, segment, "slow"), await share(peer, segment, "good")
+    full = next(c.connection for c in hosted(broker).consumers if c.name == "slow")
+    full.pause_writing()
+    await publisher.publish([i % 4 for i in range(40)])
+    await round_trip(peer, segment)
+    await round_trip(slow_peer, segment)
+    got = taken(slow_peer, slow)
+    assert (len(got), len(taken(peer, good))) == (20 if room else 0, 20)
+    full.resume_writing()
+    got += await taken_until(slow_peer, slow, 20 - len(got))
+    assert [o for _, o in got] == [o for o in range(40) if publisher.buckets[o] in {b for b, _ in got}]
+
+
 async def test_how_far_the_others_go_on_is_bounded_and_who_stops_them_is_named(connect, monkeypatch, caplog):
     monkeypatch.setattr(shared, "DUE_RUNS_MAX", 16)
     peer = await connect()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine._native.dispatch import BucketLedger
+from engine._native.offsets import offset_set, runs
 from engine.errors import CorruptionError, InvalidArgumentError
 
 FOUR = array("H", [0x3FFF, 0x7FFF, 0xBFFF, 0xFFFF])
@@ -31,6 +33,12 @@ def ledger_of(owners: list[int], start: int = 0, ends: Any = FOUR) -> BucketLedg
 
 def credit(*messages: int) -> tuple[array[int], array[int]]:
     return array("q", messages), array("q", [MUCH] * len(messages))
+
+
+def acknowledge(ledger: BucketLedger, sharer: int, positions: list[tuple[int, int]]) -> tuple[int, Any, list[int]]:
+    """What the ledger says, its ranges as a list of inclusive pairs."""
+    floor, ranges, refused = ledger.acknowledge(sharer, positions)
+    return floor, runs(offset_set(ranges, MUCH)), refused
 
 
 def joined(payload: Any) -> bytes:
@@ -60,10 +68,10 @@ def test_rule_17_a_moving_bucket_is_withheld_until_all_of_it_is_acknowledged():
     ledger.assign(array("i", [1, 0, 0, 0]))
     assert ledger.route(second, *credit(MUCH, MUCH)) == []
     assert (ledger.withheld, ledger.active(0), ledger.first_due(*credit(MUCH, MUCH))) == (1, 0, -1)
-    assert ledger.acknowledge(0, [(0, 4)]) == (4, [], [])
-    assert ledger.acknowledge(1, [(0, 5)]) == (4, [], [0])  # it holds nothing of it yet
+    assert acknowledge(ledger, 0, [(0, 4)]) == (4, [], [])
+    assert acknowledge(ledger, 1, [(0, 5)]) == (4, [], [0])  # it holds nothing of it yet
     assert ledger.withheld == 1
-    assert ledger.acknowledge(0, [(0, 5)]) == (5, [], [])
+    assert acknowledge(ledger, 0, [(0, 5)]) == (5, [], [])
     assert (ledger.withheld, ledger.active(0), ledger.first_due(*credit(MUCH, MUCH))) == (0, 1, 5)
     assert sent(ledger.route(second, *credit(MUCH, MUCH))) == {1: second}
 
@@ -106,26 +114,26 @@ def test_skipped_are_the_messages_that_are_acknowledged():
     whole, last = entry(0, 0, 0, 10), entry(0, 0, 12, 2)
     assert parcels[0][2:] == (4, [[0, 2], [5, 6], [8, 9], [13, 13]])
     assert sent(parcels) == {0: whole + last}
-    assert ledger.acknowledge(0, [(0, 13)]) == (14, [], [])
+    assert acknowledge(ledger, 0, [(0, 13)]) == (14, [], [])
     assert ledger.floor == 14
 
 
 def test_rule_19_a_position_acknowledges_what_is_at_or_before_it():
     ledger = ledger_of([0, 0, 0, 0])
     ledger.route(b"".join(entry(0x4000 * (i % 4), 0x4000 * (i % 4), i) for i in range(8)), *credit(MUCH))
-    assert ledger.acknowledge(0, [(bucket, 6) for bucket in (1, 2, 0)]) == (3, [(4, 6)], [])
-    assert ledger.acknowledge(0, [(3, 4)]) == (6, [], [])
+    assert acknowledge(ledger, 0, [(bucket, 6) for bucket in (1, 2, 0)]) == (3, [[4, 5]], [])
+    assert acknowledge(ledger, 0, [(3, 4)]) == (6, [], [])
     assert (ledger.floor, ledger.held(0)) == (6, 2)
-    assert ledger.acknowledge(0, [(bucket, 5) for bucket in range(4)]) == (6, [], [])
-    assert ledger.acknowledge(0, [(3, 8)]) == (6, [(7, 8)], [])
+    assert acknowledge(ledger, 0, [(bucket, 5) for bucket in range(4)]) == (6, [], [])
+    assert acknowledge(ledger, 0, [(3, 8)]) == (6, [[7, 7]], [])
 
 
 def test_neighbours_of_a_bucket_are_one_run():
     ledger = ledger_of([0, 0, 0, 0])
     ledger.route(b"".join(entry(0, 0, i) for i in range(100)), *credit(MUCH))
     assert ledger.runs == 1
-    assert ledger.acknowledge(0, [(0, 40)]) == (40, [], [])
-    assert ledger.acknowledge(0, [(0, 100)]) == (100, [], [])
+    assert acknowledge(ledger, 0, [(0, 40)]) == (40, [], [])
+    assert acknowledge(ledger, 0, [(0, 100)]) == (100, [], [])
     assert ledger.runs == 0
 
 
@@ -167,7 +175,26 @@ def test_routing_agrees_with_a_plain_search(data: st.DataObject):
             expected[owner] = expected.get(owner, b"") + one
     ledger = BucketLedger(np.array(ends, np.uint16), 0)
     ledger.assign(np.array(owners, np.int32))
-    assert sent(ledger.route(b"".join(entries), *credit(*[MUCH] * 4))) == expected
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(entries)), max_size=4)) | {0, len(entries)})
+    blocks = [b"".join(entries[start:stop]) for start, stop in itertools.pairwise(cuts)]
+    assert sent(ledger.route(blocks, *credit(*[MUCH] * 4))) == expected, "as if it were one block"
+
+
+def test_what_is_acknowledged_is_left_out_across_blocks():
+    ledger = ledger_of([0, 1, 0, 0])
+    a, b, c, d = entry(0, 0, 0, 5), entry(0x4000, 0x4000, 5, 3), entry(0, 0, 8, 2), entry(0x4000, 0x4000, 10, 4)
+    blocks = [a + b, c, d]
+    parcels = ledger.route(blocks, *credit(MUCH, MUCH), [(3, 6), (9, 12)])
+    assert [(sharer, messages, skip) for sharer, _, messages, skip in parcels] == [
+        (0, 3, [[0, 2], [8, 8]]),
+        (1, 3, [[6, 7], [12, 13]]),
+    ]
+    assert sent(parcels) == {
+        0: blocks[0][: len(entry(0, 0, 0, 5))] + blocks[1],
+        1: blocks[0][len(entry(0, 0, 0, 5)) :] + blocks[2],
+    }
+    with pytest.raises(InvalidArgumentError, match="contiguous bytes"):
+        ledger.route([entry(0, 0, 14), 3], *credit(MUCH, MUCH))
 
 
 def test_1024_buckets():
@@ -216,5 +243,5 @@ def test_wrong_arguments_are_refused():
         ledger.acknowledge(0, [(4, 1)])
     with pytest.raises(InvalidArgumentError, match="bucket 9 of 4"):
         ledger.active(9)
-    with pytest.raises(InvalidArgumentError, match="credit of 1 sharers for messages, 2 for bytes"):
+    with pytest.raises(InvalidArgumentError, match="credit of 1 sharers for messages, of 2 for bytes"):
         ledger.route(b"", array("q", [1]), array("q", [1, 1]))

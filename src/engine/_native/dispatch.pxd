@@ -1,5 +1,7 @@
 # cython: language_level=3
 """Who is sent which entry of a segment that several consumers share, bucket by bucket."""
+from engine._native.body cimport Lease
+from engine._native.parcels cimport Parcels
 from engine._native.runs cimport RunPool, Runs
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -10,33 +12,15 @@ cdef struct Bucket:
     int32_t owner                 # who gets what is due; -1: nobody
     int32_t holder                # who was sent what is in `sent`; says nothing while that is empty
 
-# Entries back to back that go to one sharer.
-cdef struct Piece:
-    int32_t owner
-    Py_ssize_t start
-    Py_ssize_t stop
-
-# What one call of route() sends to one sharer.
-cdef struct Parcel:
-    uint32_t pieces
-    uint32_t last_piece           # index in `pieces` of the ledger
-    uint64_t messages
-    Py_ssize_t size
-    char* at                      # where the next piece is copied to
-
 cdef class BucketLedger:
     cdef uint16_t* ends
     cdef Bucket* buckets
     cdef uint32_t count
     cdef RunPool lists
-    cdef Piece* pieces            # of the route() under way
-    cdef uint32_t pieces_size, pieces_count
-    cdef Parcel* parcels
-    cdef uint32_t parcels_count
+    cdef Parcels parcels
     cdef readonly uint64_t next_offset
     cdef readonly uint64_t due_runs
 
-    cdef int begin(self, const int64_t[::1] messages, const int64_t[::1] sizes) except -1
     cdef Bucket* find(self, const uint8_t* p, Py_ssize_t room) except NULL
     cdef Py_ssize_t add_new(
         self, Bucket* bucket, uint64_t first, uint64_t last, list unacknowledged, Py_ssize_t run
@@ -44,8 +28,10 @@ cdef class BucketLedger:
     cdef int64_t give_new(self, Bucket* bucket, uint64_t first, uint64_t last) except -1
     cdef int add(self, Bucket* bucket, uint64_t first, uint64_t last) except -1
     cdef int64_t take(self, Bucket* bucket, uint64_t first, uint64_t last, dict skips) except -1
-    cdef int pack(self, int32_t owner, Py_ssize_t start, Py_ssize_t stop) except -1
-    cdef list deliver(self, object block, const char* start, dict skips)
+    cdef Py_ssize_t route_block(
+        self, Lease lease, uint32_t number, int64_t[::1] messages, int64_t[::1] sizes, list unacknowledged,
+        Py_ssize_t run, dict skips,
+    ) except -1
 
 # The bucket that holds `hash`: the first whose inclusive end is not below it. Invariant: ends rise, the last is 65535.
 cdef inline uint32_t bucket_of(const uint16_t* ends, uint32_t buckets, uint16_t hash) noexcept nogil:

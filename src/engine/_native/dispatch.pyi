@@ -1,5 +1,7 @@
 """Who is sent which entry of a segment that several consumers share, bucket by bucket."""
 
+from typing import Any
+
 from typing_extensions import Buffer
 
 Payload = bytes | memoryview | list[memoryview]
@@ -20,10 +22,12 @@ class BucketLedger:
     def floor(self) -> int: ...
     def first_due(self, messages: Buffer, sizes: Buffer) -> int: ...
     def route(
-        self, block: Buffer, messages: Buffer, sizes: Buffer, unacknowledged: list[tuple[int, int]] | None = None
+        self,
+        blocks: Buffer | list[Any],
+        messages: Buffer,
+        sizes: Buffer,
+        unacknowledged: list[tuple[int, int]] | None = None,
     ) -> list[tuple[int, Payload, int, list[list[int]] | None]]: ...
-    def acknowledge(
-        self, sharer: int, positions: list[tuple[int, int]]
-    ) -> tuple[int, list[tuple[int, int]], list[int]]: ...  # fmt: skip
+    def acknowledge(self, sharer: int, positions: list[tuple[int, int]]) -> tuple[int, bytes, list[int]]: ...
     def forget(self, offset: int) -> None: ...
     def unacknowledged(self, block: Buffer, positions: Buffer, start: int) -> list[tuple[int, int, int]]: ...

@@ -5,25 +5,20 @@ An entry is routed whole, by the bucket range it is stamped with; its body is ne
 offsets per bucket: nothing per key, and nothing of the entries themselves, which are read again when they are due.
 """
 cimport cython
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Malloc, PyMem_Realloc
+from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Malloc
 from engine._native.body cimport Lease, hold
 from engine._native.entry cimport (
     AT_BUCKET_MAX, AT_BUCKET_MIN, AT_COUNT, AT_FIRST_OFFSET, AT_SEGMENT_ID, AT_SIZE, FAULT_NONE, Fault, check_header,
     load16, load32, load64, raise_fault, unknown,
 )
+from engine._native.parcels cimport Parcels
 from engine._native.runs cimport Run, RunPool
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcpy
 
 from engine.errors import CorruptionError, InvalidArgumentError
 from engine.limits import BUCKETS_PER_SEGMENT_MAX
 
 cdef uint32_t BUCKETS_MAX = BUCKETS_PER_SEGMENT_MAX
-
-cdef enum:
-    POOL_SIZE_MIN = 64
-    PIECE_COPIED_MAX = 16384      # pieces smaller than this, on average, are copied together: a view costs more
 
 
 @cython.final
@@ -49,14 +44,12 @@ cdef class BucketLedger:
         for i in range(self.count):
             self.ends[i] = ends[i]
             self.buckets[i].owner = self.buckets[i].holder = -1
-        self.lists = RunPool()
+        self.lists, self.parcels = RunPool(), Parcels()
         self.next_offset = start
 
     def __dealloc__(self):
         PyMem_Free(self.ends)
         PyMem_Free(self.buckets)
-        PyMem_Free(self.pieces)
-        PyMem_Free(self.parcels)
 
     # -- who has what --------------------------------------------------------------------------------------------------
 
@@ -132,10 +125,11 @@ cdef class BucketLedger:
                     first = self.lists.pool[bucket.due.head].first
         return -1 if first == unknown() else first
 
-    def route(self, block, int64_t[::1] messages not None, int64_t[::1] sizes not None, list unacknowledged=None):
-        """What to send now of a block that was read, and to whom; what of it is new is due from now on.
+    def route(self, blocks, int64_t[::1] messages not None, int64_t[::1] sizes not None, list unacknowledged=None):
+        """What to send now of blocks that were read, and to whom; what of them is new is due from now on.
 
-        block: whole entries back to back, whose checksums the reader has verified (headers are checked again here).
+        blocks: whole entries back to back, whose checksums the reader has verified (headers are checked again here), as
+        a buffer or as a list of buffers that follow each other.
         messages, sizes: what credit each sharer has; what is sent is taken off, the last entry may overshoot.
         unacknowledged: of the new offsets, the rising runs [start, stop) to deliver; None: all of them.
 
@@ -144,17 +138,32 @@ cdef class BucketLedger:
         Raises CorruptionError naming the entry whose range lies in two buckets, or before which offsets are missing;
         nothing of this object may be relied on then.
         """
-        cdef Lease lease = hold(block)
+        cdef list sources = blocks if isinstance(blocks, list) else [blocks]
+        cdef list leases = [hold(block) for block in sources]
+        cdef dict skips = {}
+        cdef uint32_t number
+        cdef Py_ssize_t run = 0
+        if messages.shape[0] != sizes.shape[0]:
+            raise InvalidArgumentError(
+                f"credit of {messages.shape[0]} sharers for messages, of {sizes.shape[0]} for bytes"
+            )
+        self.parcels.begin(messages.shape[0])
+        for number in range(len(leases)):
+            run = self.route_block(leases[number], number, messages, sizes, unacknowledged, run, skips)
+        return self.parcels.deliver(sources, leases, skips)
+
+    cdef Py_ssize_t route_block(
+        self, Lease lease, uint32_t number, int64_t[::1] messages, int64_t[::1] sizes, list unacknowledged,
+        Py_ssize_t run, dict skips,
+    ) except -1:
+        """One of the blocks; `run` is where in `unacknowledged` its first entry looks. Where the next block looks."""
         cdef const uint8_t* p
         cdef Py_ssize_t at = 0, size
         cdef uint64_t first, last
         cdef Bucket* bucket
         cdef int32_t owner
-        cdef dict skips = {}
-        cdef Py_ssize_t run = 0
         cdef int64_t taken
         cdef bint ready
-        self.begin(messages, sizes)
         while at < lease.size:
             p = lease.start + at
             bucket = self.find(p, lease.size - at)
@@ -172,25 +181,11 @@ cdef class BucketLedger:
                 if ready and bucket.due.head and first <= self.lists.pool[bucket.due.head].first <= last:
                     taken = self.take(bucket, first, last, skips)
             if taken:
-                self.pack(owner, at, at + size)
-                self.parcels[owner].messages += taken
+                self.parcels.pack(owner, number, at, at + size, taken)
                 messages[owner] -= taken
                 sizes[owner] -= size
             at += size
-        return self.deliver(block, <const char*> lease.start, skips)
-
-    cdef int begin(self, const int64_t[::1] messages, const int64_t[::1] sizes) except -1:
-        if messages.shape[0] != sizes.shape[0]:
-            raise InvalidArgumentError(
-                f"credit of {messages.shape[0]} sharers for messages, {sizes.shape[0]} for bytes"
-            )
-        PyMem_Free(self.parcels)
-        self.parcels_count = messages.shape[0]
-        self.parcels = <Parcel*> PyMem_Calloc(self.parcels_count + 1, sizeof(Parcel))
-        if self.parcels is NULL:
-            raise MemoryError()
-        self.pieces_count = 0
-        return 0
+        return run
 
     cdef Bucket* find(self, const uint8_t* p, Py_ssize_t room) except NULL:
         """The bucket of the entry at p, whose header is checked."""
@@ -255,64 +250,14 @@ cdef class BucketLedger:
         bucket.holder = bucket.owner
         return bucket.sent.offsets - moved
 
-    cdef int pack(self, int32_t owner, Py_ssize_t start, Py_ssize_t stop) except -1:
-        """These bytes of the block go to the owner."""
-        cdef Parcel* parcel = &self.parcels[owner]
-        cdef Piece* piece
-        parcel.size += stop - start
-        if parcel.pieces and self.pieces[parcel.last_piece].stop == start:
-            self.pieces[parcel.last_piece].stop = stop
-            return 0
-        if self.pieces_count == self.pieces_size:
-            self.pieces_size = max(POOL_SIZE_MIN, 2 * self.pieces_size)
-            piece = <Piece*> PyMem_Realloc(self.pieces, self.pieces_size * sizeof(Piece))
-            if piece is NULL:
-                raise MemoryError()
-            self.pieces = piece
-        piece = &self.pieces[self.pieces_count]
-        piece.owner, piece.start, piece.stop = owner, start, stop
-        parcel.last_piece = self.pieces_count
-        parcel.pieces += 1
-        self.pieces_count += 1
-        return 0
-
-    cdef list deliver(self, object block, const char* start, dict skips):
-        """The parcels. Many small pieces are copied into one buffer, the others are views of the block."""
-        cdef uint32_t i
-        cdef Parcel* parcel
-        cdef Piece* piece
-        cdef list payloads = [None] * self.parcels_count, parcels = []
-        view = memoryview(block)
-        for i in range(self.parcels_count):
-            parcel = &self.parcels[i]
-            if parcel.pieces > 1 and parcel.size <= <Py_ssize_t> parcel.pieces * PIECE_COPIED_MAX:
-                payloads[i] = PyBytes_FromStringAndSize(NULL, parcel.size)
-                parcel.at = PyBytes_AS_STRING(payloads[i])
-            elif parcel.pieces:
-                payloads[i] = []
-        for i in range(self.pieces_count):
-            piece = &self.pieces[i]
-            parcel = &self.parcels[piece.owner]
-            if parcel.at is not NULL:
-                memcpy(parcel.at, start + piece.start, piece.stop - piece.start)
-                parcel.at += piece.stop - piece.start
-            else:
-                (<list> payloads[piece.owner]).append(view[piece.start:piece.stop])
-        for i in range(self.parcels_count):
-            parcel = &self.parcels[i]
-            if parcel.pieces:
-                payload = payloads[i][0] if parcel.pieces == 1 else payloads[i]
-                parcels.append((i, payload, parcel.messages, skips.get(i)))
-        return parcels
-
     # -- acknowledging -------------------------------------------------------------------------------------------------
 
     def acknowledge(self, int32_t sharer, list positions):
         """Everything routed below the position, for each (bucket, position).
 
-        Returns (floor, runs, refused): everything routed below the floor is acknowledged now; the rising runs [start,
-        stop) of offsets above it that are acknowledged by this; and the buckets in which `sharer` may acknowledge
-        nothing (see active()) though something below the position is not.
+        Returns (floor, ranges, refused): everything routed below the floor is acknowledged now; the rising ranges of
+        offsets that are acknowledged by this and end above it, as offset_set() takes them; and the buckets in which
+        `sharer` may acknowledge nothing (see active()) though something below the position is not.
         """
         cdef uint32_t index
         cdef uint64_t position, first

@@ -29,4 +29,4 @@ cdef class RunPool:
     cdef int64_t trim(self, Runs* runs, uint64_t position) except -1
     cdef int note(self, uint64_t first, uint64_t last) except -1
     cdef void forget_trimmed(self) noexcept nogil
-    cdef list merged(self, uint64_t floor)
+    cdef bytes merged(self, uint64_t floor)

@@ -1,12 +1,15 @@
 # cython: language_level=3
 """Lists of runs of offsets, as many as wanted, in one piece of memory."""
 cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from engine._native.entry cimport store64
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport qsort
 
 cdef enum:
     SIZE_MIN = 64
+    PAIR = 16                     # bytes of a packed run, as in _native/offsets.pyx
 
 
 @cython.final
@@ -107,23 +110,31 @@ cdef class RunPool:
         """What was trimmed before is of no interest."""
         self.trimmed_count = 0
 
-    cdef list merged(self, uint64_t floor):
-        """What was trimmed, as rising runs [start, stop), neighbours in one, without those below the floor."""
-        cdef uint32_t i
-        cdef uint64_t start = 0, stop = 0
-        cdef list runs = []
+    cdef bytes merged(self, uint64_t floor):
+        """What was trimmed, as rising runs, neighbours in one, without those below the floor. Packed as ranges are that
+        offset_set() reads.
+        """
+        cdef uint32_t i, kept = 0
+        cdef Run* run
+        cdef Run* before
+        cdef bytes packed
+        cdef uint8_t* p
         qsort(self.trimmed, self.trimmed_count, sizeof(Run), _by_first)
         for i in range(self.trimmed_count):
-            if self.trimmed[i].last < floor:
+            run, before = &self.trimmed[i], &self.trimmed[kept - 1] if kept else NULL
+            if run.last < floor:
                 continue
-            if self.trimmed[i].first != stop:
-                if stop:
-                    runs.append((start, stop))
-                start = self.trimmed[i].first
-            stop = self.trimmed[i].last + 1
-        if stop:
-            runs.append((start, stop))
-        return runs
+            if before is not NULL and before.last + 1 == run.first:
+                before.last = run.last
+            else:
+                self.trimmed[kept] = run[0]
+                kept += 1
+        packed = PyBytes_FromStringAndSize(NULL, <Py_ssize_t> kept * PAIR)
+        p = <uint8_t*> PyBytes_AS_STRING(packed)
+        for i in range(kept):
+            store64(p + i * PAIR, self.trimmed[i].first)
+            store64(p + i * PAIR + 8, self.trimmed[i].last)
+        return packed
 
 
 cdef int _by_first(const void* a, const void* b) noexcept nogil:

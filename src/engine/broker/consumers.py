@@ -294,7 +294,7 @@ class LoneReader(Consumer):
 
     def _may_read_ahead(self, block: Block) -> bool:
         more = self._next < self.hosted.segment.durable_offset
-        return more and self.messages_credit > block.messages and self.bytes_credit > len(block.data) + READ_BLOCK_SIZE
+        return more and self.messages_credit > block.messages and self.bytes_credit > block.size + READ_BLOCK_SIZE
 
     def _send_read(self, block: Block) -> None:
         if not self.closed:

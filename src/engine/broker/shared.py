@@ -9,11 +9,12 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from engine._native.dispatch import BucketLedger
+from engine._native.offsets import offset_set
 from engine.broker.bucket_acks import Position, check_attached, find, positions_of
 from engine.broker.consumers import Consumer, SegmentReader
 from engine.broker.spread import NOBODY, spread
 from engine.errors import EngineError, FencedError
-from engine.limits import READ_BLOCK_SIZE
+from engine.limits import CONNECTION_WRITE_HIGH, READ_BLOCK_SIZE
 from engine.storage.logfile import Block
 from engine.wire.stream import Payload
 
@@ -27,6 +28,10 @@ log = logging.getLogger(__name__)
 DUE_RUNS_MAX = 65_536
 # The same, for what was sent and is not acknowledged. A run costs 24 bytes.
 RUNS_MAX = 1_048_576
+# While others go on, a connection that is full is given more up to here: all read the same blocks then, once.
+UNSENT_BYTES_MAX = 2 * CONNECTION_WRITE_HIGH
+# The same block is read for all of them. So many together are sent frames as large as one alone is.
+BLOCKS_MAX = 2
 
 
 class Parcel(NamedTuple):
@@ -68,6 +73,12 @@ class SharedConsumer(Consumer):
     def bucket_count(self) -> int:
         """Buckets it owns."""
         return self._dispatcher.owned(self)
+
+    @property
+    def takes(self) -> bool:
+        """Whether it is sent its part of what is read for somebody who is ready."""
+        room = self.connection.writable or self.connection.stream.unsent_bytes < UNSENT_BYTES_MAX
+        return room and self.messages_credit > 0 and self.bytes_credit > 0 and not self.closed
 
     @property
     def pending(self) -> int:
@@ -220,10 +231,13 @@ class SharedDispatcher:
         self, consumer: SharedConsumer, positions: list[Position], unread: list[tuple[int, int, int]]
     ) -> Awaitable[None]:
         ledger = self._ledger
-        floor, runs, refused = ledger.acknowledge(consumer.number, positions)
+        floor, ranges, refused = ledger.acknowledge(consumer.number, positions)
+        offsets = offset_set(ranges, ledger.next_offset)
         theirs = {bucket for bucket, _, _ in unread if ledger.active(bucket) != consumer.number}
-        runs += [(start, stop) for bucket, start, stop in unread if bucket not in theirs]
-        saved = self.subscription.ack_runs(floor, runs)
+        for bucket, start, stop in unread:
+            if bucket not in theirs:
+                offsets.add_range(start, stop)
+        saved = self.subscription.ack_set(offsets, floor)
         self.pump()
         theirs.update(refused)
         return self._refuse(saved, consumer, sorted(theirs)) if theirs else saved
@@ -297,11 +311,11 @@ class SharedDispatcher:
         self.pump()
 
     def _measure(self) -> bool:
-        """Note the sharers' credit. Whether anybody has any."""
+        """Note the sharers' credit. Whether anybody is ready for more."""
         ready = False
         for number, consumer in enumerate(self._seats):
-            takes = consumer is not None and consumer.ready
-            ready = ready or takes
+            takes = consumer is not None and consumer.takes
+            ready = ready or (consumer is not None and consumer.ready)
             self._room_messages[number] = consumer.messages_credit if consumer is not None and takes else 0
             self._room_bytes[number] = consumer.bytes_credit if consumer is not None and takes else 0
         return ready
@@ -314,7 +328,8 @@ class SharedDispatcher:
         return None if self._is_crowded() or max(self._room_messages) <= 0 else self._ledger.next_offset
 
     def _read_size(self) -> int:
-        return min(max(sum(self._room_bytes), 1), READ_BLOCK_SIZE)
+        takers = len(self._room_bytes) - self._room_bytes.count(0)
+        return min(max(sum(self._room_bytes), 1), READ_BLOCK_SIZE * min(max(takers, 1), BLOCKS_MAX))
 
     def _is_crowded(self) -> bool:
         """Whether so much is due or unacknowledged that nothing new is read until somebody takes or acknowledges it."""
@@ -334,7 +349,7 @@ class SharedDispatcher:
             ledger.forget(block.first_offset)
         new = max(block.first_offset, ledger.next_offset)
         runs = cursor.unacked(new, block.next_offset) if cursor.acked_end > new else None
-        parcels = ledger.route(block.data, self._room_messages, self._room_bytes, runs)
+        parcels = ledger.route(block.parts, self._room_messages, self._room_bytes, runs)
         return [
             Parcel(self._seat(number), payload, block.salt, messages, skip)
             for number, payload, messages, skip in parcels

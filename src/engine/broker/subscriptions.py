@@ -181,9 +181,9 @@ class HostedSubscription:
         """These, inclusive. Done when durable."""
         return self._then_look(self.cursor.ack_individual((first, last + 1) for first, last in ranges))
 
-    def ack_set(self, offsets: BitMap64) -> asyncio.Future[None]:
-        """These. Done when durable."""
-        return self._then_look(self.cursor.ack_set(offsets))
+    def ack_set(self, offsets: BitMap64, below: int = 0) -> asyncio.Future[None]:
+        """These, and everything `below`. Done when durable."""
+        return self._then_look(self.cursor.ack_set(offsets, below))
 
     def ack_runs(self, below: int, runs: list[Range]) -> asyncio.Future[None]:
         """Everything `below`, and these runs [start, stop). Done when durable."""

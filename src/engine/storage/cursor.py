@@ -177,10 +177,11 @@ class Cursor:
             self._fold()
         return self._saved(before != (self._position, len(self._acked)))
 
-    def ack_set(self, offsets: BitMap64) -> asyncio.Future[None]:
-        """Acknowledge a set of offsets; the future ends when that is durable."""
+    def ack_set(self, offsets: BitMap64, below: int = 0) -> asyncio.Future[None]:
+        """Acknowledge a set of offsets, and all `below`; the future ends when that is durable."""
         before = (self._position, len(self._acked))
-        if offsets and not self._refuses():
+        if not self._refuses():
+            self._position = max(self._position, below)
             self._acked |= offsets
             self._fold()
         return self._saved(before != (self._position, len(self._acked)))

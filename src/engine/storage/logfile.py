@@ -29,15 +29,27 @@ class SyncFailed(Exception):
         self.error = error
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Block:
-    """Whole entries, back to back, as they stand in one file; what a reader is sent."""
+    """Whole entries, back to back, as they stand in one file; what a reader is sent. `parts`: where they lie."""
 
-    data: memoryview
+    parts: list[memoryview]
     salt: int
     first_offset: int  # of the first entry, which may lie before the offset that was asked for
     next_offset: int  # after the last
     messages: int
+
+    @property
+    def data(self) -> memoryview:
+        """All of them in one piece; joined when this is asked for."""
+        if len(self.parts) > 1:
+            self.parts = [memoryview(b"".join(self.parts))]
+        return self.parts[0]
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(map(len, self.parts))
 
 
 def sync(file: File) -> None:
@@ -199,7 +211,7 @@ class LogFile:
                 break
             if messages:
                 view = memoryview(data)[start:stop].toreadonly()
-                return Block(view, self.salt, first, after, messages)
+                return Block([view], self.salt, first, after, messages)
             position += start
             want = max(missing, bytes_max)
             if missing > end_position - position:

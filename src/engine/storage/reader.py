@@ -35,7 +35,7 @@ class Reader:
 
     def _counted(self, block: Block) -> Block:
         self.blocks += 1
-        self.read_bytes += len(block.data)
+        self.read_bytes += block.size
         return block
 
     async def _read_file(self, offset: int, max_bytes: int) -> Block:

@@ -79,7 +79,7 @@ class Tail:
     def _cut(self, piece: Piece, offset: int, bytes_max: int) -> Block:
         salt = piece.file.salt
         start, stop, first, after, messages, _ = log.cut(piece.data, salt, self._segment_id, offset, bytes_max, False)
-        return Block(piece.data[start:stop], salt, first, after, messages)
+        return Block([piece.data[start:stop]], salt, first, after, messages)
 
     def _join(self, at: int, piece: Piece, bytes_max: int) -> Block:
         parts, size, last = [piece.data], piece.size, piece
@@ -91,9 +91,8 @@ class Tail:
                 break
             parts.append(following.data)
             last = following
-        data = piece.data if len(parts) == 1 else memoryview(b"".join(parts))
         first, after = piece.first_offset, last.next_offset
-        return Block(data, piece.file.salt, first, after, after - first)
+        return Block(parts, piece.file.salt, first, after, after - first)
 
 
 class TailCache:

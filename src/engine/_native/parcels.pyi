@@ -1,0 +1,3 @@
+"""What each of several consumers is sent of blocks of entries."""
+
+class Parcels: ...
