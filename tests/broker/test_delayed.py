@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
+import struct
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from entry_reference import PlainMessage, encode, sealed
 from pyroaring import BitMap64
 
 from engine._native.batcher import Batcher
+from engine._native.crc32c import crc32c
 from engine.broker.delayed import TICK_MS, Delays
+from engine.broker.metrics import metrics_text
 from engine.broker.redelivery import range_set
 from engine.client.client import AsyncClient
 from engine.client.options import Batching
@@ -148,6 +150,30 @@ async def test_a_delayed_message_comes_in_time_and_holds_up_nobody(cluster: SimC
 
 
 @virtual
+async def test_statistics_tell_how_many_messages_are_delayed(cluster: SimCluster) -> None:
+    client = await started(cluster)
+    consumer = await client.queue_consumer("t", "s", initial_position="earliest")
+    producer = await client.producer("t")
+    for delay in (5, 5, 50, 0):
+        await producer.send(b"v", deliver_after=delay)
+    broker = cluster.brokers["b1"].broker
+    assert broker is not None
+
+    async def delayed() -> list[int]:
+        """In the statistics, and the sum in the metrics."""
+        subscription = (await broker.admin.get_stats("t"))["subscriptions"]["s"]
+        lines = [line for line in metrics_text(broker).splitlines() if line.startswith("engine_subscription_delayed{")]
+        return [subscription["backlog"], subscription["delayed"], sum(int(line.split()[-1]) for line in lines)]
+
+    assert len(await values(consumer, 1)) == 1
+    assert await delayed() == [4, 3, 3]
+    await values(consumer, 10)
+    assert await delayed() == [4, 1, 1]
+    await consumer.close()
+    assert await delayed() == [4, 0, 0], "nobody is withheld anything"
+
+
+@virtual
 async def test_delayed_messages_are_shared_between_consumers_and_redelivered(cluster: SimCluster) -> None:
     client = await started(cluster)
     first = await client.queue_consumer("t", "s", initial_position="earliest", name="first")
@@ -267,8 +293,9 @@ async def test_a_compressed_entry_with_delays_is_refused(connect):
     """The broker could not read its times, and would deliver all of it at once."""
     peer = await connect()
     producer = await peer.producer(await peer.segment("t"))
-    entry = bytearray(encode([PlainMessage(b"later" * 20, b"k", deliver_at_ms=2**40)]))
+    entry = bytearray(entry_of(0, [2**40]))
     entry[18] = 1  # lz4
-    peer.publish(producer, [sealed(bytes(entry))])
+    struct.pack_into("<I", entry, 8, crc32c(entry[12:80]))
+    peer.publish(producer, [bytes(entry)])
     _, refusal, _ = await peer.take(Command.SEND_ERROR, producer_id=producer)
     assert refusal["code"] == CorruptionError.code

@@ -138,6 +138,11 @@ class QueueDispatcher:
         self._reader = SegmentReader(hosted, self._step, self.close)
         hosted.readers.add(self._reader)
 
+    @property
+    def delayed(self) -> int:
+        """How many messages wait for their time, or for the back-off after they were handed back."""
+        return len(self._delays)
+
     # -- members ---------------------------------------------------------------------------------------------------
 
     def attach(self, consumer: QueueConsumer) -> None:

@@ -75,12 +75,14 @@ def _families(broker: Broker, hosted: list[HostedSegment]) -> Iterator[Family]:
         )
     readers = [({**_segment(h), "subscription": s.name}, s) for h in hosted for s in h.subscriptions.values()]
     backlogs = [(labels, float(s.backlog)) for labels, s in readers]
+    delayed = [(labels, float(s.delayed)) for labels, s in readers]
     sent = [(labels, float(s.out.messages)) for labels, s in readers]
     rates = [(labels, s.out.messages_per_s) for labels, s in readers]
     yield from _shapes(broker.service.statistics())
     yield "engine_segment_buckets", "gauge", "Entry buckets", [(_segment(h), len(h.spec.bucket_ends)) for h in hosted]
     yield "engine_segment_sealed", "gauge", "1: takes no messages", [(_segment(h), h.segment.sealed) for h in hosted]
     yield "engine_subscription_back_log", "gauge", "Messages not acknowledged", backlogs
+    yield "engine_subscription_delayed", "gauge", "Messages that are withheld until their time", delayed
     yield "engine_subscription_out_messages_total", "counter", "Messages sent to consumers", sent
     yield "engine_subscription_rate_out", "gauge", "Messages per second sent", rates
     yield from _sharing(readers)

@@ -40,6 +40,7 @@ def _subscription(subscription: HostedSubscription) -> SubscriptionStatistics:
         withheld_buckets=sharing.withheld,
         drain=sharing.drain,
         backlog=subscription.backlog,
+        delayed=subscription.delayed,
         consumers=len(attached),
         msg_rate_out=subscription.out.messages_per_s,
         bytes_rate_out=subscription.out.bytes_per_s,

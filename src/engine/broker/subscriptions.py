@@ -76,6 +76,11 @@ class HostedSubscription:
         return Sharing(len(self.hosted.spec.bucket_ends), self.reassignments) if self.was_shared else None
 
     @property
+    def delayed(self) -> int:
+        """How many messages queue consumers do not get yet, though they could."""
+        return 0 if self._dispatcher is None else self._dispatcher.delayed
+
+    @property
     def start(self) -> int:
         """The first offset to deliver."""
         return max(self.cursor.position, self.hosted.segment.first_offset)

@@ -140,6 +140,7 @@ def print_subscription(name: str, subscription: Mapping[str, Any]) -> None:
             ("kind", subscription["kind"]),
             ("state", subscription["state"]),
             ("backlog", subscription["backlog"]),
+            ("of that delayed", subscription["delayed"]),
             ("out", rate(subscription, "Out")),
             ("consumers", subscription["consumerCount"]),
         ]

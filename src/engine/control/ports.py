@@ -52,7 +52,8 @@ class SubscriptionStatistics:
     """One subscription in one segment. Rates are per second.
 
     `reassignments` are counted since the broker opened the segment; of the rest, what is so now. `withheld_buckets`
-    wait for an earlier owner's acknowledgements. `drain`: a sealed segment is shared.
+    wait for an earlier owner's acknowledgements. `drain`: a sealed segment is shared. `delayed`: messages of the
+    backlog that queue consumers do not get yet, as far as the broker has read, while such consumers are attached.
     """
 
     mode: str | None = None  # of its consumers; None: there are none
@@ -61,6 +62,7 @@ class SubscriptionStatistics:
     withheld_buckets: int = 0
     drain: bool = False
     backlog: int = 0  # messages not acknowledged
+    delayed: int = 0
     consumers: int = 0
     msg_rate_out: float = 0.0
     bytes_rate_out: float = 0.0

@@ -157,6 +157,7 @@ def _subscription(
         "kind": None if facts.kind is None else str(facts.kind),
         "state": str(facts.state),
         "backlog": sum(p.backlog for p in parts.values()),
+        "delayed": sum(p.delayed for p in parts.values()),
         "segmentBacklog": {str(i): p.backlog for i, p in parts.items()},
         "segmentSharing": {str(i): _sharing(p) for i, p in parts.items()},
         "msgRateOut": _total(p.msg_rate_out for p in parts.values()),
