@@ -55,6 +55,8 @@ class Attachment:
     max_redeliveries: int | None = None  # what comes back more often is a dead letter
     ended: int | None = None  # the event since which it holds nothing
     killed: bool = False  # it did not end in order
+    began: Fact | None = None  # the event at which it was there
+    end: Fact | None = None
 
 
 @dataclass(slots=True)
@@ -144,11 +146,13 @@ def _gather_attach(evidence: Evidence, event: Fact, call: Fact) -> None:
         found = Attachment(event["subscription"], event["kind"], topic, event["client"], event["n"], resumes)
         found.ack_timeout, found.max_redeliveries = event.get("ack_timeout"), event.get("max_redeliveries")
         evidence.attachments[event["call"]] = found
+    elif event["phase"] == "ok":
+        evidence.attachments[event["call"]].began = event
 
 
 def _gather_detach(evidence: Evidence, event: Fact, call: Fact) -> None:
     attachment = evidence.attachments[event["attachment"]]
-    attachment.ended, attachment.killed = event["n"], event.get("killed", False)
+    attachment.end, attachment.ended, attachment.killed = event, event["n"], event.get("killed", False)
 
 
 def _gather_deliver(evidence: Evidence, event: Fact, call: Fact) -> None:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from math import inf
 from typing import NamedTuple
 
 from engine.testing.evidence import Attachment, Evidence, Fact, One, Violation
 
 CLOCKS_APART_S = 0.05  # how far the time of the history may be from that of messages
+LATE_S = 10.0
 Message = tuple[str, int, int]  # subscription, segment, offset
 
 
@@ -140,6 +142,31 @@ def early(evidence: Evidence) -> Iterator[Violation]:
             yield Violation("DELAY", f"{message} was delivered {send.due - event['time']:.3f} s early", event["n"])
 
 
+def late(evidence: Evidence) -> Iterator[Violation]:
+    """DELAY: a queue that somebody reads all the time is given a message soon behind its time."""
+    given: dict[tuple[str, str], float] = {}
+    for event, attachment, _ in _deliveries(evidence):
+        given.setdefault((attachment.subscription, event["value"]), event["time"])
+    for number, attachment in evidence.attachments.items():
+        began, end = attachment.began, attachment.end
+        if attachment.kind != "queue" or began is None or end is None or not _is_calm(evidence, began, end):
+            continue
+        for send in evidence.sends.values():
+            if send.outcome != "ok" or not send.due or send.topic != attachment.topic:
+                continue
+            if max(began["time"], send.due) + LATE_S < min(
+                end["time"], given.get((attachment.subscription, send.value), inf)
+            ):
+                text = (
+                    f"{send.value} was due while {attachment.client} (attachment {number}) was there, and did not come"
+                )
+                yield Violation("DELAY", text, end["n"])
+
+
+def _is_calm(evidence: Evidence, first: Fact, last: Fact) -> bool:
+    return evidence.calm_at(first["n"]) == evidence.calm_at(last["n"]) >= 0
+
+
 RULES: tuple[Callable[[Evidence], Iterator[Violation]], ...] = (
     counts,
     too_often,
@@ -147,4 +174,5 @@ RULES: tuple[Callable[[Evidence], Iterator[Violation]], ...] = (
     handed_back,
     unfinished,
     early,
+    late,
 )

@@ -1,0 +1,35 @@
+"""Random lives of a queue with nacks, time-outs, dead letters and delays. Replay: `-k 'queue_seed and 30003'`."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from queue_scenario import QueuePlan, run
+
+SEEDS = range(30_000, 30_006)
+STRUCK = range(30_100, 30_106)
+FUZZ_SEEDS = range(31_000, 34_000)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_queue_seed_in_calm(seed: int) -> None:
+    """C2: every message was given with the counts 0, 1, 2, and is acknowledged or, behind the last, a dead letter."""
+    events = run(seed).history.events
+    counts = Counter(e["count"] for e in events if e["what"] == "deliver")
+    sent = sum(e["what"] == "send" and e["phase"] == "invoke" for e in events)
+    assert counts[0] >= 240 <= sent
+    assert set(counts) == {0, 1, 2}
+    assert any(e["what"] == "letter" for e in events)
+
+
+@pytest.mark.parametrize("seed", STRUCK)
+def test_queue_seed_under_faults(seed: int) -> None:
+    run(seed, QueuePlan(strikes=3, brokers=1 if seed % 2 else 3))
+
+
+@pytest.mark.fuzz
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("seed", FUZZ_SEEDS)
+def test_fuzz_queue_seed(seed: int) -> None:
+    run(seed, QueuePlan(strikes=seed % 6, brokers=1 if seed % 2 else 3, messages=200, changes=6, members=2 + seed % 5))
