@@ -13,6 +13,7 @@ from crowds import (
     rate_among_connections,
     rate_of_client,
     resident_per_connection,
+    resident_per_consumer,
     resident_per_new_topic,
     resident_per_opened_topic,
 )
@@ -22,6 +23,7 @@ from support import ROUNDS, TINY, median, median_ratio, rows, run, sized
 COUNT = sized(1_000_000, 300)
 SEGMENTS = [1, 4] if TINY else [1, 4, 16, 64]
 CONNECTIONS = [1, 5] if TINY else [1, 100, 1000]
+CONSUMERS = sized(10_000, 8)
 TOPICS = [1, 8] if TINY else [1, 1000, 10_000]
 
 
@@ -144,3 +146,22 @@ class IdleTopics:
     def track_opened(self, topics: int) -> float:
         """Bytes for each, of the next server, that found them."""
         return resident_per_opened_topic(topics)
+
+
+class IdleConsumers:
+    """Memory of idle consumers, each of a subscription of its own, made by one process over some connections."""
+
+    timeout = 900
+    params: ClassVar = [["queue", "stream"], [1, 4] if TINY else [1, 1000]]
+    param_names: ClassVar = ["kind", "connections"]
+    unit = "bytes"
+
+    def track_broker(self, kind: str, connections: int) -> float:
+        """Bytes of the server for each."""
+        with server() as fresh:
+            return resident_per_consumer(fresh, kind, CONSUMERS, connections)[0]
+
+    def track_client(self, kind: str, connections: int) -> float:
+        """Bytes of the process that made them, for each."""
+        with server() as fresh:
+            return resident_per_consumer(fresh, kind, CONSUMERS, connections)[1]

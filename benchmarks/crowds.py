@@ -1,20 +1,22 @@
-"""A server that has much to carry and nothing to do with it: idle connections, idle topics (P12).
+"""A server that has much to carry and nothing to do with it: idle connections, topics and consumers (P12).
 
-Run as a script it is the process that holds the connections.
+Run as a script it is the process that holds the connections, or the consumers.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import itertools
+import os
 import re
 import sys
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
-from processes import Child, Server, raise_file_limit
-from support import TINY, Rows, directory, rows, run
+from processes import Child, Server, raise_file_limit, resident_bytes
+from support import RUN_S_MAX, TINY, Rows, directory, rows, run
 from workloads import publish_rate, warm
 
 import engine
@@ -22,7 +24,9 @@ import engine
 AT_ONCE = 50  # connections opened, or topics created, at the same time
 WRITTEN = 3 if TINY else 100  # idle topics that also hold a message
 FILES_SPARE = 1000
+CONSUMED_TOPICS = 2 if TINY else 100
 CONNECTED = re.compile(r"connected: (\d+)")
+CONSUMING = re.compile(r"consuming: (\S+ \S+)")
 _numbers = itertools.count(1)
 
 
@@ -121,6 +125,43 @@ def resident_per_opened_topic(count: int) -> float:
             return (server.resident_bytes() - before) / count
 
 
+def resident_per_consumer(server: Server, kind: str, count: int, connections: int) -> tuple[float, float]:
+    """Bytes of a fresh server, and of the process that made them, for each of `count` idle consumers."""
+    command = [sys.executable, __file__, server.url, str(connections), kind, str(count), str(server.pid)]
+    with Child(command, CONSUMING, ready_s_max=RUN_S_MAX) as child:
+        broker, client = child.said.split()
+    return float(broker), float(client)
+
+
+async def measure_consumers(url: str, connections: int, kind: str, count: int, server_pid: int) -> None:
+    """What that process does: the consumers of a topic have a subscription each."""
+    clients = [engine.AsyncClient(url) for _ in range(connections)]
+    await in_parts(clients, lambda client: client.connect())
+    names = [f"consumed-{os.getpid()}-{i}" for i in range(CONSUMED_TOPICS)]
+    await in_parts(names, lambda name: clients[0].admin.create_topic(name))
+    kept = []
+
+    async def make(i: int) -> None:
+        client, topic = clients[i % connections], names[i % CONSUMED_TOPICS]
+        made = client.queue_consumer if kind == "queue" else client.stream_consumer
+        kept.append(await made(topic, f"subscription-{i}"))
+
+    def resident() -> list[int]:
+        gc.collect()
+        return [resident_bytes(pid) for pid in (server_pid, os.getpid())]
+
+    await in_parts(list(range(CONSUMED_TOPICS)), make)  # the code is loaded, the segments are open
+    before = resident()
+    await in_parts(list(range(CONSUMED_TOPICS, CONSUMED_TOPICS + count)), make)
+    broker, client = (now - then for now, then in zip(resident(), before, strict=True))
+    print(f"consuming: {broker / count} {client / count}", flush=True)
+    for one in clients:
+        await one.close()
+
+
 if __name__ == "__main__":
     raise_file_limit(int(sys.argv[2]) + FILES_SPARE)
-    run(stay_connected(sys.argv[1], int(sys.argv[2])))
+    if len(sys.argv) > 3:
+        run(measure_consumers(sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), int(sys.argv[5])))
+    else:
+        run(stay_connected(sys.argv[1], int(sys.argv[2])))

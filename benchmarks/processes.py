@@ -34,6 +34,14 @@ def _begin(cpu: int | None) -> None:
         pin(cpu)
 
 
+def resident_bytes(pid: int) -> int:
+    """Resident memory without the pages of files, which the kernel takes and gives as it likes."""
+    import psutil
+
+    memory = psutil.Process(pid).memory_info()
+    return int(memory.rss - getattr(memory, "shared", 0))
+
+
 class Child:
     """A process whose ready line matched `ready`; `said` is the line's first group. `cpu` pins it to one core."""
 
@@ -100,11 +108,8 @@ class Server(Child):
             self._ended.push(undo.pop_all())
 
     def resident_bytes(self) -> int:
-        """Resident memory of the process without the pages of files, which the kernel takes and gives as it likes."""
-        import psutil
-
-        memory = psutil.Process(self.pid).memory_info()
-        return int(memory.rss - getattr(memory, "shared", 0))
+        """Resident memory of the process."""
+        return resident_bytes(self.pid)
 
 
 class FarEnd(Child):
