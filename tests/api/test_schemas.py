@@ -10,6 +10,7 @@ import pytest
 
 import engine
 from engine import Schema
+from engine.client import declaring
 
 
 @dataclasses.dataclass
@@ -164,6 +165,89 @@ def test_avro_of_a_producer_that_came_with_a_newer_schema_later(client: engine.C
             first.send({"number": 3}, key="a")
             seen += [consumer.receive(timeout=5.0).value for _ in range(2)]
     assert seen == [{"number": 1}, {"number": 2}, {"number": 3}]
+
+
+NUMBERS = {"type": "record", "name": "Order", "fields": [{"name": "number", "type": "long"}]}
+
+
+@pytest.mark.parametrize("kind", ["stream", "queue"])
+def test_avro_writers_are_learned_in_each_of_several_topics(client: engine.Client, kind: str) -> None:
+    """In one the newer schema comes after the consumer, the other has it all the time; both go on."""
+    old = Schema.avro(NUMBERS)
+    with client.producer("b", schema=Schema.avro(NUMBERS)) as producer:
+        producer.send({"number": 0}, key="k")
+        with client.producer("b", schema=Schema.avro(Order)) as newer:
+            newer.send(Order(1, "new"), key="k")
+    make = client.stream_consumer if kind == "stream" else client.queue_consumer
+    with (
+        make(["a", "b"], "s", initial_position="earliest", schema=old) as consumer,
+        client.producer("a", schema=Schema.avro(NUMBERS)) as first,
+    ):
+        first.send({"number": 0}, key="k")
+        with client.producer("a", schema=Schema.avro(Order)) as second:
+            second.send(Order(1, "new"), key="k")
+            first.send({"number": 2}, key="k")
+        got: dict[str, list[object]] = {"a": [], "b": []}
+        for _ in range(5):
+            message = consumer.receive(timeout=5.0)
+            got[message.topic[-1]].append(message.value)
+    numbers = [{"number": n} for n in range(3)]
+    assert got == {"a": numbers, "b": numbers[:2]}
+
+
+def test_avro_writers_are_learned_by_a_consumer_of_a_namespace(client: engine.Client) -> None:
+    """Of a topic that joins later, from batches."""
+    with client.stream_consumer(None, "s", namespace="shop/eu", schema=Schema.avro(NUMBERS)) as consumer:
+        with client.producer("topic://shop/eu/a", schema=Schema.avro(NUMBERS)) as producer:
+            producer.send({"number": 0}, key="k")
+        with client.producer("topic://shop/eu/a", schema=Schema.avro(Order)) as producer:
+            producer.send(Order(1, "new"), key="k")
+        values: list[object] = []
+        while len(values) < 2:
+            batch = consumer.receive_batch(timeout=5.0)
+            assert len(batch)
+            values += batch.values
+        consumer.acknowledge_cumulative(batch)
+    assert values == [{"number": 0}, {"number": 1}]
+
+
+def test_a_topic_of_another_schema_among_several_is_told(client: engine.Client) -> None:
+    send_all(client, Order)
+    with client.producer("words", schema=str):
+        pass
+    for make in (client.stream_consumer, client.queue_consumer):
+        with pytest.raises(engine.SchemaError):
+            make(["orders", "words"], "s", schema=Order)
+    with client.queue_consumer(None, "s", namespace="shop/eu", schema=Order) as consumer:
+        with client.producer("topic://shop/eu/words", schema=str):
+            pass
+        with pytest.raises(engine.SchemaError) as caught:
+            consumer.receive(timeout=5.0)
+        assert "topic://shop/eu/words" in str(caught.value.__notes__)
+
+
+def test_schemas_that_cannot_be_learned_yet_are_asked_for_again(
+    client: engine.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that is away for long does not end a consumer."""
+    errors = [engine.ConnectError("away"), engine.TimeoutError("away")]
+    ask = declaring._ask
+
+    async def away(session: object, schema: object, declared: object, producer: bool) -> None:
+        if declared is None and errors:
+            raise errors.pop()
+        await ask(session, schema, declared, producer)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(declaring, "_ask", away)
+    with client.producer("orders", schema=Schema.avro(NUMBERS)):
+        pass
+    with client.queue_consumer("orders", "s", schema=Schema.avro(NUMBERS)) as consumer:
+        with client.producer("orders", schema=Schema.avro(Order)) as producer:
+            producer.send(Order(1, "new"))
+        message = consumer.receive(timeout=5.0)
+    assert message is not None
+    assert message.value == {"number": 1}
+    assert not errors
 
 
 def test_schemas_outlive_a_restart_and_go_with_their_topic(tmp_path: Path) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from engine.client.pool import persist
 from engine.client.schema import Schema
 from engine.client.topic import TopicSession
+from engine.errors import ConnectError, TimeoutError
 from engine.model.schema import TopicSchema
 from engine.wire.commands import Command
 
@@ -19,8 +22,13 @@ async def declare(session: TopicSession, schema: Schema, *, producer: bool) -> N
 
 
 async def learn(session: TopicSession, schema: Schema) -> None:
-    """Learn the schemas that were declared since. Raises NotFoundError, ConnectError, TimeoutError."""
-    await _ask(session, schema, None, False)
+    """Learn the schemas that were declared since, as often as it takes. Raises NotFoundError, AlreadyClosedError."""
+    backoff = session.pool.retry_delays()
+    while True:
+        try:
+            return await _ask(session, schema, None, False)
+        except (ConnectError, TimeoutError):
+            await asyncio.sleep(backoff.next())
 
 
 async def _ask(session: TopicSession, schema: Schema, declared: dict[str, str] | None, producer: bool) -> None:
