@@ -141,6 +141,26 @@ def test_bytes_that_are_not_of_the_schema_are_refused(schema: Schema, data: byte
         schema.decode(data)
 
 
+unchecked: Any = Order  # Python lets fields hold what their types do not say
+
+
+@pytest.mark.parametrize("make", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize(
+    "value",
+    [unchecked("one"), unchecked(1, points=[5]), unchecked(1, price="cheap"), unchecked(1, parent=unchecked(None))],
+    ids=["text for a number", "a number for a record", "text for a float", "nothing for a number, deep inside"],
+)
+def test_an_instance_whose_fields_are_not_of_the_schema_is_refused(make: Any, value: Order) -> None:
+    with pytest.raises(SchemaError):
+        make(Order).encode(value)
+
+
+@pytest.mark.parametrize("make", [Schema.json, Schema.msgpack])
+def test_the_field_that_is_not_of_the_schema_is_named(make: Any) -> None:
+    with pytest.raises(SchemaError, match=r"Expected `int`, got `str` - at `\$\.parent\.number`"):
+        make(Order).encode(unchecked(1, parent=unchecked("one")))
+
+
 @pytest.mark.parametrize("form", [Order(1), "json", 5, int, dict])
 def test_what_is_no_schema_is_refused(form: Any) -> None:
     with pytest.raises(InvalidArgumentError, match=r"engine\.Schema\.json"):

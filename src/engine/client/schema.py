@@ -147,9 +147,12 @@ class _Packed(Schema):
         if self._form is not None and not isinstance(value, self._form):
             raise SchemaError(f"the value is {type(value).__name__}; the schema says {self._form.__name__}")
         try:
-            return self._encode(value)
+            written = self._encode(value)
         except (TypeError, ValueError, OverflowError, RecursionError) as e:
             raise SchemaError(f"the value cannot be written by the schema: {e}") from e
+        if self._form is not None:
+            self.decode(written)  # the encoder writes whatever fields hold; what no consumer could read is not sent
+        return written
 
     def decode(self, data: Any) -> Any:
         try:
