@@ -166,6 +166,15 @@ def test_without_a_subscription_nothing_is_remembered(engine: Run, place: list[s
     assert json.loads(engine("subscriptions", "list", "t", "--json", *place).out) == {}
 
 
+@pytest.mark.parametrize("mode", ["stream", "queue"])
+def test_what_needs_a_subscription_takes_none_that_nobody_named(engine: Run, place: list[str], mode: str):
+    engine("topics", "create", "t", *place)
+    refused = engine("consume", "t", "--mode", mode, *place)
+    assert refused.code == 2
+    assert f"a {mode} consumer reads as a subscription: name it with -s" in refused.err
+    assert json.loads(engine("subscriptions", "list", "t", "--json", *place).out) == {}
+
+
 def test_consume_from_a_time(engine: Run, place: list[str], tmp_path: Path):
     engine("produce", "t", "--file", write_lines(tmp_path / "in", ["a"]), *place)
     assert engine("consume", "t", "--from", "2013-01-01", "-n", 1, *place).out == "a\n"
@@ -176,7 +185,8 @@ def test_consume_from_a_time(engine: Run, place: list[str], tmp_path: Path):
 @pytest.mark.parametrize("mode", ["stream", "queue", "checkpoint"])
 def test_consume_makes_a_topic_only_when_told_to(engine: Run, place: list[str], mode: str):
     engine("topics", "create", "other", *place)
-    options = ["--mode", mode, "--timeout", "0.1", *place]
+    reader = [] if mode == "checkpoint" else ["-s", "s"]
+    options = ["--mode", mode, *reader, "--timeout", "0.1", *place]
     refused = engine("consume", "typo", *options)
     assert (refused.code, refused.out, refused.err.count("\n")) == (1, "", 1)
     assert "no topic typo; --create makes it" in refused.err

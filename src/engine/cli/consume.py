@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 BATCH_MESSAGES = 10_000
 POLL_S = 1.0
-DEFAULT_SUBSCRIPTION = "engine-consume"
 
 
 @click.command()
@@ -37,7 +36,7 @@ DEFAULT_SUBSCRIPTION = "engine-consume"
 @click.option(
     "--mode",
     type=click.Choice(["stream", "queue", "checkpoint"]),
-    help="checkpoint leaves no trace and is what happens without a subscription; stream is what happens with one.",
+    help="checkpoint leaves no trace and is what happens without -s, stream is what happens with it; queue needs it.",
 )
 @click.option("-n", "count", type=click.IntRange(1), help="Stop after so many messages.")
 @click.option("--from", "start", default=None, help="earliest, latest or (checkpoint) a time. [default: earliest]")
@@ -116,6 +115,8 @@ def check_combination(mode: str, subscription: str | None, start: str | datetime
     """Raise a usage error for options that exclude each other, before anything is opened."""
     if mode == "checkpoint" and subscription:
         raise click.UsageError("a checkpoint consumer has no subscription: leave -s out, or choose another --mode")
+    if mode != "checkpoint" and not subscription:
+        raise click.UsageError(f"a {mode} consumer reads as a subscription: name it with -s")
     if mode != "checkpoint" and isinstance(start, datetime):
         raise click.UsageError("--from a time is for --mode checkpoint; `engine subscriptions seek` moves the others")
 
@@ -145,7 +146,7 @@ def open_consumer(
     topic = chosen.topic
     if topic is not None and mode == "checkpoint":
         return client.checkpoint_consumer(topic, start=checkpoint(start)), lambda batch: None
-    name = subscription or DEFAULT_SUBSCRIPTION
+    name = subscription or ""  # check_combination saw to it that there is one
     which: Any = {"namespace": chosen.namespace, "properties": chosen.properties}
     if mode == "stream":
         stream = client.stream_consumer(topic, name, initial_position=str(start), **which)
