@@ -230,6 +230,12 @@ class NamespaceMember(StreamReader):
             None, self.subscription, namespace=self._topic, name=self.name, initial_position="earliest"
         )
 
+    def _write_detach(self, attach: Call, killed: bool) -> None:
+        for number in self._attachments.values():
+            self._history.record(self.name, "detach", attachment=number, killed=killed)
+        self._attachments = {}
+        super()._write_detach(attach, killed)
+
     def _write_delivery(self, attach: Call, message: Any) -> None:
         topic = message.topic
         received = self._received.setdefault(topic, {})

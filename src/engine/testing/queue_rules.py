@@ -14,7 +14,8 @@ from typing import NamedTuple
 from engine.testing.evidence import Attachment, Evidence, Fact, One, Violation
 
 CLOCKS_APART_S = 0.05  # how far the time of the history may be from that of messages
-LATE_S = 10.0
+LATE_S = 10.0  # as much behind its time is too late
+NOTICED_S = 2.0  # a dead client is known to be dead so soon; until then it is sent messages
 Message = tuple[str, int, int]  # subscription, segment, offset
 
 
@@ -33,12 +34,12 @@ def _deliveries(evidence: Evidence) -> Iterator[tuple[Fact, Attachment, Message]
             yield event, attachment, (attachment.subscription, event["segment"], event["offset"])
 
 
-def _kills(evidence: Evidence) -> dict[str, list[int]]:
-    """The events at which a subscription's consumers were killed."""
-    kills = defaultdict[str, list[int]](list)
+def _kills(evidence: Evidence) -> dict[str, list[float]]:
+    """When the server may have noticed, at the latest, that a subscription's consumers were killed."""
+    kills = defaultdict[str, list[float]](list)
     for attachment in evidence.attachments.values():
-        if attachment.killed and attachment.ended is not None:
-            kills[attachment.subscription].append(attachment.ended)
+        if attachment.killed and attachment.end is not None:
+            kills[attachment.subscription].append(attachment.end["time"] + NOTICED_S)
     return kills
 
 
@@ -52,8 +53,8 @@ def counts(evidence: Evidence) -> Iterator[Violation]:
         last[message] = _Given(event, calm, count)
         if calm < 0 or (calm > 0 if before is None else before.calm != calm):
             continue
-        least, since = (0, 0) if before is None else (before.times + 1, before.event["n"])
-        unseen = sum(since < n < event["n"] for n in kills[message[0]])
+        least, since = (0, 0.0) if before is None else (before.times + 1, before.event["time"])
+        unseen = sum(since < noticed < event["time"] + NOTICED_S for noticed in kills[message[0]])
         if not least <= count <= least + unseen:
             expected = least if not unseen else f"{least} to {least + unseen}"
             yield Violation("C2", f"{message} was delivered with the count {count}, not {expected}", event["n"])

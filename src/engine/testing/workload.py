@@ -153,7 +153,7 @@ class Reader:
         except EngineError as e:
             self._history.record(self.name, "fault", text=f"consumer ended: {e!r}")
         killed = not drain and self.kill_rate > 0 and self._rng.random() < self.kill_rate
-        self._history.record(self.name, "detach", attachment=attach.number, killed=killed)
+        self._write_detach(attach, killed)
         await (kill(client) if killed else client.close())
 
     async def _read(self, consumer: Any, attach: Call, seconds: float, drain: bool) -> None:
@@ -168,6 +168,9 @@ class Reader:
                 self._write_delivery(attach, message)
             if len(batch) and (drain or self._rng.random() < self.ack_rate):
                 await self._acknowledge(consumer, attach, batch)
+
+    def _write_detach(self, attach: Call, killed: bool) -> None:
+        self._history.record(self.name, "detach", attachment=attach.number, killed=killed)
 
     def _write_delivery(self, attach: Call, message: Any) -> None:
         self._history.record(
