@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -238,6 +239,29 @@ async def test_semantics_11_an_acknowledgement_covers_what_was_delivered_in_each
     await settled(EXCLUSIVE, b)
     assert values_of(await take(b, len(of_a) - len(of_a) // 2 - 1)) == values_of(of_a[len(of_a) // 2 + 1 :])
     assert await b.receive(timeout=0.2) is None
+
+
+async def test_after_a_seek_to_above_the_cursor_what_comes_again_is_not_acknowledged_unseen(
+    opened: engine.AsyncEngine,
+):
+    """The cursor, which is that of the slowest bucket, does not say that another bucket was moved back."""
+    (client,) = clients_of(opened, 1)
+    await make_topic(client, buckets=4)
+    a, b = await join(client, *"ab")
+    await settled(SHARED, a, b)
+    await send(client, 0, 2)
+    between = datetime.now(UTC) + timedelta(milliseconds=1)
+    await until(lambda: datetime.now(UTC) > between)
+    sent = await send(client, 2, 2)
+    (got, _) = await take_waiting(a, b)
+    await a.acknowledge_cumulative(got[-2])  # the other one has all of its buckets still to acknowledge
+    assert a.positions
+    before = a.attachments[0].position
+    await client.admin.seek_subscription("t", "s", between)
+    await until(lambda: all(c.attachments[0].connected and c.attachments[0].position > before for c in (a, b)))
+    assert not a.positions, "nothing was delivered yet"
+    again = [m for messages in await take_waiting(a, b) for m in messages]
+    assert sorted(values_of(again)) == sorted(sent)
 
 
 async def test_position_vectors_of_sharers_stay_small(client: engine.AsyncClient):

@@ -101,7 +101,8 @@ class SegmentReader:
 class Consumer(ABC):
     """One attachment of a consumer. Loop thread only."""
 
-    __slots__ = ("bytes_credit", "closed", "connection", "hosted", "ident", "messages_credit", "name", "out", "sent")
+    __slots__ = ("bytes_credit", "closed", "connection", "hosted", "ident", "messages_credit", "name", "out",
+                 "seeks", "sent")  # fmt: skip
     mode = ""
 
     def __init__(
@@ -125,6 +126,7 @@ class Consumer(ABC):
         # Counts what is sent, together with the others of the subscription; and what is sent to this one alone.
         self.out = Rate(time) if subscription is None else subscription.out
         self.sent = Rate(time, heir=heir) if before is None else before
+        self.seeks = 0 if subscription is None else subscription.seeks
 
     @property
     def ready(self) -> bool:

@@ -209,6 +209,7 @@ async def _subscribe(connection: Connection, header: Header, attach: Attach) -> 
         "consumer_id": consumer.ident,
         "position": position,
         "first": hosted.segment.first_offset,
+        "seeks": consumer.seeks,
     }
     connection.send(Command.SUBSCRIBE_SUCCESS, success)
     consumer.pump()

@@ -188,6 +188,7 @@ class SegmentHosting(OpenSegments):
         if isinstance(offset, InitialPosition):
             offset = segment.first_offset if offset is InitialPosition.EARLIEST else segment.durable_offset
         # Nobody is attached from the moment the cursor is elsewhere: what they acknowledge would move it once more.
+        found.seeks += 1
         found.close(NotOwnerError(f"{found} is moved to {offset}; attach again"))
         await found.cursor.seek(min(max(offset, segment.first_offset), segment.durable_offset))
         found.redeliveries = RedeliveryCounts()

@@ -32,7 +32,7 @@ class HostedSubscription:
     """
 
     __slots__ = ("_dispatcher", "_drained", "_lone", "_looking", "_shared", "cursor", "hosted", "left", "name", "out",
-                 "reassignments", "redeliveries", "was_shared")  # fmt: skip
+                 "reassignments", "redeliveries", "seeks", "was_shared")  # fmt: skip
 
     def __init__(self, hosted: HostedSegment, name: str, cursor: Cursor) -> None:
         self.hosted = hosted
@@ -45,6 +45,7 @@ class HostedSubscription:
         self._shared: SharedDispatcher | None = None
         self.was_shared = False
         self.reassignments = 0  # of buckets, from one sharer to another
+        self.seeks = 0  # since the segment was opened
         self._drained: Bag[Callable[[], None]] = Bag()
         self._looking = False  # look() will be called when the cursor is saved, or after a while
         # How often each message came back; kept while no queue consumer is attached, forgotten at a restart.

@@ -75,9 +75,9 @@ class Attachment(Acknowledging):
     """Loop thread only.
 
     `expected`: the next offset to arrive. `end`: where a sealed segment ends, None before. `arrived`: behind everything
-    that ever came. `pushed`: how many messages were queued and not dropped again. `rewound`: the cursor was moved back
-    since it was attached before. `looks`: those of the session when the segment was first said to be missing. `parked`:
-    while it drains, what came and waits. `window`: the messages and bytes that it may be sent ahead, None until it has
+    that ever came. `pushed`: how many messages were queued and not dropped again. `rewound`: the cursor was moved since
+    it was attached before. `looks`: those of the session when the segment was first said to be missing. `parked`: while
+    it drains, what came and waits. `window`: the messages and bytes that it may be sent ahead, None until it has
     got credit.
     """
 
@@ -98,6 +98,7 @@ class Attachment(Acknowledging):
         self.arrived = 0
         self.pushed = 0
         self.rewound = False
+        self._seeks: tuple[str | None, int] | None = None  # those that the owner knew, as it was attached before
         self.looks: int | None = None
         self.parked: EntryQueue | None = None
         self.window: tuple[int, int] | None = None
@@ -256,7 +257,9 @@ class Attachment(Acknowledging):
             raise NotOwnerError(f"{self.name}: the attachment ended as it began")
         self._connection, self._consumer_id, self.looks = connection, consumer_id, None
         self._url = url or connection.broker_url  # asked of any broker, it was the owner
-        self.rewound = answer["position"] < self.confirmed
+        before, self._seeks = self._seeks, (url, answer.get("seeks") or 0)
+        moved = before is not None and before[0] == url and before != self._seeks
+        self.rewound = moved or answer["position"] < self.confirmed
         self.position = self.expected = self.confirmed = answer["position"]
         self.marks = BucketMarks(self.segment_id, self.bucket_ends, True) if self.mode == SHARED else None
         self._attached_again.set()

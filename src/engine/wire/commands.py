@@ -221,8 +221,9 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
         "priority": _OPT_INT,
     },
     # `position`: the offset delivery starts at: the cursor's first unacknowledged one, or `start` clamped.
-    # `first`: the first retained offset of the segment.
-    _C.SUBSCRIBE_SUCCESS: {"request_id": int, "consumer_id": int, "position": int, "first": int},
+    # `first`: the first retained offset of the segment. `seeks`: how often a seek moved the cursor since the broker
+    # opened the segment.
+    _C.SUBSCRIBE_SUCCESS: {"request_id": int, "consumer_id": int, "position": int, "first": int, "seeks": _OPT_INT},
     # Adds credit. The broker sends while both are positive, whole entries, and may overshoot by one block.
     _C.FLOW: {"consumer_id": int, "messages": int, "bytes": int},
     # Payload: whole entries of one segment in offset order. `salt` verifies their stamps. For queue consumers
