@@ -119,7 +119,7 @@ def delivery_order(evidence: Evidence) -> Iterator[Violation]:
 
     Whoever starts on it, or starts again, starts at or before the furthest acknowledgement issued.
     """
-    buckets, last = Buckets(evidence), dict[tuple[int, int], int]()
+    buckets, last = Buckets(evidence), defaultdict[tuple[int, int], dict[int, int]](dict)
     reaches = {name: Reach(acks) for name, acks in evidence.acks_issued.items()}
     for event in evidence.deliveries:
         attachment = evidence.attachments[event["attachment"]]
@@ -129,10 +129,11 @@ def delivery_order(evidence: Evidence) -> Iterator[Violation]:
         place = int(event.get("place", segment))
         reach = reaches.setdefault(attachment.subscription, Reach([]))
         reach.advance(event["n"])
-        before = last.get((event["attachment"], place))
-        last[event["attachment"], place] = offset
+        lasts = last[event["attachment"], segment]  # by place: whoever shares and then reads alone goes on from both
+        before, known = lasts.get(place), set(lasts.values())
+        lasts[place] = offset
         for missed in buckets.below(segment, place, offset):
-            if missed == before or missed < reach.upto(segment):
+            if missed in known or missed < reach.upto(segment):
                 break
             if missed >= reach.upto(segment, buckets.place(segment, missed)):
                 came = "starts" if before is None else f"jumps from {before}"
