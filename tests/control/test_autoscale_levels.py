@@ -6,10 +6,13 @@ import asyncio
 
 import pytest
 from control_fakes import TOPIC, Brokers, virtual
+from scaling_bench import report, shape
 
 from engine.control.scaling import AutoScaling
 from engine.errors import NotOwnerError
+from engine.metadata import keys
 from engine.model.autoscale import AutoScalePolicy, AutoScalePolicyOverride
+from engine.model.names import TopicName
 
 
 @virtual
@@ -69,3 +72,23 @@ async def test_only_the_leader_sets_a_topic_s_policy() -> None:
     assert (status.leading, status.decision) == (False, None)
     for service in (first, second):
         await service.close()
+
+
+@virtual
+async def test_one_topic_that_cannot_be_looked_at_does_not_end_the_tick(caplog: pytest.LogCaptureFixture) -> None:
+    brokers = Brokers()
+    service = await brokers.start("a")
+    broken = TopicName.parse("broken")
+    for topic in (broken, TOPIC):
+        await service.create_topic(topic)
+    await report(brokers, 25_000)
+    await brokers.store.put(keys.controller(broken), b"\xff")
+    for _ in range(2):
+        service.scaling.loaded(broken)
+        await asyncio.sleep(61)
+    service.scaling.loaded(TOPIC)
+    await asyncio.sleep(61)
+    assert len(await shape(brokers)) == 2
+    assert len([record for record in caplog.records if "looking for who leads it failed" in record.message]) == 2
+    caplog.clear()
+    await service.close()

@@ -62,6 +62,8 @@ class AutoScaling:
             return
         except EngineError as e:
             log.warning("%s has load, and nobody can be found to lead it for now: %s", topic, e)
+        except Exception:  # the tick is for all topics
+            log.exception("%s has load, and looking for who leads it failed", topic)
 
     # Policies and what came of them.
 
