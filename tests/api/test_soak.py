@@ -161,7 +161,7 @@ async def soaked(connect: Connect, seed: int, seconds: float) -> None:
     assert any(e["what"] == "letter" for e in events)
     assert any(e.get("place", e.get("segment")) != e.get("segment") for e in events if e["what"] == "deliver")
     assert {0, 1, 2} <= Counter(e["count"] for e in events if "count" in e).keys()
-    assert len([t for t in soak.wide.topics]) == 4
+    assert len(soak.wide.topics) == 4
 
 
 async def test_soak(connect: Connect) -> None:
