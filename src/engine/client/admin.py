@@ -355,7 +355,9 @@ def when_ms(when: str | datetime) -> str | int:
         if when.tzinfo is None:
             raise InvalidArgumentError(f"{when!r} has no time zone; an aware datetime is right, as datetime.now(UTC)")
         return int(when.timestamp() * 1000)
-    return check_choice("when", when, INITIAL_POSITIONS)
+    if when not in INITIAL_POSITIONS:
+        raise InvalidArgumentError(f"when is {when!r}; earliest, latest or an aware datetime is right")
+    return when
 
 
 def _check_id(name: str, value: object) -> None:

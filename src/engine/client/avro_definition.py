@@ -65,7 +65,7 @@ class _Definition:
             return self._enum(info.cls, where)
         if isinstance(info, kinds.UnionType):
             return [self.of(one, where) for one in info.types]
-        said = "Any" if isinstance(info, kinds.AnyType) else type(info).__name__.removesuffix("Type")
+        said = info.cls.__name__ if isinstance(info, kinds.CustomType) else type(info).__name__.removesuffix("Type")
         raise InvalidArgumentError(
             f"{where} is {said}, which a schema cannot say; numbers, text, bytes, times, enumerations of text, other "
             "dataclasses, and lists, dicts by text and unions of these are right"

@@ -18,7 +18,7 @@ def id_of(x: object, topic: str) -> MessageId:
     ident = x.id if isinstance(x, Message) else x
     if not isinstance(ident, MessageId):
         raise InvalidArgumentError(
-            f"cannot acknowledge {type(x).__name__}; a Message, MessageId or MessageBatch is right"
+            f"{type(x).__name__} names no message; a Message, MessageId or MessageBatch is right"
         )
     check_topic(ident, ident.topic, topic)
     if ident.segment_id < 0 or ident.offset < 0 or ident == MessageId.latest:
@@ -46,7 +46,7 @@ def offsets_of(x: object, topic: str) -> dict[int, BitMap64]:
     if isinstance(x, Iterable) and not isinstance(x, (str, bytes, bytearray, memoryview)):
         return _offsets_of_many(x, topic)
     raise InvalidArgumentError(
-        f"cannot acknowledge {type(x).__name__}; a Message, MessageId, MessageBatch, or several of the first two"
+        f"{type(x).__name__} names no message; a Message, MessageId, MessageBatch, or several of the first two is right"
     )
 
 

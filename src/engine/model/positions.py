@@ -196,7 +196,9 @@ class Checkpoint:
     @classmethod
     def at_timestamp(cls, when: datetime) -> Checkpoint:
         """The first message published at or after `when`. Raises InvalidArgumentError when it has no time zone."""
-        if not isinstance(when, datetime) or when.tzinfo is None:
+        if not isinstance(when, datetime):
+            raise InvalidArgumentError(f"timestamp is {type(when).__name__}; an aware datetime is right")
+        if when.tzinfo is None:
             raise InvalidArgumentError(f"timestamp {when!r} has no time zone; an aware datetime is right")
         return cls._place("timestamp", -((_EPOCH - when) // timedelta(milliseconds=1)))
 
