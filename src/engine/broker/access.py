@@ -174,7 +174,7 @@ class Access:
             raise obstacle
         for rival in self.rivals(who):
             again = rival.name == who.name and rival.connection is who.connection
-            what = "attached again" if again else f"took over {self._hosted.name}"
+            what = "was made anew on its connection: the later one sends" if again else f"took over {self._hosted.name}"
             rival.close(FencedError(f"the producer {who.name!r} {what}"))
         self._reserved.clear()
         return self._let_in(who)
