@@ -61,7 +61,8 @@ def test_a_namespace_says_what_it_overrides(engine: Run, place: list[str]):
 
 def test_what_is_wrong_together_is_shown(engine: Run, place: list[str]):
     engine("topics", "create", "t", *place)
-    engine("topics", "autoscale", "set", "t", "--min-segments", 65, *place)
+    done = engine("topics", "autoscale", "set", "t", "--min-segments", 65, *place)
+    assert done.err == "t overrides min_segments\nauto-scale is off: min_segments is 65, above max_segments, 64\n"
     shown = engine("topics", "autoscale", "show", "t", *place).out
     assert re.search(r"^auto-scale +off: min_segments is 65, above max_segments, 64 *$", shown, re.MULTILINE)
     assert "off: min_segments" in engine("topics", "describe", "t", *place).out
@@ -91,7 +92,7 @@ def test_decisions_as_people_read_them():
     )
     waiting = {"action": "nothing", "segments": [], "reason": "max_segments", "suppressed": ["max_segments"], "atMs": 0}
     assert autoscale.decision_text(waiting).endswith(": nothing, because: max_segments")
-    assert autoscale.decision_text(None) == "none yet"
+    assert autoscale.decision_text(None) == "none yet, since this broker leads the topic"
 
 
 def test_loads_shares_and_owners_that_do_not_answer(capsys: pytest.CaptureFixture[str]):

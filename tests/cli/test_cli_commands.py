@@ -264,6 +264,9 @@ def test_policies_of_a_namespace(engine: Run, place: list[str]):
     assert json.loads(engine("topics", "describe", "quick", "--json", *place).out)["durability"] == "os"
     assert engine("namespaces", "set", name, *place).code == 2
     assert engine("namespaces", "set", name, "--retention-time", -2, *place).code == 2
+    assert engine("namespaces", "set", name, "--retention-time", "36h", "--retention-size", "1GB", *place).code == 0
+    found = json.loads(engine("namespaces", "get", name, "--json", *place).out)
+    assert (found["retention_time_s"], found["retention_size_bytes"]) == (36 * 3600, 1 << 30)
     assert engine("namespaces", "remove", name, *place).code == 0
     assert json.loads(engine("namespaces", "get", name, "--json", *place).out)["retention_time_s"] == 7 * 24 * 3600
 

@@ -86,7 +86,10 @@ def set_topic(topic: str, url: str, data: str | None, **options: Any) -> None:
     policy = said(options)
     with connect(url, data) as client:
         client.admin.set_auto_scale_policy(topic, policy)
+        effective = client.admin.get_stats(topic)["autoScale"]["policy"]
     click.echo(f"{topic} overrides {', '.join(policy)}", err=True)
+    if effective["problem"]:
+        click.echo(f"auto-scale is {state(effective)}", err=True)
 
 
 @topics.command()
@@ -167,7 +170,7 @@ def state(policy: Mapping[str, Any]) -> str:
 def decision_text(decision: Mapping[str, Any] | None) -> str:
     """A decision: when, what, of which segments, why, and what was held back."""
     if decision is None:
-        return "none yet"
+        return "none yet, since this broker leads the topic"
     at = datetime.fromtimestamp(decision["atMs"] / 1000, UTC).isoformat(timespec="seconds")
     of = f" of {', '.join(map(str, decision['segments']))}" if decision["segments"] else ""
     others = [reason for reason in decision["suppressed"] if reason != decision["reason"]]

@@ -8,9 +8,19 @@ import click
 
 from engine.cli import autoscale, output
 from engine.cli.connection import connect, connection_options, json_option
-from engine.cli.values import namespace_name
+from engine.cli.values import duration, namespace_name, size
 
 FOR_EVER = -1
+
+
+def retention_time(text: str) -> int:
+    """Whole seconds as typed: -1, 90, 36h, 7d."""
+    return FOR_EVER if text == str(FOR_EVER) else int(duration(text))
+
+
+def retention_size(text: str) -> int:
+    """Bytes as typed: -1, 50MB."""
+    return FOR_EVER if text == str(FOR_EVER) else size(text)
 
 
 @click.group()
@@ -34,8 +44,8 @@ def get(namespace: str, url: str, data: str | None, as_json: bool) -> None:
 
 @command.command("set")
 @click.argument("namespace", type=namespace_name)
-@click.option("--retention-time", type=click.IntRange(-1), metavar="SECONDS", help="-1: for ever. [default: 7 days]")
-@click.option("--retention-size", type=click.IntRange(-1), metavar="BYTES", help="Per segment. [default: -1, no limit]")
+@click.option("--retention-time", type=retention_time, metavar="DURATION", help="-1: for ever. [default: 7d]")
+@click.option("--retention-size", type=retention_size, metavar="BYTES", help="Per segment. [default: -1, no limit]")
 @click.option("--durability", type=click.Choice(["fsync", "interval", "os"]), help="Of topics made from now on.")
 @connection_options
 def set_policies(
