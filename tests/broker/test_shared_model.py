@@ -94,10 +94,21 @@ class World:
         else:
             await member.peer.ask(Command.CLOSE_CONSUMER, consumer_id=member.ident)
 
-    async def acknowledge(self, member: Attached, rng: random.Random, everything: bool) -> None:
-        """Some of what it has, and at times of what it has not, or has no more."""
+    async def start_over(self, rng: random.Random) -> None:
+        """All leave; some come back, and say what they acknowledge before anything is read for them."""
+        for one in list(self.members):
+            await self.leave(one, lost=False)
+        for name in rng.sample("abc", rng.randrange(4)):
+            await self.join(name, "shared", 0)
+        for member in self.members:
+            await self.acknowledge(member, rng, everything=False, kept=1.0)
+        for member in self.members:
+            member.peer.flow(member.ident, rng.choice([3, MUCH]))
+
+    async def acknowledge(self, member: Attached, rng: random.Random, everything: bool, kept: float = 0.5) -> None:
+        """Some of what it has, and so often of what it has not, or has no more."""
         said = {b: offsets[-1 if everything else rng.randrange(len(offsets))] + 1 for b, offsets in member.got.items()}
-        if self.first_sent and not everything and rng.random() < 0.5:  # ids that somebody kept
+        if self.first_sent and not everything and rng.random() < kept:  # ids that somebody kept
             for bucket in rng.sample(sorted(self.first_sent), rng.randrange(1, len(self.first_sent) + 1)):
                 said[bucket] = max(said.get(bucket, 0), rng.choice(self.first_sent[bucket]) + 1)
         below = {o for b, p in said.items() for o in self.of_bucket(b) if o < p} - self.acknowledged
@@ -150,9 +161,8 @@ async def step(world: World, rng: random.Random) -> None:
         await world.acknowledge(member, rng, everything=rng.random() < 0.4)
     elif what < 0.94:
         await world.leave(member, lost=rng.random() < 0.5)
-    elif what > 0.97:
-        for one in list(world.members):
-            await world.leave(one, lost=False)
+    else:
+        await world.start_over(rng)
 
 
 async def finish(world: World, rng: random.Random) -> None:
