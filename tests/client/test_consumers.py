@@ -8,6 +8,7 @@ import pytest
 from fake_broker import FakeBroker
 
 from engine.client import Checkpoint, MessageId
+from engine.client.topic import TopicSession
 from engine.errors import (
     AlreadyClosedError,
     CorruptionError,
@@ -42,6 +43,21 @@ async def test_receive_order_is_first_come_first_served(broker: FakeBroker):
         broker.publish(0, [b"0", b"1", b"2"])
         messages = await asyncio.gather(*receives)
         assert [m.value for m in messages if m] == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("kind", ["queue", "checkpoint"])
+async def test_a_consumer_that_closes_attaches_to_nothing_new(broker: FakeBroker, kind: str):
+    """A layout that comes while it says goodbye."""
+    async with broker.client() as client:
+        consumer = await (client.queue_consumer("t", "s") if kind == "queue" else client.checkpoint_consumer("t"))
+        closing = asyncio.ensure_future(consumer.close())
+        with pytest.raises(AlreadyClosedError):
+            await consumer.receive()
+        broker.reshape([0], 2)
+        consumer.layout_changed(await TopicSession(consumer.pool, consumer.session.topic).open(create=False))
+        await closing
+        await broker.settle()
+        assert all(attachment.closed for attachment in consumer.attachments.values())
 
 
 async def test_a_cancelled_receive_consumes_nothing(broker: FakeBroker):

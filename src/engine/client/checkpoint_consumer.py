@@ -163,6 +163,8 @@ class AsyncCheckpointConsumer(Receiver):
 
     def layout_changed(self, layout: TopicLayout) -> None:
         """Read every segment of the share whose ancestors there are done."""
+        if self._closed:
+            return  # nobody would end what begins now
         self._finished &= layout.segments.keys()
         for segment in layout.segments.values():
             begun = segment.segment_id in self.attachments or segment.segment_id in self._finished

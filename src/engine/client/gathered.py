@@ -371,9 +371,7 @@ class Gathered(Receiving, Generic[R]):
         await self._end.run(self._close)
 
     async def _close(self) -> None:
-        closed = AlreadyClosedError(f"the consumer {self.options.name} of {self.topic} was closed")
-        self.fail(closed)
-        self._failure = closed
+        self.end(AlreadyClosedError(f"the consumer {self.options.name} of {self.topic} was closed"))
         self._line.clear()
         if self._list is not None:
             self._list.close()

@@ -96,6 +96,8 @@ class AsyncQueueConsumer(Receiver):
 
     def layout_changed(self, layout: TopicLayout) -> None:
         """Attach to what is new, forget what is gone."""
+        if self._closed:
+            return  # nobody would end what begins now
         for segment in layout.segments.values():
             if segment.segment_id not in self.attachments and segment.segment_id not in self._finished:
                 attachment = Attachment(self, segment.segment_id, segment.name, QUEUE)
@@ -136,7 +138,7 @@ class AsyncQueueConsumer(Receiver):
 
     def _push(self, attachment: Attachment, entries: list[Entry], header: dict[str, Any], begin: int) -> int:
         """Messages that came back too often are queued apart."""
-        if not entries:
+        if not entries or self._closed:
             return 0
         skip, redelivered = header.get("skip"), header.get("redelivered")
         first, last = entries[0].first_offset, entries[-1].first_offset + entries[-1].count - 1
@@ -291,14 +293,14 @@ class AsyncQueueConsumer(Receiver):
             unacknowledged=self._unacked.count(self._queue.messages),
         )
 
-    async def _close(self) -> None:
-        """What the user has not seen is not counted as delivered."""
+    async def _end_work(self) -> None:
+        """What the user has not seen by now is not counted as delivered, nor received any more."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._dead_letters is not None:
-            await self._dead_letters.close()
         self._settle()
         for segment_id, attachment in self.attachments.items():
             seen = runs(self._unacked.held(segment_id))
             attachment.parting = {"seen": pack(seen)} if len(seen) <= RANGES_MAX else {}
-        await super()._close()
+        self._restart_queue()
+        if self._dead_letters is not None:
+            await self._dead_letters.close()

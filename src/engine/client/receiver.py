@@ -327,6 +327,9 @@ class Receiver(Receiving):
     def layout_changed(self, layout: TopicLayout) -> None:
         """A newer layout."""
 
+    async def _end_work(self) -> None:
+        """Before anybody is told: end what is under way."""
+
     async def _leave(self) -> None:
         """Say goodbye to whoever else knows this consumer."""
 
@@ -375,11 +378,10 @@ class Receiver(Receiving):
         await self._end.run(self._close)
 
     async def _close(self) -> None:
-        closed = AlreadyClosedError(f"the consumer {self.options.name} of {self._topic} was closed")
-        self.fail(closed)
-        self._failure = closed
-        self._restart_queue()
+        self.end(AlreadyClosedError(f"the consumer {self.options.name} of {self._topic} was closed"))
         try:
+            await self._end_work()
+            self._restart_queue()
             await asyncio.gather(*(a.close() for a in list(self.attachments.values())))
             await self._leave()
         finally:

@@ -170,6 +170,11 @@ class Receiving(ABC):
 
     # -- life ------------------------------------------------------------------------------------------------
 
+    def end(self, error: AlreadyClosedError) -> None:
+        """It was closed: receives that wait raise this, and so does everything from now on."""
+        self.fail(error)
+        self._failure = error
+
     @abstractmethod
     async def close(self) -> None:
         """Leave. Acknowledges nothing (SEMANTICS 13); receives that wait raise AlreadyClosedError. Idempotent."""
