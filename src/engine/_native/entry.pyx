@@ -69,15 +69,13 @@ cdef bint _fields_agree(const uint8_t* p, uint32_t size) noexcept nogil:
     cdef uint32_t count = load32(p + AT_COUNT), raw_size = load32(p + AT_RAW_SIZE), padding = p[AT_PADDING]
     if count < 1 or count > COUNT_MAX or load16(p + AT_PRODUCER_NAME_SIZE) > NAME_SIZE_MAX:
         return False
-    if load16(p + AT_BUCKET_MIN) > load16(p + AT_BUCKET_MAX):
-        return False
-    if load16(p + AT_SEGMENT_HASH_MIN) > load16(p + AT_SEGMENT_HASH_MAX):
+    if (load16(p + AT_BUCKET_MIN) > load16(p + AT_BUCKET_MAX)
+            or load16(p + AT_SEGMENT_HASH_MIN) > load16(p + AT_SEGMENT_HASH_MAX)):
         return False
     if p[AT_COMPRESSION] == COMPRESSION_NONE:
         return raw_size == size - HEADER_SIZE and padding == 0
-    if p[AT_FLAGS] & DELIVER_AT:  # the broker could not read the column, and would deliver everything at once
-        return False
-    return raw_size <= SIZE_MAX - HEADER_SIZE and padding < 8 and padding <= size - HEADER_SIZE
+    return (raw_size <= SIZE_MAX - HEADER_SIZE and padding < 8 and padding <= size - HEADER_SIZE
+            and not p[AT_FLAGS] & DELIVER_AT)  # the broker reads that column, or it would deliver everything at once
 
 
 cdef Fault check_body(const uint8_t* p) noexcept nogil:
