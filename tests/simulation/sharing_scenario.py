@@ -75,6 +75,7 @@ class SharingScenario:
                 await asyncio.sleep(SETTLING_S)
         await asyncio.wait_for(shaping, 600)
         await asyncio.sleep(HEALING_S)
+        cluster.history.record("nemesis", "healed")
         await asyncio.wait_for(asyncio.gather(*sending), 120)
         for member in members:
             member.stop()
