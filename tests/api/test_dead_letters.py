@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from functools import partial
 
 import pytest
 from queues import everything, publish, received
@@ -127,6 +128,20 @@ async def test_41_receives_end_at_once_although_dead_letters_are_on_their_way(cl
     async with await client.queue_consumer("t", "s") as other:
         again = await received(other)
         assert (again.value, again.redelivery_count) == (messages[1].value, 1)
+
+
+async def test_dead_letters_keep_the_form_of_their_values(client: engine.AsyncClient):
+    schema = engine.Schema.avro({"type": "record", "name": "Job", "fields": [{"name": "number", "type": "long"}]})
+    policy = engine.DeadLetter(0)
+    make = partial(client.queue_consumer, initial_position="earliest", nack_backoff=0, schema=schema)
+    async with (
+        await client.producer("t", schema=schema) as producer,
+        await make("t", "s", dead_letter=policy) as consumer,
+        await make("t-DLQ", "s") as dead,
+    ):
+        await producer.send({"number": 7})
+        await consumer.negative_acknowledge(await received(consumer))
+        assert (await received(dead)).value == {"number": 7}
 
 
 async def test_dead_letters_survive_a_changed_shape_of_their_topic(client: engine.AsyncClient):
