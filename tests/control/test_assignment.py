@@ -109,16 +109,16 @@ def test_pip_486_places_are_dealt_round_after_round_over_what_has_buckets_left()
     layout = with_buckets(1, 3, 2)  # 0, 3, 4
     drained = active_only(layout)
     five = assign(layout, STREAM, drained, list("abcde"))
-    assert five == together({"a": 0, "b": 3, "c": 4, "d": 3, "e": 4}, "a")
+    assert five == together({"a": 0, "b": 3, "c": 3, "d": 4, "e": 4}, "a")
     seven = assign(layout, STREAM, drained, list("abcdefg"))
-    assert seven == together({"a": 0, "b": 3, "c": 4, "d": 3, "e": 4, "f": 3, "g": None}, "a")
+    assert seven == together({"a": 0, "b": 3, "c": 3, "d": 3, "e": 4, "f": 4, "g": None}, "a")
 
 
 def test_pip_486_a_sealed_backlog_is_drained_by_as_many_as_it_has_buckets_then_one_reads_each_segment() -> None:
     layout = split_segment(SegmentLayout.create(1, now_ms=0), 0, 1)  # of four buckets -> (1, 2), of two each
     assert assign(layout, STREAM, set(), list("abcde")) == together(dict.fromkeys("abcd", 0) | {"e": None})
     assert assign(layout, STREAM, {0}, list("ab")) == alone({"a": (1,), "b": (2,)})
-    assert assign(layout, STREAM, {0}, list("abcde")) == together({"a": 1, "b": 2, "c": 1, "d": 2, "e": None})
+    assert assign(layout, STREAM, {0}, list("abcde")) == together({"a": 1, "b": 1, "c": 2, "d": 2, "e": None})
 
 
 def test_pip_486_a_sealed_backlog_has_one_reader_where_sharing_it_is_switched_off() -> None:
@@ -126,7 +126,23 @@ def test_pip_486_a_sealed_backlog_has_one_reader_where_sharing_it_is_switched_of
     draining = assign(layout, STREAM, set(), list("abc"), share_sealed=False)
     assert draining == together({"a": 0, "b": None, "c": None}, "a")
     after = assign(layout, STREAM, {0}, list("abc"), share_sealed=False)  # what is active is shared all the same
-    assert after == together({"a": 1, "b": 2, "c": 1}, "b")
+    assert after == together({"a": 1, "b": 1, "c": 2}, "c")
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.sets(st.integers(0, 99), min_size=1), st.integers(0, 99))
+def test_who_joins_moves_one_consumer_at_most_from_each_segment_to_its_neighbour(
+    counts: list[int], numbers: set[int], number: int
+) -> None:
+    layout = with_buckets(*counts)
+    drained, order = active_only(layout), [s.segment_id for s in layout.active]
+    fewer, more = ([f"{n:02}" for n in some] for some in (numbers - {number}, numbers | {number}))
+    if not len(counts) < len(fewer) < sum(counts):
+        return
+    before, after = (assign(layout, STREAM, drained, names) for names in (fewer, more))
+    moves = [(before[name][0].segment_id, after[name][0].segment_id) for name in fewer if before[name] and after[name]]
+    moves = [move for move in moves if move[0] != move[1]]
+    assert len(set(moves)) == len(moves) < len(counts)
+    assert all(abs(order.index(a) - order.index(b)) == 1 for a, b in moves)
 
 
 NAMES = st.lists(st.text(min_size=1, max_size=5), unique=True, max_size=12)

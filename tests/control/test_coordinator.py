@@ -97,14 +97,12 @@ async def test_who_must_let_go_is_told_first() -> None:
         await group.join(name)
         group.channels[name].push_assignment = lambda _, name=name: told.append(name)  # type: ignore[method-assign]
     told.clear()
-    await group.join("0")  # shares the first; `a` goes to the second, `b` comes to the first
-    assert told == ["a", "b"]
-    shares = {name: group.coordinator._sessions[name].shares for name in "0ab"}
-    assert shares == {
-        "0": (Share(0, AttachMode.SHARED),),
-        "a": (Share(1),),
-        "b": (Share(0, AttachMode.SHARED),),
-    }
+    await group.join("0")  # shares the first; the second stays as it is
+    assert told == ["a"]
+    await group.join("1")  # takes the place of `a`, which goes to the second
+    assert told == ["a", "a", "b"]
+    shares = {name: group.coordinator._sessions[name].shares for name in "01ab"}
+    assert shares == {name: (Share(i, AttachMode.SHARED),) for name, i in {"0": 0, "1": 0, "a": 1, "b": 1}.items()}
 
 
 @virtual

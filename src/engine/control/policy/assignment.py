@@ -1,5 +1,5 @@
-"""Who reads which segment: round-robin over consumers by name (PIP-468), and over segments where there are more
-consumers than those (PIP-486). Pure and deterministic (SEMANTICS 15).
+"""Who reads which segment: round-robin over consumers by name (PIP-468); where there are more consumers than segments,
+evenly many to each (PIP-486). Pure and deterministic (SEMANTICS 15).
 """
 
 from __future__ import annotations
@@ -44,11 +44,13 @@ def _deal_segments(segments: Sequence[SegmentInfo], names: Sequence[str]) -> dic
 
 
 def _deal_places(room: Mapping[int, int], names: Sequence[str]) -> dict[str, Shares]:
-    """The names in their order, dealt to the segments by range start, round after round, as far as each has room."""
+    """Places are taken in the segments by range start, round after round, as far as each has room; those of one segment
+    go to names that follow each other, so that one name more or less moves one other from segment to segment at most.
+    """
     rounds = range(max(room.values(), default=0))
     places = [segment_id for turn in rounds for segment_id, count in room.items() if count > turn]
-    taken = dict(zip(names, places, strict=False))
-    readers = Counter(taken.values())
+    readers = Counter(places[: len(names)])
+    taken = dict(zip(names, (segment_id for segment_id in room for _ in range(readers[segment_id])), strict=False))
     modes = {i: AttachMode.SHARED if count > 1 else AttachMode.EXCLUSIVE for i, count in readers.items()}
     return {name: (Share(taken[name], modes[taken[name]]),) if name in taken else () for name in names}
 
