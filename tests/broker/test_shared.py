@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import pytest
@@ -283,6 +284,29 @@ async def test_who_moves_the_cursor_restarts_everybody_from_there(connect, broke
     again = [await share(peer, segment, name) for name in "ab"]
     await round_trip(peer, segment)
     assert sorted(o for consumer in again for _, o in taken(peer, consumer)) == list(range(start, 12))
+
+
+async def test_who_attaches_while_a_seek_is_being_saved_starts_at_its_end(connect, broker, monkeypatch):
+    peer = await connect()
+    segment, publisher = await opened(peer)
+    await publisher.publish([0, 1, 2, 3])
+    first = await share(peer, segment, "a")
+    await round_trip(peer, segment)
+    await ack(peer, first, position=len(taken(peer, first)))
+    spec, saved, put = await broker.service.segment_spec("orders", 0), asyncio.Event(), broker._own_metadata.put
+
+    async def slow_put(*args, **kwargs):
+        await saved.wait()
+        return await put(*args, **kwargs)
+
+    monkeypatch.setattr(broker._own_metadata, "put", slow_put)
+    seeking = asyncio.ensure_future(broker.hosting.seek_subscription(spec, "s", InitialPosition.EARLIEST))
+    await peer.take(Command.CLOSE_CONSUMER, consumer_id=first)
+    again = await share(peer, segment, "a")
+    assert len(await taken_until(peer, again, 4)) == 4
+    assert not seeking.done()
+    saved.set()
+    await seeking
 
 
 async def test_what_comes_from_the_disk_is_shared_alike(start_broker):
