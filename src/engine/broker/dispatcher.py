@@ -105,7 +105,7 @@ class QueueConsumer(Consumer):
         """Individual: `ranges`, inclusive."""
         if header["ack_type"] != "individual" or header.get("ranges") is None:
             raise InvalidArgumentError("a queue consumer acknowledges individually, by `ranges`")
-        return self._dispatcher.acknowledge(offset_set(header["ranges"], self.hosted.segment.durable_offset))
+        return self._dispatcher.acknowledge(self, offset_set(header["ranges"], self.hosted.segment.durable_offset))
 
     def redeliver(self, header: dict[str, Any]) -> None:
         """Hand `ranges` back, to be kept back as `backoff` says."""
@@ -194,13 +194,13 @@ class QueueDispatcher:
         else:
             self._replay |= offsets
 
-    def acknowledge(self, offsets: BitMap64) -> asyncio.Future[None]:
+    def acknowledge(self, by: QueueConsumer, offsets: BitMap64) -> asyncio.Future[None]:
         """Nobody gets these again, whoever held them (SEMANTICS 12). Done when durable."""
         self._replay -= offsets
         self._counts.clear(offsets)
         self._delays.forget(offsets)
-        for consumer in self.consumers:
-            consumer.unacknowledged -= offsets
+        for holder in (by,) if offsets <= by.unacknowledged else self.consumers:  # of which there may be thousands
+            holder.unacknowledged -= offsets
         return self.subscription.ack_set(offsets)
 
     def close(self, error: EngineError) -> None:
