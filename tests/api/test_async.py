@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -372,3 +373,18 @@ async def test_a_consumer_of_another_kind_is_refused_at_once(client: engine.Asyn
             pass
     async with await makers[other]("t", "s"):  # whoever came first has left
         pass
+
+
+def test_a_client_stays_with_the_event_loop_that_used_it_first(tmp_path: Path):
+    async def send(client: engine.AsyncClient) -> None:
+        async with await client.producer("t") as producer:
+            await producer.send(b"x")
+
+    with engine.open(tmp_path, listen="127.0.0.1:0") as e:
+        client = engine.AsyncClient(e.service_url)
+        with asyncio.Runner() as first, asyncio.Runner() as second:
+            first.run(send(client))
+            with pytest.raises(engine.AlreadyClosedError, match="another event loop"):
+                second.run(send(client))
+            first.run(send(client))
+            first.run(client.close())

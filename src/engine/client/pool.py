@@ -50,9 +50,11 @@ class Pool:
         self._attempts: dict[str, asyncio.Future[Connection]] = {}
         self._backoffs: dict[str, Backoff] = {}
         self._down: set[str] = set()  # addresses whose connection was lost
+        self._loop: asyncio.AbstractEventLoop | None = None  # the one that it was first used in
 
     async def get(self, url: str | None = None) -> Connection:
         """A live connection to `url` (default: the client's). Raises ConnectError and what a handshake raises."""
+        self._check_loop()
         key = url or self.url
         connection = self._connections.get(key)
         if connection is not None and connection.lost is None:
@@ -78,6 +80,14 @@ class Pool:
         """Raise AlreadyClosedError after close()."""
         if self.closed:
             raise AlreadyClosedError("the client was closed")
+
+    def _check_loop(self) -> None:
+        """Raise AlreadyClosedError in another event loop than before: its connections live and die in that one."""
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            raise AlreadyClosedError("the client was used in another event loop; one client for each is right")
 
     async def _attempt(self, url: str) -> None:
         """Connect once, after the delay that earlier failures ask for; the outcome goes to all who wait."""
