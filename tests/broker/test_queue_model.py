@@ -243,17 +243,16 @@ class Dispatching(RuleBasedStateMachine):
         self.run(seconds=400.0)
 
     def acknowledged(self, member: Member, chosen: set[int]) -> None:
+        self.run(lambda: self.acknowledged_now(member, chosen))
+
+    def acknowledged_now(self, member: Member, chosen: set[int]) -> None:
         ranges = [[o, o] for o in sorted(chosen, reverse=True)]
-
-        def work() -> None:
-            self.acked |= chosen
-            for offset in chosen:
-                self.holder.pop(offset, None)
-                self.kept.pop(offset, None)
-                self.counts.pop(offset, None)
-            member.consumer.acknowledge({"ack_type": "individual", "ranges": ranges})
-
-        self.run(work)
+        self.acked |= chosen
+        for offset in chosen:
+            self.holder.pop(offset, None)
+            self.kept.pop(offset, None)
+            self.counts.pop(offset, None)
+        member.consumer.acknowledge({"ack_type": "individual", "ranges": ranges})
 
     @precondition(lambda self: self.members and self.ever)
     @rule(data=st.data(), backoff=st.sampled_from([None, Backoff(0, 0), Backoff(5, 5, 1), Backoff(1, 300, 3)]))
@@ -322,6 +321,26 @@ class Dispatching(RuleBasedStateMachine):
 
 def ranges_of(offsets: set[int]) -> list[list[int]]:
     return runs(BitMap64(offsets))
+
+
+class Untouched:
+    def __isub__(self, offsets: BitMap64) -> BitMap64:
+        raise AssertionError("it was looked at")
+
+
+def test_an_acknowledgement_by_the_holder_costs_the_same_beside_any_number_of_consumers() -> None:
+    world = Dispatching()
+    world.begin(slow=False, members=0)
+    world.attach_member(priority=0, credit=1000)
+    world.attach_member(priority=1, credit=0)
+    holder, other = world.members.values()
+    assert world.held(holder) == set(range(24))
+    nothing, other.consumer.unacknowledged = other.consumer.unacknowledged, Untouched()  # type: ignore[assignment]
+    world.run(lambda: world.acknowledged_now(holder, {3, 4}))
+    other.consumer.unacknowledged = nothing
+    world.acknowledged(other, {5})  # by somebody else it is taken from whoever has it
+    world.nothing_is_lost()
+    world.teardown()
 
 
 TestDispatching = Dispatching.TestCase
