@@ -119,7 +119,7 @@ def delivery_order(evidence: Evidence) -> Iterator[Violation]:
 
     Whoever starts on it, or starts again, starts at or before the furthest acknowledgement issued.
     """
-    buckets, last = Buckets(evidence), defaultdict[tuple[int, int], dict[int, int]](dict)
+    buckets, given = Buckets(evidence), defaultdict[tuple[int, int], dict[int, int]](dict)
     reaches = {name: Reach(acks) for name, acks in evidence.acks_issued.items()}
     for event in evidence.deliveries:
         attachment = evidence.attachments[event["attachment"]]
@@ -129,14 +129,14 @@ def delivery_order(evidence: Evidence) -> Iterator[Violation]:
         place = int(event.get("place", segment))
         reach = reaches.setdefault(attachment.subscription, Reach([]))
         reach.advance(event["n"])
-        lasts = last[event["attachment"], segment]  # by place: whoever shares and then reads alone goes on from both
-        before, known = lasts.get(place), set(lasts.values())
-        lasts[place] = offset
+        here = given[event["attachment"], segment]  # offset -> event of its last delivery
+        again = here.get(offset, -1)  # what comes again comes behind what came again before it
+        here[offset] = event["n"]
         for missed in buckets.below(segment, place, offset):
-            if missed in known or missed < reach.upto(segment):
+            if here.get(missed, -1) > again or missed < reach.upto(segment):
                 break
             if missed >= reach.upto(segment, buckets.place(segment, missed)):
-                came = "starts" if before is None else f"jumps from {before}"
+                came = "starts" if len(here) == 1 else "jumps"
                 where = f"{segment}:{offset}; acknowledged is only up to {reach.upto(segment)}, not {missed}"
                 yield Violation("O2", f"{attachment.client} {came} at {where}", event["n"])
                 break
