@@ -8,23 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections import deque
 from collections.abc import Iterable
 
 from pyroaring import BitMap64
 
 from engine._native.crc32c import crc32c
 from engine.errors import (
-    AlreadyClosedError,
     CorruptionError,
-    EngineError,
-    FencedError,
     InvalidArgumentError,
-    NotOwnerError,
-    UnknownOutcomeError,
     UnsupportedError,
 )
-from engine.metadata.store import ConflictError, MetadataStore, OutcomeUnknownError
+from engine.metadata.store import MetadataStore
+from engine.storage.saving import SavedRecord
 from engine.storage.succession import Lease
 
 # In the metadata store: do not change. magic "ENCU", crc of the rest, version, position, size of the bitmap after it.
@@ -34,9 +29,6 @@ _TERM = struct.Struct("<Q")
 _MAGIC = 0x55434E45
 _VERSION = 1
 _VERSION_TERM = 2
-
-SAVES_MAX = 8
-_UNSURE_MAX = 64
 
 
 def pack(position: int, acked: BitMap64, term: int = 0) -> bytes:
@@ -75,19 +67,7 @@ class Cursor:
     `position` and `is_acked` answer for what was acknowledged, also when it is not saved yet.
     """
 
-    __slots__ = (
-        "_acked",
-        "_closed",
-        "_dirty",
-        "_lease",
-        "_metadata",
-        "_position",
-        "_task",
-        "_unsure",
-        "_version",
-        "_waiters",
-        "key",
-    )
+    __slots__ = ("_acked", "_lease", "_position", "_record", "key")
 
     def __init__(
         self,
@@ -100,16 +80,12 @@ class Cursor:
     ) -> None:
         self.key = key
         self._lease = lease
-        self._metadata = metadata
         self._position = position
         self._acked = acked
-        self._version = version
-        # What may have been saved since `_version`, when the store did not say.
-        self._unsure: deque[bytes] = deque(maxlen=_UNSURE_MAX)
-        self._closed: EngineError | None = None
-        self._dirty = False
-        self._waiters: list[asyncio.Future[None]] = []
-        self._task: asyncio.Task[None] | None = None
+        self._record = SavedRecord(metadata, key, version, self._image, lease)
+
+    def _image(self) -> bytes:
+        return pack(self._position, self._acked, 0 if self._lease is None else self._lease.term)
 
     @property
     def position(self) -> int:
@@ -129,7 +105,7 @@ class Cursor:
     @property
     def unsaved(self) -> bool:
         """Whether something acknowledged is not known to be saved, so that nobody may rely on it."""
-        return self._dirty or self._task is not None
+        return self._record.unsaved
 
     def is_acked(self, offset: int) -> bool:
         """Whether the message at an offset is acknowledged."""
@@ -158,16 +134,16 @@ class Cursor:
         The future may fail with FencedError (another owner saved the cursor), StorageError or what the metadata store
         raises, AlreadyClosedError.
         """
-        changed = position > self._position and not self._refuses()
+        changed = position > self._position and not self._record.refuses
         if changed:
             self._position = position
             self._fold()
-        return self._saved(changed)
+        return self._record.save(changed)
 
     def ack_individual(self, ranges: Iterable[tuple[int, int]], below: int = 0) -> asyncio.Future[None]:
         """Acknowledge runs [start, stop) of offsets, and all `below`; the future ends when that is durable."""
         before = (self._position, len(self._acked))
-        if not self._refuses():
+        if not self._record.refuses:
             self._position = max(self._position, below)
             for start, stop in ranges:
                 if start < 0 or stop < start:
@@ -175,16 +151,16 @@ class Cursor:
                 if stop > self._position:
                     self._acked.add_range(start if start > self._position else self._position, stop)
             self._fold()
-        return self._saved(before != (self._position, len(self._acked)))
+        return self._record.save(before != (self._position, len(self._acked)))
 
     def ack_set(self, offsets: BitMap64, below: int = 0) -> asyncio.Future[None]:
         """Acknowledge a set of offsets, and all `below`; the future ends when that is durable."""
         before = (self._position, len(self._acked))
-        if not self._refuses():
+        if not self._record.refuses:
             self._position = max(self._position, below)
             self._acked |= offsets
             self._fold()
-        return self._saved(before != (self._position, len(self._acked)))
+        return self._record.save(before != (self._position, len(self._acked)))
 
     def _fold(self) -> None:
         """Move the position over what is acknowledged right above it."""
@@ -214,97 +190,28 @@ class Cursor:
                 high = middle
         return low
 
-    def _saved(self, changed: bool) -> asyncio.Future[None]:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if self._refuses():
-            future.set_exception(self._refusal())
-            return future
-        self._dirty = self._dirty or changed
-        if not self._dirty and self._task is None:
-            future.set_result(None)
-            return future
-        self._waiters.append(future)
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._save_all())
-        return future
-
     def check_usable(self) -> None:
-        """Raise, as the future of an acknowledgement would, when nothing can be acknowledged here any more."""
-        if self._refuses():
-            raise self._refusal()
+        """Raise, as the future of an acknowledgement would, when nothing can be acknowledged here any more.
 
-    def _refusal(self) -> EngineError:
-        return self._closed or NotOwnerError(f"{self.key}: this broker may own the segment no more")
-
-    def _refuses(self) -> bool:
-        """Whether nothing can be saved any more. Then nothing is acknowledged in memory either: it would be told."""
-        return self._closed is not None or (self._lease is not None and not self._lease.held)
+        Then nothing is acknowledged in memory either: it would be told.
+        """
+        self._record.check()
 
     async def settled(self) -> int:
         """The position, once it is durable. Raises as an acknowledgement does."""
         position = self._position
-        await self._saved(False)
+        await self._record.save(False)
         return position
-
-    async def _save_all(self) -> None:
-        waiters: list[asyncio.Future[None]] = []
-        try:
-            while self._dirty or self._waiters:
-                waiters, self._waiters, self._dirty = self._waiters, [], False
-                await self._save(pack(self._position, self._acked, 0 if self._lease is None else self._lease.term))
-                for future in waiters:
-                    if not future.done():
-                        future.set_result(None)
-        except Exception as e:
-            self._save_failed(waiters + self._waiters, e)
-        finally:
-            self._task = None
-
-    def _save_failed(self, waiters: list[asyncio.Future[None]], error: Exception) -> None:
-        self._dirty = True  # what is in memory is still to be saved, with the next acknowledgement
-        self._waiters = []
-        if isinstance(error, FencedError):
-            self._closed = error
-        for future in waiters:
-            if not future.done():
-                future.set_exception(error)
-
-    async def _save(self, image: bytes) -> None:
-        """Raises FencedError; UnknownOutcomeError when the store leaves it open time and again."""
-        if self._lease is not None:
-            self._lease.check()
-        self._unsure.append(image)
-        for _ in range(SAVES_MAX):
-            try:
-                self._version = (await self._metadata.put(self.key, image, self._version)).version
-            except (ConflictError, OutcomeUnknownError) as e:
-                if not await self._is_saved(image, e):
-                    continue
-            self._unsure.clear()
-            return
-        raise UnknownOutcomeError(f"{self.key}: the metadata store does not say whether it was saved")
-
-    async def _is_saved(self, image: bytes, error: Exception) -> bool:
-        """Read back. What is there may also be an earlier image, whose save seemed to fail."""
-        record = await self._metadata.get(self.key)
-        if record is None or (record.stat.version != self._version and record.value not in self._unsure):
-            raise FencedError(f"{self.key} was saved or deleted by another owner") from error
-        self._version = record.stat.version
-        return record.value == image
 
     async def seek(self, position: int) -> None:
         """Put the cursor at a position, forwards or back, forgetting what was acknowledged above it. Durable."""
-        if not self._refuses():
+        if not self._record.refuses:
             self._position, self._acked = position, BitMap64()
-        await self._saved(True)
+        await self._record.save(True)
 
     async def close(self) -> None:
         """Finish saving; later acknowledgements fail. Idempotent."""
-        task = self._task
-        if self._closed is None:
-            self._closed = AlreadyClosedError(f"{self.key} is closed")
-        if task is not None:
-            await asyncio.wait([task])
+        await self._record.close()
 
 
 def _runs(bitmap: BitMap64) -> list[tuple[int, int]]:

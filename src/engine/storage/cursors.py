@@ -10,7 +10,8 @@ from engine.errors import FencedError, NotFoundError, StorageError
 from engine.metadata import keys, unsure
 from engine.metadata.store import ABSENT, ANY, ConflictError, MetadataStore, OutcomeUnknownError, Record
 from engine.model.names import SegmentName
-from engine.storage.cursor import SAVES_MAX, Cursor, owner_of, pack, unpack
+from engine.storage.cursor import Cursor, owner_of, pack, unpack
+from engine.storage.saving import SAVES_MAX
 from engine.storage.succession import Lease
 
 _Records = list[tuple[str, Record]]  # inside the class, `list` is a method

@@ -10,7 +10,7 @@ from engine.errors import AlreadyClosedError, EngineError, FencedError, NotOwner
 from engine.metadata.store import ABSENT, ConflictError, Expected, MetadataStore, OutcomeUnknownError
 from engine.storage.succession import Lease
 
-_SAVES_MAX = 8
+SAVES_MAX = 8
 _UNSURE_MAX = 64
 
 
@@ -59,6 +59,14 @@ class SavedRecord:
         """Whether nothing can be saved any more."""
         return self._closed is not None or (self._lease is not None and not self._lease.held)
 
+    def check(self) -> None:
+        """Raise, as the future of save() would, when nothing can be saved any more."""
+        if self.refuses:
+            raise self._refusal()
+
+    def _refusal(self) -> EngineError:
+        return self._closed or NotOwnerError(f"{self.key}: this broker may own the segment no more")
+
     def save(self, changed: bool = True) -> asyncio.Future[None]:
         """Done when all there is now is durable; `changed`: whether that is more than before.
 
@@ -67,7 +75,7 @@ class SavedRecord:
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self.refuses:
-            future.set_exception(self._closed or NotOwnerError(f"{self.key}: this broker may own the segment no more"))
+            future.set_exception(self._refusal())
             return future
         self._dirty = self._dirty or changed
         if not self._dirty and self._task is None:
@@ -106,7 +114,7 @@ class SavedRecord:
         if self._lease is not None:
             self._lease.check()
         self._unsure.append(image)
-        for _ in range(_SAVES_MAX):
+        for _ in range(SAVES_MAX):
             expected: Expected | int = ABSENT if self._version is None else self._version
             try:
                 self._version = (await self._metadata.put(self.key, image, expected)).version
