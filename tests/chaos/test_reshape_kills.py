@@ -71,12 +71,19 @@ class Strikes:
             changes -= 1
             await asyncio.sleep(self.rng.uniform(0.0, 0.2))
             await self._change(shaper)
+        await self._progress()
         for actor in (*senders, *readers):
             actor.stop()
         await asyncio.wait_for(asyncio.gather(*sending, *reading), 60)
         await self._read_everything(client, readers)
         await client.close()
         await self.server.close()
+
+    async def _progress(self) -> None:
+        """L2: once nobody is killed any more, everybody who sends gets on; kills in a row may have kept them out."""
+        async with asyncio.timeout(20):
+            while len([e for e in self.history.events if (e["what"], e["phase"]) == ("send", "ok")]) <= 50:
+                await asyncio.sleep(0.05)  # noqa: ASYNC110 - nothing tells
 
     async def _change(self, shaper: Shaper) -> None:
         """One change, and perhaps a kill: when it is seen to be pending, or at any moment near."""

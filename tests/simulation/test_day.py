@@ -121,7 +121,6 @@ def test_the_command_says_what_happened(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_a_day_can_be_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="the extra `docs` draws")
     day = simulate(0.05)
     for name in ("one.svg", "two.svg"):
         days.plot(day, tmp_path / "images" / name)
