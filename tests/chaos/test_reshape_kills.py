@@ -82,8 +82,11 @@ class Strikes:
     async def _progress(self) -> None:
         """L2: once nobody is killed any more, everybody who sends gets on; kills in a row may have kept them out."""
         async with asyncio.timeout(20):
-            while len([e for e in self.history.events if (e["what"], e["phase"]) == ("send", "ok")]) <= 50:
-                await asyncio.sleep(0.05)  # noqa: ASYNC110 - nothing tells
+            while self._sent() <= 50:  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0.05)
+
+    def _sent(self) -> int:
+        return sum((e["what"], e["phase"]) == ("send", "ok") for e in self.history.events)
 
     async def _change(self, shaper: Shaper) -> None:
         """One change, and perhaps a kill: when it is seen to be pending, or at any moment near."""
