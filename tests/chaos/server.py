@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 START_S_MAX = 30.0
 
@@ -20,6 +21,8 @@ def free_port() -> int:
 
 class Server:
     """At most one process at a time. Its standard error goes to a file beside the data."""
+
+    running: ClassVar[set[Server]] = set()  # ended behind a test that failed
 
     def __init__(self, data: Path) -> None:
         self.data = data
@@ -37,6 +40,7 @@ class Server:
                 *("--listen", f"127.0.0.1:{self.port}", "--admin", f"127.0.0.1:{self._admin_port}"),
                 stderr=log,
             )
+        self.running.add(self)
         async with asyncio.timeout(START_S_MAX):
             while not await self._answers():
                 assert self._process.returncode is None, f"the server ended:\n{self.log.read_text()}"
@@ -63,6 +67,7 @@ class Server:
     async def _end(self, number: signal.Signals) -> int:
         process, self._process = self._process, None
         assert process is not None
+        self.running.discard(self)
         process.send_signal(number)
         return await process.wait()
 
