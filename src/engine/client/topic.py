@@ -187,7 +187,7 @@ class TopicSession:
         try:
             await connection.request(Command.SCALABLE_TOPIC_LOOKUP, header, timeout)
         except BaseException:
-            self._end_session(connection, session_id)
+            connection.end_session(session_id, Command.SCALABLE_TOPIC_CLOSE)
             raise
         if connection.lost is not None:
             raise connection.lost
@@ -381,10 +381,4 @@ class TopicSession:
     def _drop_session(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            self._end_session(connection, self._session_id)
-
-    @staticmethod
-    def _end_session(connection: Connection, session_id: int) -> None:
-        if connection.lost is None:
-            connection.detach(session_id)
-            connection.stream.send(Command.SCALABLE_TOPIC_CLOSE, {"session_id": session_id})
+            connection.end_session(self._session_id, Command.SCALABLE_TOPIC_CLOSE)

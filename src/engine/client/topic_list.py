@@ -138,7 +138,7 @@ class TopicListSession:
         try:
             await connection.request(Command.WATCH_TOPIC_LIST, header, self._pool.options.operation_timeout)
         except BaseException:
-            self._end_session(connection, session_id)
+            connection.end_session(session_id, Command.WATCH_TOPIC_LIST_CLOSE)
             raise
         if connection.lost is not None:
             raise connection.lost
@@ -216,13 +216,7 @@ class TopicListSession:
     def _drop_session(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            self._end_session(connection, self._session_id)
-
-    @staticmethod
-    def _end_session(connection: Connection, session_id: int) -> None:
-        if connection.lost is None:
-            connection.detach(session_id)
-            connection.stream.send(Command.WATCH_TOPIC_LIST_CLOSE, {"session_id": session_id})
+            connection.end_session(self._session_id, Command.WATCH_TOPIC_LIST_CLOSE)
 
 
 class AsyncTopicWatch:

@@ -14,12 +14,12 @@ from engine.model.positions import Checkpoint
 from engine.model.redelivery import Backoff, DeadLetter
 from engine.testing.history import Call, History, value_of
 from engine.testing.workload import (
-    SURE_FAILURES,
     QueueReader,
     Sender,
     StreamReader,
     key_text,
     kill,
+    record_outcome,
 )
 
 
@@ -111,14 +111,7 @@ class DelayingSender(Sender):
         self._sent += 1
         value, after = value_of(self.name, self._sent, None), round(self._rng.uniform(0, self.delay_s_max), 3)
         call = self._history.invoke(self.name, "send", value=value.decode(), key=None, topic=self._topic, after=after)
-        try:
-            message_id = await producer.send(value, deliver_after=after)
-        except SURE_FAILURES as e:
-            call.fail(repr(e))
-        except (EngineError, asyncio.CancelledError) as e:
-            call.info(repr(e))
-        else:
-            call.ok(segment=message_id.segment_id, offset=message_id.offset)
+        await record_outcome(call, producer.send(value, deliver_after=after))
 
 
 class ResumingSender(Sender):

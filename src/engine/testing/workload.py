@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from engine.client.client import AsyncClient
 from engine.errors import EngineError, InvalidArgumentError, MessageTooLargeError, QueueFullError
-from engine.model.positions import Checkpoint, split_position
+from engine.model.positions import Checkpoint, MessageId, split_position
 from engine.testing.history import Call, History, parse_value, value_of
 
 SURE_FAILURES = (InvalidArgumentError, MessageTooLargeError, QueueFullError)  # nothing was sent
@@ -32,6 +32,18 @@ async def kill(client: AsyncClient) -> None:
 def key_text(key: bytes | None) -> str | None:
     """How a key stands in a history."""
     return None if key is None else key.decode()
+
+
+async def record_outcome(call: Call, sending: Awaitable[MessageId]) -> None:
+    """Write down how a send ends."""
+    try:
+        message_id = await sending
+    except SURE_FAILURES as e:
+        call.fail(repr(e))
+    except (EngineError, asyncio.CancelledError) as e:
+        call.info(repr(e))
+    else:
+        call.ok(segment=message_id.segment_id, offset=message_id.offset)
 
 
 class Sender:
@@ -84,14 +96,7 @@ class Sender:
         self._sent += 1
         value = value_of(self.name, self._sent, key, self._rng.randint(0, self.size_max))
         call = self._history.invoke(self.name, "send", value=value.decode(), key=key, topic=self._topic)
-        try:
-            message_id = await producer.send(value, key=key)
-        except SURE_FAILURES as e:
-            call.fail(repr(e))
-        except (EngineError, asyncio.CancelledError) as e:
-            call.info(repr(e))
-        else:
-            call.ok(segment=message_id.segment_id, offset=message_id.offset)
+        await record_outcome(call, producer.send(value, key=key))
 
 
 class Reader:
