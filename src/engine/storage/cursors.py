@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 
 from pyroaring import BitMap64
 
-from engine.errors import FencedError, NotFoundError, StorageError
+from engine.errors import NotFoundError, StorageError
 from engine.metadata import keys, unsure
 from engine.metadata.store import ABSENT, ANY, ConflictError, MetadataStore, OutcomeUnknownError, Record
 from engine.model.names import SegmentName
 from engine.storage.cursor import Cursor, owner_of, pack, unpack
-from engine.storage.saving import SAVES_MAX
+from engine.storage.saving import SAVES_MAX, claim
 from engine.storage.succession import Lease
 
 _Records = list[tuple[str, Record]]  # inside the class, `list` is a method
@@ -30,25 +30,16 @@ class CursorStore:
         claimed it; StorageError: the metadata store is unsure.
         """
         key = keys.cursor(segment, subscription)
-        for _ in range(SAVES_MAX):
-            record = await self._metadata.get(key)
-            if record is None:
-                raise NotFoundError(f"subscription {subscription!r} has no cursor in {segment}")
-            position, acked = unpack(record.value, key)
-            version = record.stat.version
-            if lease is not None and owner_of(record.value) != lease.term:
-                try:
-                    version = await self._claim(key, record, pack(position, acked, lease.term), lease)
-                except (ConflictError, OutcomeUnknownError):
-                    continue
-            return Cursor(self._metadata, key, position, acked, version, lease)
-        raise StorageError(f"{key}: the metadata store does not say who owns it; try again")
 
-    async def _claim(self, key: str, record: Record, image: bytes, lease: Lease) -> int:
-        lease.check()
-        if owner_of(record.value) > lease.term:
-            raise FencedError(f"{key} belongs to a later owner")
-        return (await self._metadata.put(key, image, record.stat.version)).version
+        def image_of(image: bytes, term: int) -> tuple[int, bytes]:
+            position, acked = unpack(image, key)
+            return owner_of(image), pack(position, acked, term)
+
+        record = await claim(self._metadata, key, lease, image_of)
+        if record is None:
+            raise NotFoundError(f"subscription {subscription!r} has no cursor in {segment}")
+        position, acked = unpack(record.value, key)
+        return Cursor(self._metadata, key, position, acked, record.stat.version, lease)
 
     async def create(
         self, segment: SegmentName, subscription: str, position: int, lease: Lease | None = None

@@ -1,4 +1,7 @@
-"""`SavedRecord`: one owner's record in the metadata store, saved again and again, what comes meanwhile together."""
+"""`SavedRecord`: one owner's record in the metadata store, saved again and again, what comes meanwhile together.
+
+`claim()` takes such a record over from who owned it before.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,15 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from engine.errors import AlreadyClosedError, EngineError, FencedError, NotOwnerError, UnknownOutcomeError
-from engine.metadata.store import ABSENT, ConflictError, Expected, MetadataStore, OutcomeUnknownError
+from engine.errors import (
+    AlreadyClosedError,
+    EngineError,
+    FencedError,
+    NotOwnerError,
+    StorageError,
+    UnknownOutcomeError,
+)
+from engine.metadata.store import ABSENT, ConflictError, Expected, MetadataStore, OutcomeUnknownError, Record
 from engine.storage.succession import Lease
 
 SAVES_MAX = 8
@@ -144,3 +154,28 @@ class SavedRecord:
             self._closed = AlreadyClosedError(f"{self.key} is closed")
         if task is not None:
             await asyncio.wait([task])
+
+
+async def claim(
+    metadata: MetadataStore, key: str, lease: Lease | None, image_of: Callable[[bytes, int], tuple[int, bytes]]
+) -> Record | None:
+    """The record as it stands, None when there is none. Under a lease, nobody who owned it before can save it any more.
+
+    `image_of`: of a value and a term, the term in that value, and the same value with the other term. FencedError:
+    somebody later has claimed it; NotOwnerError; StorageError: the metadata store is unsure.
+    """
+    for _ in range(SAVES_MAX):
+        record = await metadata.get(key)
+        if record is None or lease is None:
+            return record
+        term, image = image_of(record.value, lease.term)
+        if term == lease.term:
+            return record
+        lease.check()
+        if term > lease.term:
+            raise FencedError(f"{key} belongs to a later owner")
+        try:
+            return Record(key, image, await metadata.put(key, image, record.stat.version))
+        except (ConflictError, OutcomeUnknownError):
+            continue
+    raise StorageError(f"{key}: the metadata store does not say who owns it; try again")

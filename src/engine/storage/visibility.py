@@ -20,11 +20,11 @@ from collections.abc import Callable
 from pyroaring import BitMap64
 
 from engine._native.crc32c import crc32c
-from engine.errors import CorruptionError, FencedError, StorageError, UnsupportedError
+from engine.errors import CorruptionError, UnsupportedError
 from engine.metadata import keys
-from engine.metadata.store import ConflictError, MetadataStore, OutcomeUnknownError, Record
+from engine.metadata.store import MetadataStore, Record
 from engine.model.names import SegmentName
-from engine.storage.saving import SavedRecord
+from engine.storage.saving import SavedRecord, claim
 from engine.storage.succession import Lease
 
 # In the metadata store: do not change. magic "ENVI", crc of the rest, version, settled_upto, the owner's term (0 where
@@ -32,7 +32,6 @@ from engine.storage.succession import Lease
 _HEAD = struct.Struct("<IIIQQII")
 _MAGIC = 0x49564E45
 _VERSION = 1
-_CLAIMS_MAX = 8
 
 
 def pack(settled_upto: int, hidden: BitMap64, decided: BitMap64, term: int = 0) -> bytes:
@@ -119,21 +118,12 @@ class Visibility:
         Raises CorruptionError, UnsupportedError, FencedError, StorageError when the store is unsure.
         """
         key = keys.visibility(segment)
-        for _ in range(_CLAIMS_MAX):
-            record = await metadata.get(key)
-            if record is None or lease is None:
-                return cls(metadata, key, end, found=record, lease=lease)
-            settled_upto, hidden, decided, term = unpack(record.value, key)
-            if term == lease.term:
-                return cls(metadata, key, end, found=record, lease=lease)
-            if term > lease.term:
-                raise FencedError(f"{key} belongs to a later owner")
-            lease.check()
-            try:
-                await metadata.put(key, pack(settled_upto, hidden, decided, lease.term), record.stat.version)
-            except (ConflictError, OutcomeUnknownError):
-                continue
-        raise StorageError(f"{key}: the metadata store does not say who owns it; try again")
+
+        def image_of(image: bytes, term: int) -> tuple[int, bytes]:
+            settled_upto, hidden, decided, found = unpack(image, key)
+            return found, pack(settled_upto, hidden, decided, term)
+
+        return cls(metadata, key, end, found=await claim(metadata, key, lease, image_of), lease=lease)
 
     def _cut(self, end: int) -> None:
         self._settled_upto = min(self._settled_upto, end)
