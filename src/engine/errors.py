@@ -110,6 +110,27 @@ class MemoryLimitError(EngineError):
     retryable = True
 
 
+class PermitTimeoutError(MemoryLimitError):
+    """The broker's memory for this was in use and none came free in the time allowed; try again later."""
+
+    code = 40
+    retryable = True
+
+
+class PermitQueueFullError(MemoryLimitError):
+    """The broker's memory for this is in use, and as many wait for it as may; try again later."""
+
+    code = 41
+    retryable = True
+
+
+class TooManyRequestsError(EngineError):
+    """The broker has as many requests of this kind under way as it takes; try again later."""
+
+    code = 42
+    retryable = True
+
+
 class MessageTooLargeError(EngineError):
     """A key, value, property map or entry is over its limit; nothing was sent."""
 

@@ -1,0 +1,247 @@
+"""`AsyncSemaphore`: permits counted in bytes (or anything else), given in order, within a time, to a bounded queue.
+
+The rules are those of PIP-442. Two things it leaves open are decided here:
+
+* A request for more than the whole limit is neither refused nor cut down: it is granted when nothing else is out.
+  `used` then tells the truth, which is more than the limit.
+* Who holds a permit and grows it is served before those who hold none: what it holds comes free only when it goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from engine.errors import InvalidArgumentError, PermitQueueFullError, PermitTimeoutError
+
+# Upper ends of the classes of waiting times, in milliseconds; a last class holds what is longer.
+WAIT_MS_BOUNDS = (0, 1, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000)
+
+
+@dataclass(frozen=True, slots=True)
+class WaitTimes:
+    """How long those waited who were given what they asked for. `counts` has one more item than WAIT_MS_BOUNDS."""
+
+    counts: tuple[int, ...] = (0,) * (len(WAIT_MS_BOUNDS) + 1)
+    sum_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStatistics:
+    """A bounded thing at one moment. Of what nobody queues for, all behind `limit` is zero."""
+
+    name: str
+    unit: str  # "bytes", or what is counted
+    used: int
+    limit: int  # 0: none
+    queue: int = 0  # waiting now
+    queue_max: int = 0
+    waits: WaitTimes = WaitTimes()
+    timeouts: int = 0  # gave up after the time allowed
+    refusals: int = 0  # found the queue full
+
+
+class Permit:
+    """What was acquired. `size` is as of the last grant; 0 once it is released."""
+
+    __slots__ = ("released", "size")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.released = False
+
+
+class _Waiter:
+    """Somebody in a queue: wants `size` in all, of which `permit`, if there is one, holds a part already."""
+
+    __slots__ = ("future", "permit", "since", "size")
+
+    def __init__(self, size: int, permit: Permit | None, since: float, future: asyncio.Future[Permit]) -> None:
+        self.size = size
+        self.permit = permit
+        self.since = since
+        self.future = future
+
+
+class AsyncSemaphore:
+    """Loop thread only. Times are the running loop's.
+
+    Invariant: `used` is the sum of the sizes of all permits that are not released.
+    """
+
+    __slots__ = ("_acquiring", "_counts", "_growing", "_limit", "_refusals", "_sum_ms", "_timeouts", "name",
+                 "queue_max", "timeout", "unit", "used")  # fmt: skip
+
+    def __init__(
+        self, limit: int, *, timeout: float | None = None, queue_max: int = 1_000, name: str = "", unit: str = "bytes"
+    ) -> None:
+        """`timeout`: seconds to wait for a permit; None: for ever. `queue_max`: how many may wait at once."""
+        self.name = name
+        self.unit = unit
+        self.timeout = timeout
+        self.queue_max = queue_max
+        self.used = 0
+        self._limit = limit
+        # First come, first served, in each of them.
+        self._growing: OrderedDict[_Waiter, None] = OrderedDict()
+        self._acquiring: OrderedDict[_Waiter, None] = OrderedDict()
+        # Counted.
+        self._counts = [0] * (len(WAIT_MS_BOUNDS) + 1)
+        self._sum_ms = 0.0
+        self._timeouts = 0
+        self._refusals = 0
+
+    @property
+    def limit(self) -> int:
+        """How much is there in all."""
+        return self._limit
+
+    @property
+    def queue(self) -> int:
+        """How many wait."""
+        return len(self._growing) + len(self._acquiring)
+
+    # -- the three verbs -------------------------------------------------------------------------------------------
+
+    async def acquire(self, size: int) -> Permit:
+        """A permit for `size`, which has to be released.
+
+        Raises PermitTimeoutError, PermitQueueFullError, InvalidArgumentError.
+        """
+        return self.acquire_nowait(size) or await self._wait(size, None, self._acquiring)
+
+    def acquire_nowait(self, size: int) -> Permit | None:
+        """The same if it can be had at once and nobody waits; otherwise None."""
+        _check(size)
+        if self.queue or not self._fits(size, 0):
+            return None
+        self._counts[0] += 1
+        return self._grant(Permit(0), size)
+
+    async def update(self, permit: Permit, size: int) -> Permit:
+        """Make a held permit smaller, which is done at once, or larger, which may have to wait; the same permit.
+
+        While it waits, and when it fails, the permit stays as it was: it has to be released all the same.
+        Raises PermitTimeoutError, PermitQueueFullError, InvalidArgumentError.
+        """
+        _check(size)
+        if permit.released:
+            raise _released()
+        if size <= permit.size:
+            self._grant(permit, size)
+            self._serve()
+        elif not self._growing and self._fits(size, permit.size):
+            self._grant(permit, size)
+        else:
+            await self._wait(size, permit, self._growing)
+        return permit
+
+    def release(self, permit: Permit) -> None:
+        """Give it back. Idempotent."""
+        if not permit.released:
+            permit.released = True
+            self._grant(permit, 0)
+            self._serve()
+
+    def resize(self, limit: int) -> None:
+        """Another limit from now on. Permits that are out stay out, also when they are more than that."""
+        self._limit = limit
+        self._serve()
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _fits(self, size: int, held: int) -> bool:
+        others = self.used - held
+        return others + size <= self._limit or others == 0
+
+    def _grant(self, permit: Permit, size: int) -> Permit:
+        self.used += size - permit.size
+        permit.size = size
+        return permit
+
+    async def _wait(self, size: int, permit: Permit | None, queue: OrderedDict[_Waiter, None]) -> Permit:
+        if self.queue >= self.queue_max:
+            self._refusals += 1
+            raise PermitQueueFullError(f"{self._sentence(size)}, and {self.queue} wait already; try again later")
+        loop = asyncio.get_running_loop()
+        waiter = _Waiter(size, permit, loop.time(), loop.create_future())
+        queue[waiter] = None
+        timer = None if self.timeout is None else loop.call_later(self.timeout, self._expire, waiter)
+        try:
+            return await waiter.future
+        except BaseException:
+            self._abandon(waiter, permit)
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _expire(self, waiter: _Waiter) -> None:
+        if not waiter.future.done():
+            self._timeouts += 1
+            text = f"{self._sentence(waiter.size)}, and no room came free within {self.timeout:g} s"
+            waiter.future.set_exception(PermitTimeoutError(text))
+            self._leave(waiter)
+
+    def _abandon(self, waiter: _Waiter, permit: Permit | None) -> None:
+        """Whoever waited does not any more: it timed out, or was cancelled, perhaps with the permit on its way."""
+        self._leave(waiter)
+        granted = waiter.future.done() and not waiter.future.cancelled() and waiter.future.exception() is None
+        if granted and permit is None:
+            self.release(waiter.future.result())
+
+    def _leave(self, waiter: _Waiter) -> None:
+        """Out of the queue; it may have held up those behind it."""
+        self._growing.pop(waiter, None)
+        self._acquiring.pop(waiter, None)
+        self._serve()
+
+    def _serve(self) -> None:
+        """Give what there is to those who have waited longest."""
+        for queue in (self._growing, self._acquiring):
+            while queue:
+                waiter = next(iter(queue))
+                held = 0 if waiter.permit is None else waiter.permit.size
+                gone = waiter.future.done() or (waiter.permit is not None and waiter.permit.released)
+                if not gone and not self._fits(waiter.size, held):
+                    return
+                del queue[waiter]
+                if not gone:
+                    self._hand_over(waiter)
+                elif not waiter.future.done():
+                    waiter.future.set_exception(_released())
+
+    def _hand_over(self, waiter: _Waiter) -> None:
+        permit = self._grant(waiter.permit or Permit(0), waiter.size)
+        waited_ms = 1000 * (asyncio.get_running_loop().time() - waiter.since)
+        self._counts[bisect_left(WAIT_MS_BOUNDS, waited_ms)] += 1
+        self._sum_ms += waited_ms
+        waiter.future.set_result(permit)
+
+    def _sentence(self, size: int) -> str:
+        return f"{size} {self.unit} of {self.name or 'memory'} were asked for, {self.used} of {self._limit} are in use"
+
+    def statistics(self) -> PoolStatistics:
+        """How it stands, and what was counted so far."""
+        return PoolStatistics(
+            name=self.name,
+            unit=self.unit,
+            used=self.used,
+            limit=self._limit,
+            queue=self.queue,
+            queue_max=self.queue_max,
+            waits=WaitTimes(tuple(self._counts), self._sum_ms),
+            timeouts=self._timeouts,
+            refusals=self._refusals,
+        )
+
+
+def _check(size: int) -> None:
+    if size < 0:
+        raise InvalidArgumentError(f"a permit for {size}; 0 or more is right")
+
+
+def _released() -> InvalidArgumentError:
+    return InvalidArgumentError("the permit was released; acquire another one")
