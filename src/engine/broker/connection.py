@@ -293,6 +293,8 @@ class Connection:
             self.fail(refusal)
             return
         self.ready = True
+        if forwarded := header.get("forwarded"):
+            self.stream.peer = f"{forwarded!r:.100} over the proxy {self.stream.peer}"
         config = self.broker.config
         answer = {
             "protocol": min(PROTOCOL_VERSION, header["protocol"]),

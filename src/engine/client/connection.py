@@ -66,6 +66,7 @@ class Connection:
         self.broker_url = url
         self.admin_url: str | None = None
         self.features: frozenset[str] = frozenset()
+        self.proxied = False  # over a proxy, as every other broker is to be reached
 
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()  # done when it is lost
@@ -81,8 +82,8 @@ class Connection:
 
     # -- opening and closing ---------------------------------------------------------------------------------
 
-    async def handshake(self, token: str | None) -> None:
-        """Say CONNECT, wait for CONNECTED.
+    async def handshake(self, token: str | None, target: str | None = None) -> None:
+        """Say CONNECT, wait for CONNECTED. `target`: the broker that is meant, when a proxy is dialled.
 
         Raises ConnectError, AuthenticationError, UnsupportedError, ProtocolError.
         """
@@ -92,6 +93,7 @@ class Connection:
             "features": list(FEATURES),
             "client": "engine-python",
             "token": token,
+            "target": target,
         }
         self.stream.send(Command.CONNECT, hello)
         try:
@@ -109,6 +111,7 @@ class Connection:
             raise UnsupportedError(f"the broker at {self.url} lacks the feature scalable-topics")
         self.broker_url = answer["broker"] or self.url
         self.admin_url = answer.get("admin")
+        self.proxied = bool(answer.get("proxied"))
         self._keep_alive_s = float(answer["keep_alive"])
         if self._keep_alive_s > 0:
             self._timer = self._loop.call_later(self._keep_alive_s, self._keep_alive)

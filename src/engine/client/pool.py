@@ -50,6 +50,7 @@ class Pool:
         self._attempts: dict[str, asyncio.Future[Connection]] = {}
         self._backoffs: dict[str, Backoff] = {}
         self._down: set[str] = set()  # addresses whose connection was lost
+        self._proxied = False  # the client's URL is a proxy's, which leads to all others
         self._loop: asyncio.AbstractEventLoop | None = None  # the one that it was first used in
 
     async def get(self, url: str | None = None) -> Connection:
@@ -103,6 +104,8 @@ class Pool:
             return
         self._backoffs.pop(url, None)
         self.ever_connected = True
+        if url == self.url:
+            self._proxied = connection.proxied
         # The broker may call itself by another name than the one it was reached by: one connection for both. One that
         # was there under its own name is used to its end by those who have it.
         self._set_aside(self._connections.get(connection.broker_url))
@@ -141,9 +144,10 @@ class Pool:
             made.append(Connection(url, stream))
             return made[0]
 
-        await self.options.connector.connect(url, handler)
+        target = url if self._proxied and url != self.url else None
+        await self.options.connector.connect(self.url if target else url, handler)
         try:
-            await made[0].handshake(self.options.token)
+            await made[0].handshake(self.options.token, target)
         except BaseException:
             made[0].stream.abort()
             self._set_aside(made[0])

@@ -19,8 +19,9 @@ from engine.errors import ProtocolError
 PROTOCOL_VERSION = 1
 MAGIC = "engine"
 
-# What this build can do; both sides send theirs, and use what both have.
-FEATURES = ("scalable-topics", "entry-buckets", "lz4", "zstd")
+# What this build can do; both sides send theirs, and use what both have. "proxy": a client reaches every broker over a
+# proxy, when it is told that it talks to one.
+FEATURES = ("scalable-topics", "entry-buckets", "lz4", "zstd", "proxy")
 
 
 class Command(enum.IntEnum):
