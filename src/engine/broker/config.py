@@ -25,6 +25,8 @@ from engine.limits import (
     MIB,
     PUBLISH_BYTES_IN_FLIGHT_MAX,
     SEGMENTS_PER_TOPIC_MAX,
+    TRANSACTION_NAMED_RETENTION_S,
+    TRANSACTION_RETENTION_S,
 )
 from engine.model.autoscale import NAMES, AutoScalePolicy, conflict
 from engine.model.units import byte_count, seconds, share
@@ -86,6 +88,10 @@ class BrokerConfig:
     retention_time: float | None = 7 * 24 * 3600.0
     retention_size: int | None = None
     retention_interval: float = 60.0  # between two looks at what may go
+
+    transaction_sweep_interval: float = 0.5  # between two looks for transactions whose time is over
+    transaction_retention_time: float = TRANSACTION_RETENTION_S  # how long an ended one is remembered
+    transaction_named_retention_time: float = TRANSACTION_NAMED_RETENTION_S  # a committed one that has a name
 
     segment_idle_time: float | None = 300.0  # a segment that nobody uses for this long is closed; None: never
 
@@ -163,6 +169,9 @@ class BrokerConfig:
             "retention_time": _number(self.retention_time, 0, optional=True),
             "retention_size": "" if self.retention_size is None else _integer(self.retention_size, 0, 2**62),
             "retention_interval": _number(self.retention_interval, 0.01),
+            "transaction_sweep_interval": _number(self.transaction_sweep_interval, 0.01),
+            "transaction_retention_time": _number(self.transaction_retention_time, 0),
+            "transaction_named_retention_time": _number(self.transaction_named_retention_time, 0),
             "segment_idle_time": _number(self.segment_idle_time, 0.01, optional=True),
             "session_timeout": _number(self.session_timeout, 0.1),
             "consumer_grace_period": _number(self.consumer_grace_period, 0),

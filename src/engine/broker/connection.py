@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from engine.broker import requests, topic_lists
+from engine.broker import requests, topic_lists, transactions
 from engine.broker.keepalive import Pulse
 from engine.broker.tokens import token_refusal
 from engine.errors import EngineError, InvalidArgumentError, ProtocolError, UnsupportedError
@@ -345,4 +345,7 @@ _HANDLERS: dict[Command, Callable[[Connection, dict[str, Any], memoryview], None
     Command.CLOSE_CONSUMER: requests.close_consumer,
     Command.SEGMENT_OFFSET: requests.segment_offset,
     Command.BROKER_CALL: requests.broker_call,
+    Command.NEW_TXN: transactions.begin,
+    Command.END_TXN: transactions.end,
+    Command.TXN_STATE: transactions.state,
 }

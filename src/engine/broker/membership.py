@@ -25,6 +25,7 @@ from engine.wire.tcp import TcpConnector
 
 if TYPE_CHECKING:
     from engine.broker.admin import AdminService
+    from engine.broker.transactions import Participant
 
 _FORWARDS_MAX = 5
 _FORWARD_AGAIN_S = 0.1
@@ -57,6 +58,11 @@ class Membership:
     @property
     def host(self) -> SegmentHost:
         """The segments of all brokers, for the control plane."""
+        return self._routed or self.hosting
+
+    @property
+    def transactions(self) -> Participant:
+        """The same, for the coordinator of transactions."""
         return self._routed or self.hosting
 
     async def start(self) -> None:

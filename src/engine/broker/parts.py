@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import random
 import ssl
+from typing import TYPE_CHECKING
 
 from engine.broker.config import BrokerConfig
 from engine.broker.load_reporter import LoadReports
 from engine.broker.segment_host import SegmentHosting
+from engine.broker.transactions import Participants
+from engine.clock import Clock
 from engine.control.config import ControlConfig
 from engine.control.scaling import AutoScaling
+from engine.control.transactions import TransactionCoordinator
 from engine.errors import InvalidConfigurationError
 from engine.metadata.store import MetadataStore
 from engine.storage.config import StorageConfig
+
+if TYPE_CHECKING:
+    from engine.broker.membership import Membership
+    from engine.control.service import ScalableTopicService
 
 
 def tls_context(config: BrokerConfig) -> ssl.SSLContext | None:
@@ -62,4 +71,23 @@ def load_reports(
         interval=config.scalable_topic_load_report_interval,
         threshold=config.scalable_topic_load_report_rate_change_threshold,
         loaded=scaling.loaded,
+    )
+
+
+def coordinator(
+    config: BrokerConfig,
+    service: ScalableTopicService,
+    members: Membership,
+    metadata: MetadataStore,
+    clock: Clock,
+    rng: random.Random | None,
+) -> TransactionCoordinator:
+    """Of transactions, with its part of the configuration. Nobody guesses the id of one of somebody else."""
+    return TransactionCoordinator(
+        metadata,
+        clock,
+        rng or random.SystemRandom(),
+        Participants(service, members.transactions).settle,
+        retention_s=config.transaction_retention_time,
+        named_retention_s=config.transaction_named_retention_time,
     )

@@ -30,6 +30,7 @@ CALL_S_MAX = 10.0  # one call, and all attempts of one together
 _AGAIN_S_FIRST, _AGAIN_S_MAX = 0.05, 1.0
 _DRAIN_S = 5.0  # how long an owner is asked to wait for a segment to drain, before it is looked up again
 _DRAINED = "await_drained"
+_SETTLE = "settle_transactions"
 
 Here = Callable[[], Awaitable[Any]]
 
@@ -80,7 +81,7 @@ class RoutedSegmentHost:
             url = await self._ownership.resolve(spec.name)
             if url != self._ownership.brokers.url:
                 raise NotOwnerError(f"{spec.name} is for the broker {url}")
-        call = self._answer_drained if method == _DRAINED else SEGMENT_CALLS.get(method)
+        call = {_DRAINED: self._answer_drained, _SETTLE: self._answer_settle}.get(method) or SEGMENT_CALLS.get(method)
         if call is None:
             raise InvalidArgumentError(f"a segment's owner knows no {method!r:.80}")
         try:
@@ -153,6 +154,11 @@ class RoutedSegmentHost:
         found = await self._route(spec, "statistics", lambda: self._local.statistics(spec))
         return found if isinstance(found, SegmentStatistics) else unpack_statistics(found)
 
+    async def settle_transactions(self, spec: SegmentSpec, subscription: str | None) -> None:
+        """See broker.transactions.Participant."""
+        here = lambda: self._local.settle_transactions(spec, subscription)  # noqa: E731
+        await self._route(spec, _SETTLE, here, subscription=subscription)
+
     def segment_url(self, name: SegmentName) -> str:
         """See the port."""
         return self._ownership.url_of(name)
@@ -181,6 +187,9 @@ class RoutedSegmentHost:
                 log.debug("whether %s is drained for %r cannot be seen for now: %s", spec.name, subscription, e)
                 await asyncio.sleep(_AGAIN_S_MAX)
         drained()
+
+    async def _answer_settle(self, host: Any, spec: SegmentSpec, args: Mapping[str, Any]) -> None:
+        await self._local.settle_transactions(spec, args["subscription"])
 
     async def _answer_drained(self, host: Any, spec: SegmentSpec, args: Mapping[str, Any]) -> bool:
         """Whether the segment is drained, at once or within a while."""

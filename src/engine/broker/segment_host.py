@@ -194,6 +194,15 @@ class SegmentHosting(OpenSegments):
         found.redeliveries = RedeliveryCounts()
         found.look()
 
+    async def settle_transactions(self, spec: SegmentSpec, subscription: str | None) -> None:
+        """See broker.transactions.Participant."""
+        hosted = await self.open_existing(spec)
+        if hosted is None:
+            await self.check_gone(spec)
+            raise NotFoundError(f"{spec.name} has no store")
+        if subscription is not None and await self.known_subscription(hosted, subscription) is None:
+            raise NotFoundError(f"subscription {subscription!r} has no cursor in {spec.name}")
+
     # -- what there is ---------------------------------------------------------------------------------------------
 
     async def offset_at(self, spec: SegmentSpec, time_ms: int) -> int:

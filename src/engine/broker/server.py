@@ -18,10 +18,11 @@ from engine.broker.keepalive import KeepAlive
 from engine.broker.load_reporter import LoadReports
 from engine.broker.membership import Membership
 from engine.broker.memory import PublishMemory
-from engine.broker.parts import control_config, load_reports, storage_config, tls_context
+from engine.broker.parts import control_config, coordinator, load_reports, storage_config, tls_context
 from engine.broker.rest import AdminServer
 from engine.broker.retention import RetentionLoop
 from engine.broker.segment_host import SegmentHosting
+from engine.broker.transactions import Transactions
 from engine.clock import Clock, SystemClock
 from engine.control.service import ScalableTopicService
 from engine.errors import AlreadyClosedError, ConnectError, EngineError, InvalidArgumentError
@@ -82,6 +83,7 @@ class Broker:
         self.service: ScalableTopicService
         self.admin: AdminService
         self.loads: LoadReports
+        self.transactions: Transactions
         self._data = Path(data)
         self._disk: Disk = disk or OsDisk()
         self._rng = rng
@@ -158,8 +160,11 @@ class Broker:
         self.admin = AdminService(
             self.service, self.config, (lambda *asked: members.forward(self.admin, *asked)) if self.shared else None
         )
+        begun = coordinator(self.config, self.service, members, metadata, self.clock, self._rng)
+        self.transactions = Transactions(begun, members.brokers, self.config.transaction_sweep_interval)
         await members.start()
         await self.service.start()
+        self.tasks.spawn(self.transactions.run(), "transactions")
         self._retention = RetentionLoop(self.service, self.hosting, self.config, self.clock, self.admin.prune_segment)
         self.tasks.spawn(self._retention.run(), "retention")
         if self.config.segment_idle_time is not None:

@@ -11,13 +11,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from engine.clock import Clock
 from engine.errors import (
     EngineError,
     InvalidArgumentError,
+    NotFoundError,
     TransactionConflictError,
     TransactionNotFoundError,
     UnknownOutcomeError,
@@ -30,7 +31,7 @@ from engine.limits import (
 )
 from engine.metadata import keys, unsure
 from engine.metadata.store import ABSENT, ConflictError, Expected, MetadataStore, OutcomeUnknownError, Record
-from engine.model.names import check_name
+from engine.model.names import SegmentName, check_name
 from engine.model.transactions import (
     ID_BITS,
     TransactionHeader,
@@ -80,10 +81,11 @@ class TransactionCounters:
 
 
 class TransactionCoordinator:
-    """Loop thread only. `settle` makes the participants of an operation apply what was decided, and forget it.
+    """Loop thread only. `settle` makes the participant of an operation apply what was decided, and forget it.
 
     It is asked for operations that are still there when a transaction's retention has ended: their participant is not
-    served at the moment, or has failed before. Headers stay until none is left, since they are what it goes by.
+    served at the moment, or has failed before. It raises NotFoundError when there is no such participant any more.
+    Headers stay until no operation is left, since they are what participants go by.
     """
 
     def __init__(
@@ -239,12 +241,25 @@ class TransactionCoordinator:
 
     async def abort_expired(self, partition: int) -> int:
         """Abort the open ones of a partition whose time is over; how many that were."""
-        start, end = _until(partition, self._clock.time_ms())
-        found = await self._metadata.list_index(INDEX_DEADLINE, start, end, _BATCH)
         expired = 0
-        for _, record in found:
-            expired += await self._expire(_view(record))
+        async for known in self._due(INDEX_DEADLINE, partition):
+            expired += await self._expire(known)
         return expired
+
+    async def _due(self, index: str, partition: int) -> AsyncIterator[TransactionView]:
+        """Those of a partition whose time in an index has come, page by page; one may come twice."""
+        start, end = _until(partition, self._clock.time_ms())
+        limit = _BATCH
+        while True:
+            found = await self._metadata.list_index(index, start, end, limit)
+            for _, record in found:
+                yield _view(record)
+            if len(found) < limit:
+                return
+            last = found[-1][0]
+            if last == start:
+                limit *= 2  # so many have the same time
+            start = last
 
     async def _expire(self, known: TransactionView) -> bool:
         header = known.header.ended(TransactionState.ABORTED, self._clock.time_ms())
@@ -258,27 +273,42 @@ class TransactionCoordinator:
 
     async def collect(self, partition: int) -> int:
         """Forget those of a partition whose retention is over and that no participant needs any more; how many."""
-        start, end = _until(partition, self._clock.time_ms())
-        found = await self._metadata.list_index(INDEX_FINAL, start, end, _BATCH)
         collected = 0
-        for _, record in found:
-            collected += await self._collect(_view(record))
+        async for known in self._due(INDEX_FINAL, partition):
+            collected += await self._collect(known)
         return collected
 
     async def _collect(self, known: TransactionView) -> bool:
-        for record in await self._operation_records(known.number, _BATCH):
+        while found := await self._operation_records(known.number, _BATCH):
             try:
-                await self._settle(TransactionOperation.from_json(record.value))
+                await self._settle_all(found)
             except EngineError as e:
-                log.info("transaction %s is kept: %s has not applied it yet: %s", known.id, record.key, e)
+                log.info("transaction %s is kept: not all have applied it yet: %s", known.id, e)
                 return False
-        if await self._operation_records(known.number, 1):
-            return False
+            left = await self._operation_records(known.number, 1)
+            if left and left[0].key == found[0].key:
+                return False  # whoever it concerns did not apply it
         if known.header.name is not None:
             await self._forget_name(known)
-        await unsure.delete(self._metadata, keys.transaction(known.id))
-        self.counters.collected += 1
+        self.counters.collected += await unsure.delete(self._metadata, keys.transaction(known.id))
         return True
+
+    async def _settle_all(self, records: Sequence[Record]) -> None:
+        """Each participant once. The records of one that is no more, a topic that was deleted, go from here."""
+        participants: dict[tuple[SegmentName, str | None], list[Record]] = {}
+        operations: dict[tuple[SegmentName, str | None], TransactionOperation] = {}
+        for record in records:
+            operation = TransactionOperation.from_json(record.value)
+            participant = (operation.segment, operation.subscription)
+            operations[participant] = operation
+            participants.setdefault(participant, []).append(record)
+        for participant, theirs in participants.items():
+            try:
+                await self._settle(operations[participant])
+            except NotFoundError as e:
+                log.info("operations of a transaction are forgotten: %s", e)
+                for record in theirs:
+                    await unsure.delete(self._metadata, record.key)
 
     async def _forget_name(self, known: TransactionView) -> None:
         """Unless it means a later transaction by now."""

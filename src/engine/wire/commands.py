@@ -21,7 +21,7 @@ MAGIC = "engine"
 
 # What this build can do; both sides send theirs, and use what both have. "proxy": a client reaches every broker over a
 # proxy, when it is told that it talks to one.
-FEATURES = ("scalable-topics", "entry-buckets", "lz4", "zstd", "proxy")
+FEATURES = ("scalable-topics", "entry-buckets", "lz4", "zstd", "transactions", "proxy")
 
 
 class Command(enum.IntEnum):
@@ -65,6 +65,10 @@ class Command(enum.IntEnum):
 
     BROKER_CALL = 50
 
+    NEW_TXN = 60
+    END_TXN = 61
+    TXN_STATE = 62
+
 
 _C = Command
 _OPT_STR = (str, type(None))
@@ -75,7 +79,17 @@ _OPT_BOOL = (bool, type(None))
 
 FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
     # First frame of a connection, and its answer. Anything else before CONNECTED is a ProtocolError.
-    _C.CONNECT: {"magic": str, "protocol": int, "features": list, "client": str, "token": _OPT_STR},
+    # To a proxy, `target`: the service URL of the broker that is meant; None: any. From a proxy, `forwarded`: the address
+    # of its client, for logs.
+    _C.CONNECT: {
+        "magic": str,
+        "protocol": int,
+        "features": list,
+        "client": str,
+        "token": _OPT_STR,
+        "target": _OPT_STR,
+        "forwarded": _OPT_STR,
+    },
     _C.CONNECTED: {
         "protocol": int,
         "features": list,
@@ -83,6 +97,7 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
         "admin": _OPT_STR,  # the broker's admin URL
         "keep_alive": (float, int),  # seconds after which a silent peer is pinged; twice that, it is dropped
         "frame_size_max": int,
+        "proxied": _OPT_BOOL,  # a proxy is in between: every other broker is reached over it, as a `target`
     },
     _C.PING: {},
     _C.PONG: {},
@@ -194,7 +209,9 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
     # the same order; a failure is a SEND_ERROR for the entry whose first sequence is given, and (unless the
     # error is about that entry alone: MessageTooLargeError, CorruptionError, InvalidArgumentError) for all after it.
     # PartlyStoredError: some of its messages are stored and others are not; send them one by one, then what was behind.
-    _C.SEND: {"producer_id": int, "entries": int},
+    # `transaction`: the id of the one that all of these entries belong to, as each of them says; `attempt`: the name of
+    # the attempt in it. TransactionConflictError and TransactionNotFoundError end the attachment like any other.
+    _C.SEND: {"producer_id": int, "entries": int, "transaction": _OPT_STR, "attempt": _OPT_STR},
     # Parallel lists, one item an entry: first sequence, first offset (-1: a duplicate whose offset is no
     # longer known). `durability` says what the acknowledgement means.
     _C.SEND_RECEIPT: {"producer_id": int, "sequences": list, "offsets": list, "durability": str},
@@ -243,6 +260,8 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
     # belongs to another consumer; what the others say is saved all the same.
     # individual: `ranges` is a list of inclusive [first, last], or the same packed: 16 bytes each, two little-endian
     # u64 (so wherever ranges may be bytes).
+    # `transaction`, `attempt`: it is only recorded, and takes effect when that transaction is committed, and accepts
+    # the attempt. TransactionConflictError: it has ended, or another open one acknowledges one of these messages.
     _C.ACK: {
         "request_id": int,
         "consumer_id": int,
@@ -250,6 +269,8 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
         "position": _OPT_INT,
         "ranges": _OPT_RANGES,
         "buckets": _OPT_LIST,
+        "transaction": _OPT_STR,
+        "attempt": _OPT_STR,
     },
     # Queue consumers hand back: inclusive ranges to deliver again; count + 1 each. At once, or kept back as `backoff`
     # says: [min, max seconds, multiplier], by how often each came back before.
@@ -280,6 +301,15 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
     # topic). Payload, both ways: one msgpack value, the map of arguments and the result, which may be larger than a
     # header. What the methods and their arguments are is in broker/calls.py.
     _C.BROKER_CALL: {"request_id": int, "target": str, "method": str},
+    # Transactions, at any broker. -> SUCCESS {"id": 16 hexadecimal digits, "state": "OPEN" | "COMMITTED" | "ABORTED",
+    # "deadline_ms": when it is aborted if it has not ended, "accepted": the numbers of the attempts that a commit has
+    # accepted, None for all}. `timeout`: seconds. `name`: the open or committed one of that name, if there is one.
+    _C.NEW_TXN: {"request_id": int, "timeout": (float, int), "name": _OPT_STR},
+    # -> SUCCESS {"state"}. `action`: "commit" | "abort"; the same once more changes nothing. `accepted`: the names of
+    # the attempts whose operations take effect; None: all.
+    _C.END_TXN: {"request_id": int, "id": str, "action": str, "accepted": _OPT_LIST},
+    # -> SUCCESS {"state", "deadline_ms"}.
+    _C.TXN_STATE: {"request_id": int, "id": str},
 }
 
 

@@ -1,0 +1,146 @@
+"""`Transactions`: this broker coordinates transactions, as every broker does (PIP-473).
+
+Any broker begins and ends any transaction: all there is to know stands in the metadata store. Only looking for what
+nobody ended, and for what nobody needs any more, is divided: the partitions of the ids are placed over the brokers that
+live. Where two believe for a moment that one is theirs, compare-and-set lets one of them do it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from engine.control.policy.placement import place
+from engine.control.transactions import TransactionCoordinator, TransactionView
+from engine.errors import AlreadyClosedError, EngineError, InvalidArgumentError, NotFoundError
+from engine.model.transactions import PARTITIONS, TransactionOperation, TransactionState, parse_id
+
+if TYPE_CHECKING:
+    from engine.broker.connection import Connection
+    from engine.control.brokers import Brokers
+    from engine.control.ports import SegmentSpec
+    from engine.control.service import ScalableTopicService
+
+log = logging.getLogger(__name__)
+
+Header = dict[str, Any]
+COLLECT_EVERY = 10  # looks at what is over time for one at what may be forgotten
+_ACTIONS = {"commit": TransactionState.COMMITTED, "abort": TransactionState.ABORTED}
+
+
+class Participant(Protocol):
+    """What has segments, here or elsewhere, as the coordinator sees it."""
+
+    async def settle_transactions(self, spec: SegmentSpec, subscription: str | None) -> None:
+        """Apply, durably, what was decided about the segment's writes, or a subscription's acknowledgements in it.
+
+        The operation records of what was applied are gone when it returns. Raises NotFoundError when there is no such
+        store, or no such cursor.
+        """
+
+
+class Participants:
+    """Whom an operation concerns, by the topics' layouts as they are now."""
+
+    def __init__(self, service: ScalableTopicService, host: Participant) -> None:
+        self._service = service
+        self._host = host
+
+    async def settle(self, operation: TransactionOperation) -> None:
+        """See TransactionCoordinator. Raises NotFoundError when what the operation was about is no more."""
+        segment = operation.segment
+        spec = await self._service.segment_spec(segment.topic, segment.segment_id)
+        if spec.name != segment:
+            raise NotFoundError(f"{segment} is not in the layout of its topic")
+        await self._host.settle_transactions(spec, operation.subscription)
+
+
+class Transactions:
+    """Loop thread only. `interval`: seconds between two looks at what is over time."""
+
+    def __init__(self, coordinator: TransactionCoordinator, brokers: Brokers, interval: float) -> None:
+        self.coordinator = coordinator
+        self._brokers = brokers
+        self._interval = interval
+        self._looks = 0
+
+    @property
+    def partitions(self) -> list[int]:
+        """Those that this broker sweeps, as far as it knows who lives."""
+        url = self._brokers.url
+        live = {*self._brokers.live, url}
+        return [number for number in range(PARTITIONS) if place(f"transactions-{number}", live) == url]
+
+    async def run(self) -> None:
+        """Until cancelled. Whatever goes wrong in one look is said, and the next one comes all the same."""
+        while True:
+            await asyncio.sleep(self._interval)
+            await self._safely(self.abort_expired)
+            self._looks += 1
+            if self._looks % COLLECT_EVERY == 0:
+                await self._safely(self.collect)
+
+    async def _safely(self, look: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await look()
+        except AlreadyClosedError as e:
+            log.debug("transactions: %s", e)
+        except EngineError as e:
+            log.warning("a look at the transactions failed: %s", e)
+        except Exception:
+            log.exception("a look at the transactions failed")
+
+    async def abort_expired(self) -> int:
+        """Abort those whose time is over, of this broker's partitions; how many."""
+        if not await self.coordinator.list_open(1):
+            return 0
+        return sum([await self.coordinator.abort_expired(number) for number in self.partitions])
+
+    async def collect(self) -> int:
+        """Forget those that nobody needs any more, of this broker's partitions; how many."""
+        return sum([await self.coordinator.collect(number) for number in self.partitions])
+
+
+# -- what clients ask for ----------------------------------------------------------------------------------------------
+
+
+def begin(connection: Connection, header: Header, payload: memoryview) -> None:
+    """NEW_TXN."""
+    connection.start(header["request_id"], _begin(connection, header))
+
+
+async def _begin(connection: Connection, header: Header) -> dict[str, Any]:
+    view = await connection.broker.transactions.coordinator.begin(header["timeout"], header.get("name"))
+    accepted = view.header.accepted
+    return {"id": view.id, **_standing(view), "accepted": None if accepted is None else list(accepted)}
+
+
+def end(connection: Connection, header: Header, payload: memoryview) -> None:
+    """END_TXN."""
+    connection.start(header["request_id"], _end(connection, header))
+
+
+async def _end(connection: Connection, header: Header) -> dict[str, Any]:
+    state = _ACTIONS.get(header["action"])
+    if state is None:
+        raise InvalidArgumentError(f"action {header['action']!r:.80}; one of {', '.join(_ACTIONS)} is right")
+    accepted = header.get("accepted")
+    if accepted is not None and state is not TransactionState.COMMITTED:
+        raise InvalidArgumentError("attempts are accepted by a commit; an abort takes none")
+    view = await connection.broker.transactions.coordinator.end(parse_id(header["id"]), state, accepted)
+    return {"state": str(view.header.state)}
+
+
+def state(connection: Connection, header: Header, payload: memoryview) -> None:
+    """TXN_STATE."""
+    connection.start(header["request_id"], _state(connection, header))
+
+
+async def _state(connection: Connection, header: Header) -> dict[str, Any]:
+    return _standing(await connection.broker.transactions.coordinator.get(parse_id(header["id"])))
+
+
+def _standing(view: TransactionView) -> dict[str, Any]:
+    return {"state": str(view.header.state), "deadline_ms": view.header.timeout_ms}
