@@ -9,8 +9,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-from engine.testing import queue_rules, sharing_rules
-from engine.testing.evidence import Evidence, Fact, Place, Send, Violation, gather, place_of
+from engine.testing import queue_rules, sharing_rules, transaction_rules
+from engine.testing.evidence import Evidence, Fact, Place, Send, Violation, place_of
+from engine.testing.gathering import gather
 from engine.testing.reach import Buckets, Reach
 
 RING_END = 0xFFFF
@@ -21,11 +22,13 @@ Rule = Callable[[Evidence], Iterator[Violation]]
 
 
 def lost(evidence: Evidence) -> Iterator[Violation]:
-    """D1: an acknowledged produce is in every final reading, where it was said to be."""
+    """D1: an acknowledged produce is in every final reading, where it was said to be; one in a transaction, if it
+    is known to count.
+    """
     for reading, events in evidence.finals.items():
         at = {event["value"]: place_of(event) for event in events}
         for send in evidence.sends.values():
-            if send.outcome != "ok":
+            if send.outcome != "ok" or not evidence.counts(send.transaction, send.attempt):
                 continue
             if send.value not in at:
                 yield Violation("D1", f"acknowledged {send.value} is not in reading {reading}", send.ended)
@@ -135,6 +138,8 @@ def delivery_order(evidence: Evidence) -> Iterator[Violation]:
         for missed in buckets.below(segment, place, offset):
             if here.get(missed, -1) > again or missed < reach.upto(segment):
                 break
+            if evidence.hidden(attachment.topic, segment, missed):
+                continue
             if missed >= reach.upto(segment, buckets.place(segment, missed)):
                 came = "starts" if len(here) == 1 else "jumps"
                 where = f"{segment}:{offset}; acknowledged is only up to {reach.upto(segment)}, not {missed}"
@@ -266,6 +271,7 @@ RULES: tuple[Rule, ...] = (
     never_delivered,
     *queue_rules.RULES,
     *sharing_rules.RULES,
+    *transaction_rules.RULES,
     checkpoints,
     complete_checkpoints,
     tiling,

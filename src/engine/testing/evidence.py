@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from math import inf
+from typing import Any, NamedTuple
 
 Fact = dict[str, Any]
 Place = tuple[str, int, int]  # topic, segment, offset
@@ -35,6 +35,9 @@ class Send:
     invoked: int
     topic: str
     due: float = 0.0  # the time before which nobody is to get it
+    transaction: str | None = None  # that it is a part of
+    attempt: str | None = None
+    source: str | None = None  # the value that it was made from
     outcome: str = "info"  # what was never answered is unknown
     segment: int = -1
     offset: int = -1
@@ -70,6 +73,55 @@ class One:
     confirmed: int | None = None
 
 
+class Answer(NamedTuple):
+    """What somebody was told of a transaction's state, and when that was asked for."""
+
+    n: int
+    state: str
+    asked: int
+
+
+@dataclass(slots=True)
+class Transaction:
+    """One transaction, as far as clients know of it. Places in the history, seconds of its clock."""
+
+    id: str
+    name: str | None = None
+    began: int = sys.maxsize  # the first answer that named it
+    asked: int = sys.maxsize  # the call that was so answered
+    deadline: float = inf
+    commits: list[Fact] = field(default_factory=list)  # calls, in order
+    answers: list[Answer] = field(default_factory=list)
+    accepted: frozenset[str] | None = None  # attempts, of the commit that is known to have been done
+
+    @property
+    def state(self) -> str:
+        """COMMITTED or ABORTED, as it was answered first; OPEN: nobody knows."""
+        return next((answer.state for answer in self.answers if answer.state != "OPEN"), "OPEN")
+
+    @property
+    def ended(self) -> int:
+        """The first answer that it has ended."""
+        return next((answer.n for answer in self.answers if answer.state != "OPEN"), sys.maxsize)
+
+    def takes(self, attempt: str | None) -> bool:
+        """Whether its commit accepts that attempt."""
+        return self.accepted is None or attempt in self.accepted
+
+
+@dataclass(slots=True)
+class TransactionalAck:
+    """An acknowledgement inside a transaction: of one message of a queue, or up to positions of a stream."""
+
+    transaction: str
+    attempt: str | None
+    subscription: str
+    client: str
+    call: Fact
+    outcome: str = "info"
+    ended: int = -1
+
+
 @dataclass(slots=True)
 class Evidence:
     """A history, sorted by what it says."""
@@ -94,142 +146,36 @@ class Evidence:
     healed: int | None = None
     # Calls since everything was healed that did not end well (or not at all): call -> its last event.
     stalled: dict[int, Fact] = field(default_factory=dict)
+    transactions: dict[str, Transaction] = field(default_factory=dict)
+    transactional_acks: dict[Any, TransactionalAck] = field(default_factory=dict)  # by call
+    plain_acks: list[Fact] = field(default_factory=list)  # calls, outside transactions
+    reads: list[Fact] = field(default_factory=list)  # what transactions went by
+    times: list[float] = field(default_factory=list)  # of every event
+    # (subscription, the topic of what was made of it, the event at which all of it had to be there)
+    made: list[tuple[str, str, int]] = field(default_factory=list)
+    _shown: set[Place] | None = None
 
     def calm_at(self, event: int) -> int:
         """Which calm an event lies in; -1 for none."""
         found = bisect_right(self.calms, event, key=lambda calm: calm[0]) - 1
         return found if found >= 0 and event <= self.calms[found][1] else -1
 
+    def counts(self, transaction: str | None, attempt: str | None) -> bool | None:
+        """Whether what was done in it, in time, takes effect; None: nobody knows. Without a transaction it does."""
+        if transaction is None:
+            return True
+        known = self.transactions.get(transaction)
+        if known is None or known.state == "OPEN":
+            return None
+        return known.state == "COMMITTED" and known.takes(attempt)
 
-def gather(events: list[Fact]) -> Evidence:
-    """Sort a history."""
-    evidence = Evidence()
-    calls: dict[Any, Fact] = {}
-    for event in events:
-        if event["phase"] == "invoke":
-            calls[event["call"]] = event
-        _gather_progress(evidence, event)
-        _GATHERERS.get(event["what"], _gather_nothing)(evidence, event, calls.get(event.get("call"), event))
-    return evidence
-
-
-def _gather_nothing(evidence: Evidence, event: Fact, call: Fact) -> None:
-    """Events for people."""
-
-
-def _gather_progress(evidence: Evidence, event: Fact) -> None:
-    if event["what"] == "healed":
-        evidence.healed = event["n"]
-    if evidence.healed is None or "call" not in event:
-        return
-    if event["phase"] == "invoke" or (event["phase"] != "ok" and event["call"] in evidence.stalled):
-        evidence.stalled[event["call"]] = event
-    else:
-        evidence.stalled.pop(event["call"], None)
-
-
-def _gather_send(evidence: Evidence, event: Fact, call: Fact) -> None:
-    if event["phase"] == "invoke":
-        topic = event.get("topic", "")
-        due = event["time"] + event["after"] if event.get("after") else 0.0
-        evidence.sends[event["value"]] = Send(event["value"], event["key"], event["client"], event["n"], topic, due)
-        return
-    send = evidence.sends[call["value"]]
-    send.outcome, send.ended = event["phase"], event["n"]
-    send.segment, send.offset = event.get("segment", -1), event.get("offset", -1)
-
-
-def _gather_attach(evidence: Evidence, event: Fact, call: Fact) -> None:
-    if event["phase"] == "invoke":
-        topic = event.get("topic", "")
-        resumes = event.get("resumes", -1)
-        found = Attachment(event["subscription"], event["kind"], topic, event["client"], event["n"], resumes)
-        found.ack_timeout, found.max_redeliveries = event.get("ack_timeout"), event.get("max_redeliveries")
-        evidence.attachments[event["call"]] = found
-    elif event["phase"] == "ok":
-        evidence.attachments[event["call"]].began = event
-
-
-def _gather_detach(evidence: Evidence, event: Fact, call: Fact) -> None:
-    attachment = evidence.attachments[event["attachment"]]
-    attachment.end, attachment.ended, attachment.killed = event, event["n"], event.get("killed", False)
-
-
-def _gather_deliver(evidence: Evidence, event: Fact, call: Fact) -> None:
-    evidence.deliveries.append(event)
-
-
-def _gather_reading(evidence: Evidence, event: Fact, call: Fact) -> None:
-    evidence.finals.setdefault(event["reading"], [])  # also one that shows nothing is a reading
-
-
-def _gather_final(evidence: Evidence, event: Fact, call: Fact) -> None:
-    evidence.finals[event["reading"]].append(event)
-
-
-def _gather_ack(evidence: Evidence, event: Fact, call: Fact) -> None:
-    said: dict[str, int] = event["positions"] if "positions" in event else call["positions"]
-    positions = {int(segment): position for segment, position in said.items()}
-    if event["phase"] == "invoke":
-        evidence.acks_issued[call["subscription"]].append((event["n"], positions))
-    elif event["phase"] == "ok":
-        evidence.acks_confirmed[call["subscription"]].append((event["n"], positions))
-
-
-def _gather_ack_one(evidence: Evidence, event: Fact, call: Fact) -> None:
-    place = (call["subscription"], call["segment"], call["offset"])
-    confirmed = event["n"] if event["phase"] == "ok" else None
-    if confirmed is not None:
-        evidence.ones_confirmed.setdefault(place, confirmed)
-    if event["phase"] != "invoke" and "attachment" in call:
-        evidence.ones.append(One(call["attachment"], place, call["n"], call["time"], confirmed))
-
-
-def _gather_nack(evidence: Evidence, event: Fact, call: Fact) -> None:
-    evidence.nacks.append(event)
-
-
-def _gather_letter(evidence: Evidence, event: Fact, call: Fact) -> None:
-    evidence.letters.append(event)
-
-
-def _gather_calm(evidence: Evidence, event: Fact, call: Fact) -> None:
-    if event["phase"] == "invoke":
-        evidence.calms.append([event["n"], sys.maxsize])
-    else:
-        evidence.calms[-1][1] = event["n"]
-
-
-def _gather_checkpoint(evidence: Evidence, event: Fact, call: Fact) -> None:
-    evidence.checkpoints[event["n"]] = event
-
-
-def _gather_drained(evidence: Evidence, event: Fact, call: Fact) -> None:
-    evidence.drained[event["subscription"]] = event["n"]
-    if event.get("finished"):
-        evidence.finished.add(event["subscription"])
-
-
-def _gather_layout(evidence: Evidence, event: Fact, call: Fact) -> None:
-    evidence.layouts.append(event)
-
-
-_GATHERERS: dict[str, Callable[[Evidence, Fact, Fact], None]] = {
-    "send": _gather_send,
-    "attach": _gather_attach,
-    "detach": _gather_detach,
-    "deliver": _gather_deliver,
-    "reading": _gather_reading,
-    "final": _gather_final,
-    "ack": _gather_ack,
-    "ack_one": _gather_ack_one,
-    "nack": _gather_nack,
-    "letter": _gather_letter,
-    "calm": _gather_calm,
-    "checkpoint": _gather_checkpoint,
-    "drained": _gather_drained,
-    "layout": _gather_layout,
-}
+    def hidden(self, topic: str, segment: int, offset: int) -> bool:
+        """Whether a transaction may have left a hole there: no final reading shows anything at that place."""
+        if not self.transactions or not self.finals:
+            return False
+        if self._shown is None:
+            self._shown = {place_of(event) for events in self.finals.values() for event in events}
+        return (topic, segment, offset) not in self._shown
 
 
 def place_of(event: Fact) -> Place:

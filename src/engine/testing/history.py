@@ -6,6 +6,7 @@ unique in a history, and name their client, counter and key.
 
     what        phase and fields
     send        invoke: value, key, topic; after (seconds, of a delayed one)    ok: segment, offset (-1: unknown)
+                in a transaction also: transaction (its id), attempt; source (the value it was made from)
     attach      invoke: subscription, kind ("stream", "queue", "reader"), topic     ok
                 of a reader also: resumes (n of the checkpoint it starts from; -1: earliest)
                 of a queue also: ack_timeout (seconds), max_redeliveries
@@ -15,15 +16,22 @@ unique in a history, and name their client, counter and key.
                 count (of a queue: of redeliveries)
     ack         invoke: subscription, positions {place: first offset not acknowledged}     ok: those that count
     ack_one     invoke: subscription, segment, offset; attachment     ok
+                both in a transaction also: transaction, attempt; `ok` is then: kept until its end
     nack        ok: attachment, segment, offset
     letter      ok: subscription, segment, offset (of its origin), value; a dead letter, as it is read in the end
     checkpoint  ok: attachment (of a reader: what it was given before this event is behind it)
-    drained     ok: subscription; it was read to the end, nothing is left; finished: nor will anything come back
+    drained     ok: subscription; it was read to the end, nothing is left; finished: nor will anything come back;
+                made: the topic in which of each of its messages one was made
     reading     ok: reading; a final reading begins
     final       ok: reading, value, key, segment, offset; of one whole reading from earliest, in order
     healed      ok; no more faults, and time to notice: what is asked for from here on has to be done
     calm        invoke, ok; between them no server dies, no connection breaks but with a killed client
     layout      ok: epoch, segments [{id, start, end, state}]
+    txn_begin   invoke: timeout (seconds), name     ok: transaction (its id), state ("OPEN", "COMMITTED", "ABORTED")
+    txn_end     invoke: transaction, action ("commit", "abort"), accepted (attempts)
+                ok, and fail when it is known: state, and accepted where others were accepted
+    txn_state   invoke     ok: transaction, state, accepted; what somebody who asked was told
+    txn_read    ok: transaction, value; what it does goes by that message
     fault       ok: text
 """
 

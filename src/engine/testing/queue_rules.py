@@ -155,6 +155,8 @@ def late(evidence: Evidence) -> Iterator[Violation]:
         for send in evidence.sends.values():
             if send.outcome != "ok" or not send.due or send.topic != attachment.topic:
                 continue
+            if not evidence.counts(send.transaction, send.attempt):
+                continue
             if max(began["time"], send.due) + LATE_S < min(
                 end["time"], given.get((attachment.subscription, send.value), inf)
             ):
