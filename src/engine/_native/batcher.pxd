@@ -1,5 +1,6 @@
 # cython: language_level=3
 """The producer's half of a topic: every message to its bucket, every full bucket to a sealed entry."""
+from cpython.ref cimport PyObject
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from engine._native.arguments cimport MessageColumns
@@ -23,6 +24,7 @@ cdef class Batcher(Buckets):
     cdef object on_full
     cdef object pack
     cdef object now_ms
+    cdef object admit
     # Counted; changed with the GIL held only.
     cdef readonly Py_ssize_t pending_bytes
     cdef readonly Py_ssize_t pending_messages
@@ -38,6 +40,10 @@ cdef class Batcher(Buckets):
     cdef uint64_t accept_key(self, object key, object sequence_id, object waiter,
                              Message* m) except? 0xFFFFFFFFFFFFFFFF
     cdef uint64_t commit(self, Message* m, bint keyed, object sequence_id, object waiter) except? 0xFFFFFFFFFFFFFFFF
+    # From now on messages belong to this transaction (NULL: to none); what is open of another one is sealed. The caller
+    # is not busy, or it is.
+    cdef int enlist(self, PyObject* transaction) except -1
+    cdef int enlist_busy(self, PyObject* transaction) except -1
     # Call on_full(); QueueFullError if that made no room.
     cdef int make_room(self) except -1
     # Messages s.at.. of the columns' windows, which end at `stop` or later.

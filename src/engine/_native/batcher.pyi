@@ -7,6 +7,7 @@ from typing_extensions import Buffer
 from engine._native.arguments import MessageColumns as MessageColumns
 from engine._native.buckets import Buckets
 from engine._native.sealed import SealedEntry as SealedEntry
+from engine._native.sealed import TransactionScope as TransactionScope
 
 class Batcher(Buckets):
     pending_bytes: int
@@ -29,6 +30,7 @@ class Batcher(Buckets):
         now_ms: Callable[[], int] | None = None,
         steady: bool = False,
         least_sequence: int | None = None,
+        admit: Callable[[Any], TransactionScope] | None = None,
     ) -> None: ...
     @property
     def last_sequence(self) -> int: ...
@@ -42,6 +44,7 @@ class Batcher(Buckets):
         sequence_id: int | None = None,
         deliver_at: datetime | int | None = None,
         deliver_after: float | timedelta | None = None,
+        transaction: object = None,
     ) -> None: ...
     def add(
         self,
@@ -53,7 +56,10 @@ class Batcher(Buckets):
         waiter: object = None,
         deliver_at: datetime | int | None = None,
         deliver_after: float | timedelta | None = None,
+        transaction: object = None,
     ) -> int: ...
-    def add_columns(self, values: Any, keys: Any = None, event_times: Any = None, start: int = 0) -> int: ...
+    def add_columns(
+        self, values: Any, keys: Any = None, event_times: Any = None, start: int = 0, transaction: object = None
+    ) -> int: ...
     def release(self, bytes: int, messages: int) -> None: ...  # noqa: A002
     def refuse(self, error: Exception) -> None: ...

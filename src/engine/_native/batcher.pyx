@@ -6,6 +6,7 @@ the segments in turn. Any thread may call; see buckets.pyx.
 """
 from cpython.buffer cimport PyBuffer_Release
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
+from cpython.ref cimport PyObject
 from cpython.unicode cimport PyUnicode_Check
 from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint32_t, uint64_t
 
@@ -15,7 +16,7 @@ from engine._native.builder cimport Builder, Message, builder_add, builder_fits,
 from engine._native.columns cimport view_get
 from engine._native.entry cimport KEYED
 from engine._native.ranges cimport route
-from engine._native.sealed cimport SealedEntry
+from engine._native.sealed cimport SealedEntry, TransactionScope
 from engine._native.hashing import MURMUR3, XXH64, xxh64
 
 from engine.errors import InvalidArgumentError, QueueFullError
@@ -28,7 +29,7 @@ cdef extern from "hash.h" nogil:
     uint32_t key32_hash(const uint8_t* p, size_t n, int algorithm) noexcept
 
 # What was cimported is visible to C only; users of the batcher find its types here.
-globals().update(MessageColumns=MessageColumns, SealedEntry=SealedEntry)
+globals().update(MessageColumns=MessageColumns, SealedEntry=SealedEntry, TransactionScope=TransactionScope)
 
 cdef enum:
     FAULT_MEMORY = 1
@@ -45,7 +46,8 @@ cdef class Batcher(Buckets):
     `on_open()` is called when something became open after nothing was, `on_sealed()` when take() has something
     again, `on_full()` when the pending limit is met: it may make room, by waiting for release(), or raise. `pack`,
     when given, makes the msgpack map of a message's properties; `now_ms` tells the time for deliver_after. `steady`
-    sends keyless messages by their sequence ids, not by turns. The first message may say a sequence id from
+    sends keyless messages by their sequence ids, not by turns. `admit` makes the TransactionScope of a transaction, or
+    raises; entries hold messages of one scope, or of none. The first message may say a sequence id from
     `least_sequence` on, below which everything is stored. A callback that raises does so out of a call whose
     message was taken. InvalidArgumentError for a limit that an entry could not keep.
     """
@@ -53,7 +55,7 @@ cdef class Batcher(Buckets):
     def __init__(self, bytes producer_name not None, *, int key_hash=XXH64, Py_ssize_t bytes_max=BATCH_BYTES_MAX,
                  Py_ssize_t messages_max=BATCH_MESSAGES_MAX, Py_ssize_t pending_bytes_max=PENDING_BYTES_MAX,
                  uint64_t first_sequence=0, on_open=None, on_sealed=None, on_full=None, pack=None, now_ms=None,
-                 bint steady=False, least_sequence=None):
+                 bint steady=False, least_sequence=None, admit=None):
         if self.routes is not None:
             raise InvalidArgumentError("a batcher is constructed once")
         _check_bounds("bytes_max", bytes_max, ENTRY_SIZE_MAX)
@@ -70,7 +72,7 @@ cdef class Batcher(Buckets):
         self.next_sequence = first_sequence
         self.least_sequence = self.floor = first_sequence if least_sequence is None else least_sequence
         self.on_open, self.on_sealed, self.on_full = on_open, on_sealed, on_full
-        self.pack, self.now_ms = pack, now_ms
+        self.pack, self.now_ms, self.admit = pack, now_ms, admit
 
     @property
     def last_sequence(self):
@@ -78,15 +80,17 @@ cdef class Batcher(Buckets):
         return <int64_t> self.next_sequence - 1
 
     def send_nowait(self, value, *, key=None, properties=None, event_time=None, sequence_id=None, deliver_at=None,
-                    deliver_after=None):
+                    deliver_after=None, transaction=None):
         """Take one message.
 
         `value` is bytes or any contiguous buffer, `key` the same or str (as UTF-8) or None, `properties` a mapping
         of str to str, `event_time` and `deliver_at` an aware datetime or int (ms since 1970), `deliver_after` seconds
-        or a timedelta, `sequence_id` greater than the last one. Nothing is taken when it raises InvalidArgumentError,
-        MessageTooLargeError, or QueueFullError (the pending limit).
+        or a timedelta, `sequence_id` greater than the last one, `transaction` what `admit` takes. Nothing is taken when
+        it raises InvalidArgumentError, MessageTooLargeError, QueueFullError (the pending limit), or what a
+        transaction's scope refuses it with.
         """
         cdef Message m
+        m.transaction = NULL if transaction is None else <PyObject*> transaction
         m.properties_size = 0
         m.event_time = m.deliver_at = INT64_MIN
         if (properties is None and event_time is None and deliver_at is None and deliver_after is None):
@@ -97,19 +101,20 @@ cdef class Batcher(Buckets):
         self.accept(value, key, sequence_id, None, &m)
 
     def add(self, value, key=None, properties=None, event_time=None, sequence_id=None, waiter=None, deliver_at=None,
-            deliver_after=None):
+            deliver_after=None, transaction=None):
         """Take one message as send_nowait() does; its sequence id.
 
         `waiter`, when not None, is found again in SealedEntry.waiters.
         """
         cdef Message m
+        m.transaction = NULL if transaction is None else <PyObject*> transaction
         m.properties_size = 0
         m.event_time = m.deliver_at = INT64_MIN
         cdef bytes held = fill_extras(
             &m, self.pack, self.now_ms, properties, event_time, deliver_at, deliver_after)  # noqa: F841
         return self.accept(value, key, sequence_id, waiter, &m)
 
-    def add_columns(self, values, keys=None, event_times=None, Py_ssize_t start=0):
+    def add_columns(self, values, keys=None, event_times=None, Py_ssize_t start=0, transaction=None):
         """Take messages start, start + 1, … of the columns; how many were taken before the pending limit was met.
 
         `values` and `keys` are lists, NumPy or Arrow arrays (see Column); a null key is a keyless message.
@@ -129,6 +134,8 @@ cdef class Batcher(Buckets):
             try:
                 if self.pending_bytes >= self.pending_max:
                     break
+                if transaction is not None or self.scope is not None:
+                    self.enlist_busy(NULL if transaction is None else <PyObject*> transaction)
                 _add_stretch(self, columns, &s)
             finally:
                 self.leave()
@@ -211,6 +218,8 @@ cdef class Batcher(Buckets):
         if self.routes is None:
             raise InvalidArgumentError("the batcher has no layout yet: call set_layout() first")
         m.sequence = self.next_sequence if sequence_id is None else checked_sequence(sequence_id, self.least_sequence)
+        if m.transaction is not NULL or self.scope is not None:
+            self.enlist(m.transaction)
         m.hash = key32_hash(m.key, m.key_size, self.key_hash) if keyed else 0
         index = route(self.routes, m.hash) if keyed else self.routes.builders
         b = &self.builders[index]
@@ -239,6 +248,31 @@ cdef class Batcher(Buckets):
         if self.opened or self.filled:
             self.notify()
         return m.sequence
+
+    cdef int enlist(self, PyObject* transaction) except -1:
+        if transaction is <PyObject*> self.transaction and self.scope.refusal is None:
+            return 0
+        self.enter()
+        try:
+            self.enlist_busy(transaction)
+        finally:
+            self.leave()
+        return 0
+
+    cdef int enlist_busy(self, PyObject* transaction) except -1:
+        cdef TransactionScope scope = None
+        if transaction is <PyObject*> self.transaction:
+            scope = self.scope
+        elif transaction is not NULL:
+            if self.admit is None:
+                raise InvalidArgumentError("this batcher takes no transactions")
+            scope = self.admit(<object> transaction)
+        if scope is not None and scope.refusal is not None:
+            raise scope.refusal
+        if scope is not self.scope:
+            self.seal_open()
+        self.scope, self.transaction = scope, None if transaction is NULL else <object> transaction
+        return 0
 
     cdef void stretch(self, MessageColumns columns, Py_ssize_t stop, Stretch* s) noexcept nogil:
         cdef Message m

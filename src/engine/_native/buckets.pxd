@@ -5,6 +5,7 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from engine._native.builder cimport Builder
 from engine._native.ranges cimport Routes
+from engine._native.sealed cimport TransactionScope
 
 cdef class Buckets:
     # Fixed after construction.
@@ -23,6 +24,8 @@ cdef class Buckets:
     cdef public uint64_t floor    # every message with a lower sequence is stored; 0 for nothing known
     cdef readonly Py_ssize_t open_messages
     cdef list sealed              # in the order of sealing, until take()
+    cdef TransactionScope scope   # that all open messages belong to; None outside of transactions
+    cdef object transaction       # as the caller named it
     cdef dict totals              # (segment id, bucket): (entries, messages, bytes) sealed, of the layout's segments
     # Callbacks that are due at the end of the call.
     cdef bint opened

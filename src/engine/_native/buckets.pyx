@@ -159,7 +159,8 @@ cdef class Buckets:
     cdef int seal_one(self, uint32_t index) except -1:
         self.builders[index].floor = self.floor
         cdef SealedEntry entry = build(
-            self.routes, &self.builders[index], index, self.waiters[index], self.producer_name, self.producer_id)
+            self.routes, &self.builders[index], index, self.waiters[index], self.producer_name, self.producer_id,
+            self.scope)
         self.waiters[index] = None
         self.open_messages -= entry.count
         builder_reset(&self.builders[index])

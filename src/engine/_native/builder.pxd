@@ -1,6 +1,7 @@
 # cython: language_level=3
 """The open batch of one bucket: messages gathered in C memory until they become one entry."""
 from engine._native.entry cimport SEQUENCES
+from cpython.ref cimport PyObject
 from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.string cimport memcpy
 
@@ -22,6 +23,7 @@ cdef struct Message:
     int64_t deliver_at            # the same
     uint64_t sequence
     uint32_t hash                 # of the key
+    PyObject* transaction         # that a batcher is to take it in, borrowed; NULL for none
 
 cdef struct Record:
     uint32_t value_end            # in the builder's values
@@ -60,6 +62,9 @@ cdef struct Builder:
     uint8_t* keys
     Extra* extras
     uint8_t* properties
+    # The transaction it is of, where flags say TRANSACTIONAL: its number, and that of the attempt.
+    uint64_t txn_high
+    uint64_t txn_low
 
 cdef inline size_t message_cost(const Message* m) noexcept nogil:
     return m.value_size + m.key_size + m.properties_size + RECORD_COST

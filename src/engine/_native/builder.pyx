@@ -12,9 +12,9 @@ from libc.string cimport memcpy, memset
 
 from engine._native.entry cimport (
     AT_BUCKET_MAX, AT_BUCKET_MIN, AT_COUNT, AT_FIRST_SEQUENCE, AT_FLAGS, AT_LAG, AT_LAST_SEQUENCE, AT_MAGIC,
-    AT_PRODUCER_ID, AT_PRODUCER_NAME_SIZE, AT_RAW_SIZE, AT_SEGMENT_HASH_MAX, AT_SEGMENT_HASH_MIN, AT_SIZE, AT_VERSION,
-    DELIVER_AT, EVENT_TIMES, HEADER_SIZE, KEYED, MAGIC, PROPERTIES, SEQUENCES, VERSION, lag_of, pad8, seal, store16,
-    store32, store64,
+    AT_PRODUCER_ID, AT_PRODUCER_NAME_SIZE, AT_RAW_SIZE, AT_SEGMENT_HASH_MAX, AT_SEGMENT_HASH_MIN, AT_SIZE, AT_TXN_HIGH,
+    AT_TXN_LOW, AT_VERSION, DELIVER_AT, EVENT_TIMES, HEADER_SIZE, KEYED, MAGIC, PROPERTIES, SEQUENCES, TRANSACTIONAL,
+    VERSION, lag_of, pad8, seal, store16, store32, store64,
 )
 
 cdef enum:
@@ -184,6 +184,9 @@ cdef void put_header(const Builder* b, uint8_t* p, size_t size, size_t name_size
     store64(p + AT_PRODUCER_ID, producer_id)
     store64(p + AT_FIRST_SEQUENCE, b.first_sequence)
     store64(p + AT_LAST_SEQUENCE, b.last_sequence)
+    if b.flags & TRANSACTIONAL:
+        store64(p + AT_TXN_HIGH, b.txn_high)
+        store64(p + AT_TXN_LOW, b.txn_low)
 
 
 cdef void write_image(const Builder* b, uint8_t* p, size_t size, const char* name, size_t name_size,

@@ -9,6 +9,12 @@ from engine._native.ranges cimport Routes
 cdef enum:
     STEADY_BITS = 8               # keyless messages that go together, where their way follows from their sequence ids
 
+# The part that one client has in one transaction. The client makes more of it.
+cdef class TransactionScope:
+    cdef readonly uint64_t number         # of the transaction
+    cdef readonly uint64_t attempt_number # of the attempt in it; 0 for none
+    cdef public object refusal            # why it takes nothing more: an exception, or None
+
 # One sealed entry on its way to the broker.
 @cython.final
 cdef class SealedEntry:
@@ -21,14 +27,16 @@ cdef class SealedEntry:
     cdef readonly bint keyed
     cdef readonly list waiters            # (waiter, index of its message), or None
     cdef readonly Py_ssize_t pending      # bytes to release() when its outcome is known
+    cdef readonly TransactionScope scope  # None outside of transactions
     # The client's.
     cdef public bytes data                # the image; may be replaced by a compressed one
     cdef public uint32_t attempts
 
 # The entry of a builder that holds something; `index` is its number in the routes, or routes.builders for keyless
 # messages, whose hash is chosen now: of their sequences where the builder has `block_bits`, else by turns. `waiters` is
-# [waiter, index, waiter, index, …] or None. May release the GIL.
-cdef SealedEntry build(Routes routes, Builder* b, uint32_t index, list waiters, bytes name, uint64_t producer_id)
+# [waiter, index, waiter, index, …] or None; `scope` the transaction's or None. May release the GIL.
+cdef SealedEntry build(Routes routes, Builder* b, uint32_t index, list waiters, bytes name, uint64_t producer_id,
+                       TransactionScope scope)
 # Each message of an entry as an entry of its own, for the same segment. May release the GIL.
 cdef list take_apart(SealedEntry entry, int key_hash, bytes name, uint64_t producer_id)
 # The messages of an entry as entries under other routes. May release the GIL.

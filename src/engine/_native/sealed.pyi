@@ -1,6 +1,12 @@
 from collections.abc import Callable
 from typing import Any
 
+class TransactionScope:
+    number: int
+    attempt_number: int
+    refusal: Exception | None
+    def __init__(self, number: int, attempt_number: int) -> None: ...
+
 class SealedEntry:
     segment_id: int
     bucket: int
@@ -10,6 +16,7 @@ class SealedEntry:
     keyed: bool
     waiters: list[tuple[Any, int]] | None
     pending: int
+    scope: TransactionScope | None
     data: bytes
     attempts: int
 

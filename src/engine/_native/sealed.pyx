@@ -10,7 +10,7 @@ from engine._native.body cimport Columns, map_columns
 from engine._native.builder cimport Builder, Message, builder_add, builder_free, builder_image_size, builder_write
 from engine._native.entry cimport (
     AT_BUCKET_MIN, AT_COMPRESSION, AT_FLAGS, AT_PADDING, AT_RAW_SIZE, AT_SEGMENT_HASH_MIN, AT_SIZE, COMPRESSION_NONE,
-    FAULT_NONE, HEADER_SIZE, KEYED, Entry, check_header, load16, load32, seal, store32,
+    FAULT_NONE, HEADER_SIZE, KEYED, TRANSACTIONAL, Entry, check_header, load16, load32, seal, store32,
 )
 from engine._native.ranges cimport Routes, Target, ring_find, route, route_keyless, target_of
 
@@ -24,6 +24,15 @@ cdef extern from "hash.h" nogil:
     uint32_t key32_hash(const uint8_t* p, size_t n, int algorithm) noexcept
 
 
+cdef class TransactionScope:
+    """The part that one client has in one transaction: `number` is the transaction's id, `attempt_number` stands for
+    the attempt. Once `refusal` is an exception, batchers take nothing more in it.
+    """
+
+    def __init__(self, uint64_t number, uint64_t attempt_number):
+        self.number, self.attempt_number = number, attempt_number
+
+
 @cython.final
 cdef class SealedEntry:
     """One sealed entry: `data` is its image, `pending` what release() takes once its outcome is known."""
@@ -34,7 +43,8 @@ cdef class SealedEntry:
             f"sequences={self.first_sequence}..{self.last_sequence}, size={len(self.data)})")
 
 
-cdef SealedEntry build(Routes routes, Builder* b, uint32_t index, list waiters, bytes name, uint64_t producer_id):
+cdef SealedEntry build(Routes routes, Builder* b, uint32_t index, list waiters, bytes name, uint64_t producer_id,
+                       TransactionScope scope):
     cdef SealedEntry entry = SealedEntry.__new__(SealedEntry)
     cdef const Target* target
     cdef uint32_t hash = 0  # noqa: A001
@@ -47,13 +57,20 @@ cdef SealedEntry build(Routes routes, Builder* b, uint32_t index, list waiters, 
         entry.bucket = ring_find(target.ring, <uint16_t> hash)
         b.bucket_min = b.bucket_max = <uint16_t> hash
         b.segment_min = b.segment_max = <uint16_t> (hash >> 16)
+    _enlist(b, scope)
     builder_write(b, <uint8_t*> PyBytes_AS_STRING(entry.data), name, producer_id)
     entry.segment_id, entry.keyed, entry.count = target.segment_id, b.flags & KEYED != 0, b.count
     entry.first_sequence, entry.last_sequence = b.first_sequence, b.last_sequence
-    entry.pending = b.bytes
+    entry.pending, entry.scope = b.bytes, scope
     if waiters is not None:
         entry.waiters = list(zip(waiters[::2], waiters[1::2]))
     return entry
+
+
+cdef void _enlist(Builder* b, TransactionScope scope) noexcept:
+    if scope is not None:
+        b.flags |= TRANSACTIONAL
+        b.txn_high, b.txn_low = scope.number, scope.attempt_number
 
 
 # The way of keyless messages that follows from their sequence ids alone, so that who sends them again, in another
@@ -96,11 +113,12 @@ cdef SealedEntry _single(SealedEntry entry, Builder* b, const Columns* columns, 
         raise MemoryError()
     if entry.keyed:
         b.flags |= KEYED
+    _enlist(b, entry.scope)
     made.data = PyBytes_FromStringAndSize(NULL, builder_image_size(b, PyBytes_GET_SIZE(name)))
     builder_write(b, <uint8_t*> PyBytes_AS_STRING(made.data), name, producer_id)
     made.segment_id, made.bucket, made.keyed, made.count = entry.segment_id, entry.bucket, entry.keyed, 1
     made.first_sequence = made.last_sequence = b.first_sequence
-    made.pending, made.attempts = b.bytes, entry.attempts
+    made.pending, made.attempts, made.scope = b.bytes, entry.attempts, entry.scope
     return made
 
 
@@ -131,7 +149,7 @@ cdef list resplit(Routes routes, SealedEntry entry, int key_hash, bytes name, ui
         _deal(routes, builders, waiters, entry, &columns, key_hash)
         for i in range(routes.builders):
             if builders[i].count:
-                made = build(routes, &builders[i], i, waiters.get(i), name, producer_id)
+                made = build(routes, &builders[i], i, waiters.get(i), name, producer_id, entry.scope)
                 made.attempts = entry.attempts
                 entries.append(made)
     finally:
@@ -186,7 +204,7 @@ cdef SealedEntry _moved(Routes routes, SealedEntry entry, uint32_t hash):  # noq
     moved.segment_id, moved.bucket = target.segment_id, index - target.base
     moved.first_sequence, moved.last_sequence = entry.first_sequence, entry.last_sequence
     moved.count, moved.pending, moved.attempts = entry.count, entry.pending, entry.attempts
-    moved.waiters = entry.waiters
+    moved.waiters, moved.scope = entry.waiters, entry.scope
     return moved
 
 
