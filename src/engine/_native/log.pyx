@@ -54,14 +54,19 @@ cdef Claim _claim_at(const uint8_t* p, size_t position):
     return claim
 
 
-def entries(const uint8_t[::1] data not None, bint check_body=True):
+def entries(const uint8_t[::1] data not None, bint check_body=True, transaction=None):
     """A Claim for each of the whole entries in a buffer, as it comes from a producer.
 
-    Headers are checked, bodies too unless told otherwise. Raises CorruptionError.
+    Headers are checked, bodies too unless told otherwise. `transaction`: the (number, attempt) that all of them belong
+    to, None: they are in none. Raises CorruptionError; InvalidArgumentError for one that says something else.
     """
     cdef size_t n = data.shape[0], at = 0
     cdef const uint8_t* start = &data[0] if n else NULL
     cdef Fault fault
+    cdef uint64_t high = 0, low = 0
+    cdef bint inside = transaction is not None
+    if inside:
+        high, low = transaction
     if n == 0:
         raise InvalidArgumentError("nothing to append; give at least one entry")
     with nogil:
@@ -70,9 +75,17 @@ def entries(const uint8_t[::1] data not None, bint check_body=True):
         e.raise_fault(fault, e.unknown(), e.unknown())
     cdef list found = []
     while at < n:
+        if not _is_in(start + at, inside, high, low):
+            raise InvalidArgumentError("an entry says that it is in another transaction, or in none, than its frame does")
         found.append(_claim_at(start + at, at))
         at += load32(start + at + e.AT_SIZE)
     return found
+
+
+cdef inline bint _is_in(const uint8_t* p, bint inside, uint64_t high, uint64_t low) noexcept nogil:
+    if not p[e.AT_FLAGS] & e.TRANSACTIONAL:
+        return not inside
+    return inside and load64(p + e.AT_TXN_HIGH) == high and load64(p + e.AT_TXN_LOW) == low
 
 
 cdef Fault _check_entries(const uint8_t* start, size_t n, bint check_body) noexcept nogil:

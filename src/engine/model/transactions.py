@@ -159,8 +159,8 @@ class TransactionOperation:
     """`/txn-op/{id}/{seq}`: one write to a segment, or one acknowledgement in it.
 
     A write: messages `ranges` = ((first, last),) inclusive, appended under the owner's `term`, which tells them from
-    others that got these offsets after a crash. An acknowledgement: `ranges` of single messages, or `position`, the
-    first offset that is not acknowledged.
+    others that got these offsets after a crash; their sequence ids lie within `sequences` of the `producer`, inclusive.
+    An acknowledgement: `ranges` of single messages, or `position`, the first offset that is not acknowledged.
     """
 
     kind: OperationKind
@@ -170,6 +170,8 @@ class TransactionOperation:
     subscription: str | None = None
     attempt: int = 0
     term: int = 0
+    producer: int = 0
+    sequences: tuple[int, int] | None = None
 
     def to_json(self) -> bytes:
         """The record's value."""
@@ -180,6 +182,8 @@ class TransactionOperation:
             fields["attempt"] = self.attempt
         if self.position is not None:
             fields["position"] = self.position
+        if self.sequences is not None:
+            fields["producer"], fields["sequences"] = self.producer, self.sequences
         fields["ranges"] = self.ranges
         return dump(fields)
 
@@ -191,6 +195,7 @@ class TransactionOperation:
         try:
             segment = SegmentName.parse(fields.text("segment"))
             ranges = tuple((int(first), int(last)) for first, last in fields.values.get("ranges", ()))
+            low, high = fields.values.get("sequences") or (None, None)
         except (InvalidArgumentError, TypeError, ValueError) as e:
             raise CorruptionError(f"transaction operation: {e}") from e
         return cls(
@@ -201,6 +206,8 @@ class TransactionOperation:
             subscription=fields.text("subscription") if kind is OperationKind.ACK else None,
             attempt=fields.number("attempt", 0),
             term=fields.number("term", 0),
+            producer=fields.number("producer", 0),
+            sequences=None if low is None else (int(low), int(high or 0)),
         )
 
 
