@@ -19,7 +19,9 @@ if TYPE_CHECKING:
         AsyncMultiStreamConsumer,
         AsyncProducer,
         AsyncQueueConsumer,
+        AsyncRangeReader,
         AsyncStreamConsumer,
+        AsyncTopicView,
         AsyncTopicWatch,
         Backoff,
         Batching,
@@ -35,7 +37,9 @@ if TYPE_CHECKING:
         ProducerStatistics,
         QueueConsumerStatistics,
         Schema,
+        Segment,
         TopicsChanged,
+        TopicSegments,
     )
     from engine.embedded import AsyncEngine, Engine, open, open_async
     from engine.errors import (
@@ -68,22 +72,35 @@ if TYPE_CHECKING:
         UnknownOutcomeError,
         UnsupportedError,
     )
-    from engine.sync import Admin, CheckpointConsumer, Client, Producer, QueueConsumer, StreamConsumer, TopicWatch
+    from engine.sync import (
+        Admin,
+        CheckpointConsumer,
+        Client,
+        Producer,
+        QueueConsumer,
+        RangeReader,
+        StreamConsumer,
+        TopicView,
+        TopicWatch,
+    )
 
     __version__: str
 
 _HOMES = {
     "engine.client": """AsyncAdmin AsyncCheckpointConsumer AsyncClient AsyncMultiQueueConsumer AsyncMultiStreamConsumer
-        AsyncProducer AsyncQueueConsumer AsyncStreamConsumer AsyncTopicWatch Backoff Batching BucketStatistics
+        AsyncProducer AsyncQueueConsumer AsyncRangeReader AsyncStreamConsumer AsyncTopicView AsyncTopicWatch Backoff
+        Batching BucketStatistics
         Checkpoint ConsumerStatistics DeadLetter Message MessageBatch MessageId MultiConsumerStatistics
-        MultiQueueConsumerStatistics ProducerStatistics QueueConsumerStatistics Schema TopicsChanged""",
+        MultiQueueConsumerStatistics ProducerStatistics QueueConsumerStatistics Schema Segment TopicSegments
+        TopicsChanged""",
     "engine.embedded": "AsyncEngine Engine open open_async",
     "engine.errors": """AlreadyClosedError AlreadyExistsError AuthenticationError AuthorizationError ConnectError
         ConsumerBusyError CorruptionError DataDirectoryBusyError DataDirectoryError DiskFullError EngineError
         FencedError InvalidArgumentError InvalidConfigurationError MemoryLimitError MessageTooLargeError NotFoundError
         ProducerBusyError ProtocolError QueueFullError SchemaError StorageError SubscriptionKindError
         TimeoutError TransactionConflictError TransactionNotFoundError UnknownOutcomeError UnsupportedError""",
-    "engine.sync": "Admin CheckpointConsumer Client Producer QueueConsumer StreamConsumer TopicWatch",
+    "engine.sync": """Admin CheckpointConsumer Client Producer QueueConsumer RangeReader StreamConsumer TopicView
+        TopicWatch""",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 
@@ -99,7 +116,9 @@ __all__ = [
     "AsyncMultiStreamConsumer",
     "AsyncProducer",
     "AsyncQueueConsumer",
+    "AsyncRangeReader",
     "AsyncStreamConsumer",
+    "AsyncTopicView",
     "AsyncTopicWatch",
     "AuthenticationError",
     "AuthorizationError",
@@ -137,12 +156,16 @@ __all__ = [
     "QueueConsumer",
     "QueueConsumerStatistics",
     "QueueFullError",
+    "RangeReader",
     "Schema",
     "SchemaError",
+    "Segment",
     "StorageError",
     "StreamConsumer",
     "SubscriptionKindError",
     "TimeoutError",
+    "TopicSegments",
+    "TopicView",
     "TopicWatch",
     "TopicsChanged",
     "TransactionConflictError",

@@ -14,10 +14,12 @@ from engine.client.multi import AsyncMultiQueueConsumer, AsyncMultiStreamConsume
 from engine.client.options import Batching
 from engine.client.producer import AsyncProducer
 from engine.client.queue_consumer import AsyncQueueConsumer, QueueConsumerStatistics
+from engine.client.range_reader import AsyncRangeReader
 from engine.client.receiving import ConsumerStatistics
 from engine.client.schema import Schema
 from engine.client.stream_consumer import AsyncStreamConsumer
 from engine.client.topic_list import AsyncTopicWatch, TopicsChanged
+from engine.client.topic_view import AsyncTopicView, Segment, TopicSegments
 from engine.model.positions import Checkpoint, MessageId
 from engine.model.redelivery import Backoff, DeadLetter
 
@@ -29,7 +31,9 @@ __all__ = [
     "AsyncMultiStreamConsumer",
     "AsyncProducer",
     "AsyncQueueConsumer",
+    "AsyncRangeReader",
     "AsyncStreamConsumer",
+    "AsyncTopicView",
     "AsyncTopicWatch",
     "Backoff",
     "Batching",
@@ -45,5 +49,7 @@ __all__ = [
     "ProducerStatistics",
     "QueueConsumerStatistics",
     "Schema",
+    "Segment",
+    "TopicSegments",
     "TopicsChanged",
 ]

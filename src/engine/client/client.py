@@ -15,6 +15,7 @@ from engine.client.admin import AdminBackend, AsyncAdmin, check_properties
 from engine.client.checkpoint_consumer import AsyncCheckpointConsumer
 from engine.client.multi import AsyncMultiQueueConsumer, AsyncMultiStreamConsumer
 from engine.client.options import Batching, ClientOptions, ConsumerOptions, ProducerOptions
+from engine.client.planning import Planning
 from engine.client.pool import Pool
 from engine.client.producer import AsyncProducer
 from engine.client.queue_consumer import AsyncQueueConsumer
@@ -47,7 +48,7 @@ class _Closable(Protocol):
 C = TypeVar("C", bound=_Closable)
 
 
-class AsyncClient:
+class AsyncClient(Planning):
     """A client of one service, `engine://host:port`. Use it from one event loop, preferably as `async with`.
 
     `token`: what the broker asks for. `tls`: an ssl.SSLContext. `memory_limit`: bytes that any one producer or consumer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
@@ -151,6 +151,15 @@ class TopicListKeywords(TypedDict, total=False):
 
     pattern: str | None
     properties: Mapping[str, str] | None
+
+
+class RangeReaderKeywords(TypedDict, total=False):
+    """Of AsyncClient.range_reader."""
+
+    buckets: tuple[int, int] | None
+    keys: Iterable[bytes | str] | None
+    skip_deleted: bool
+    receive_queue_size: int
 
 
 class CheckpointConsumerKeywords(TypedDict, total=False):

@@ -11,6 +11,17 @@ from engine.sync.admin import Admin
 from engine.sync.client import Client
 from engine.sync.consumers import CheckpointConsumer, QueueConsumer, StreamConsumer
 from engine.sync.producer import Producer
+from engine.sync.ranges import RangeReader, TopicView
 from engine.sync.topic_watch import TopicWatch
 
-__all__ = ["Admin", "CheckpointConsumer", "Client", "Producer", "QueueConsumer", "StreamConsumer", "TopicWatch"]
+__all__ = [
+    "Admin",
+    "CheckpointConsumer",
+    "Client",
+    "Producer",
+    "QueueConsumer",
+    "RangeReader",
+    "StreamConsumer",
+    "TopicView",
+    "TopicWatch",
+]

@@ -12,15 +12,18 @@ from engine.client.options import (
     ClientKeywords,
     ProducerKeywords,
     QueueConsumerKeywords,
+    RangeReaderKeywords,
     StreamConsumerKeywords,
     TopicListKeywords,
 )
+from engine.client.range_reader import Ranges
 from engine.client.topic_list import Topics
 from engine.errors import UnsupportedError
 from engine.sync.admin import Admin
 from engine.sync.closing import close_before_exit, run_to_close
 from engine.sync.consumers import CheckpointConsumer, QueueConsumer, StreamConsumer
 from engine.sync.producer import Producer
+from engine.sync.ranges import RangeReader, TopicView
 from engine.sync.topic_watch import TopicWatch
 
 
@@ -134,6 +137,27 @@ class Client:
         TimeoutError, InvalidArgumentError.
         """
         return CheckpointConsumer(self._portal, self._portal.run(self._client.checkpoint_consumer(topic, **options)))
+
+    def topic_view(self, topic: str) -> TopicView:
+        """Follows a topic's segments, and tells how far each of them reaches. The topic is not created.
+
+        Raises NotFoundError, ConnectError, TimeoutError, InvalidArgumentError.
+        """
+        return TopicView(self._portal, self._portal.run(self._client.topic_view(topic)))
+
+    def range_reader(self, topic: str, ranges: Ranges, **options: Unpack[RangeReaderKeywords]) -> RangeReader:
+        """Reads `ranges`, {segment id: (first offset, offset behind the last)}, and then it is done.
+
+        One segment after the other, parents before children, each in the order of its offsets; what belongs to no
+        committed transaction is left out. `buckets`: (first, last), only entries whose smallest bucket hash lies
+        there: tasks whose `buckets` tile 0..65535 share the entries out, each to one of them, and where they are cut
+        at bucket boundaries, a key is in one task. `keys`: entries that hold none of these may be left out; what comes
+        is not filtered further. `skip_deleted`: leave out what retention has deleted, and say so in `deleted`, rather
+        than raise NotFoundError where it is met. `receive_queue_size`: messages fetched ahead.
+
+        Raises NotFoundError, ConnectError, TimeoutError; InvalidArgumentError, also for a range beyond a segment's end.
+        """
+        return RangeReader(self._portal, self._portal.run(self._client.range_reader(topic, ranges, **options)))
 
     def list_topics(self, namespace: str = "public/default", **options: Unpack[TopicListKeywords]) -> list[str]:
         """The topics of a "tenant/namespace", sorted, that have all of `properties`, and whose own name the RE2

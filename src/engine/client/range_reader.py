@@ -1,0 +1,262 @@
+"""`AsyncRangeReader`: reads given offsets of given segments, and then it is done.
+
+What a consumer does without knowing where it will end, this does for a piece of work that was planned before: a task of
+a cluster, a copy, a check. The segments are read one after the other in the order of their ids, so that parents come
+before children (ids rise along every path); while one is being received, the next is asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from engine._native.batch import MessageBatch
+from engine._native.entry import Entry
+from engine._native.hashing import MURMUR3, XXH64, key32
+from engine._native.message import Message
+from engine.client.attachment import READER, Attachment
+from engine.client.options import ConsumerOptions
+from engine.client.pool import Pool
+from engine.client.receiver import Receiver
+from engine.client.topic import TopicLayout
+from engine.errors import AlreadyClosedError, InvalidArgumentError, NotFoundError
+from engine.model.names import TopicName
+from engine.model.positions import Checkpoint
+from engine.wire.commands import Command
+
+BATCH_MESSAGES = 65_536
+
+Ranges = Mapping[int, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """What is to be read. `ranges`: {segment id: (first offset, offset behind the last)}.
+
+    `buckets`: only entries whose smallest bucket hash is in this range, both ends inclusive: ranges that tile
+    0..65535 share out every segment's entries, each to one of them. `keys`: entries that hold none of them may be left
+    out. `skip_deleted`: what retention has deleted is left out, instead of an error.
+    """
+
+    ranges: Ranges
+    buckets: tuple[int, int] | None = None
+    keys: tuple[bytes, ...] | None = None
+    skip_deleted: bool = False
+
+    def __post_init__(self) -> None:
+        for segment_id, (start, stop) in self.ranges.items():
+            if not 0 <= start <= stop:
+                raise InvalidArgumentError(
+                    f"the range of segment {segment_id} is {start}..{stop}; start <= stop is right"
+                )
+        if self.buckets is not None and not 0 <= self.buckets[0] <= self.buckets[1] <= 0xFFFF:
+            raise InvalidArgumentError(f"buckets is {self.buckets}; (first, last) within 0..65535 is right")
+
+
+class _RangeAttachment(Attachment):
+    """It is granted no more than what is missing. `ungranted`: so many messages of that."""
+
+    ungranted = 0
+    stop = 0
+
+    def grant(self, messages: int, size: int) -> None:
+        """The broker sends whole blocks, so the last one may go beyond."""
+        messages = min(messages, self.ungranted)
+        self.ungranted -= messages
+        super().grant(messages, size)
+
+
+class AsyncRangeReader(Receiver):
+    """Made by `client.range_reader()`; usable with `async with`. Iterate it, or its batches(), to the end."""
+
+    def __init__(self, pool: Pool, topic: TopicName, options: ConsumerOptions, plan: ReadPlan) -> None:
+        super().__init__(pool, topic, options)
+        self._plan = plan
+        self._left = sorted(i for i, (start, stop) in plan.ranges.items() if start < stop)
+        self._hashes: tuple[int, ...] | None = None
+        self._deleted: dict[int, int] = {}
+        self._arrived = self._exhausted = False  # all of it; and received by the user
+
+    async def start(self) -> None:
+        """Look whether all of it is there, and begin."""
+        try:
+            layout = await self._open()
+            if self._plan.keys is not None:
+                algorithm = MURMUR3 if layout.key_hash == "murmur3" else XXH64
+                self._hashes = tuple(key32(key, algorithm) for key in self._plan.keys)
+            await asyncio.gather(*map(self._check, self._left))
+            self._follow()
+            self._advance()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _check(self, segment_id: int) -> None:
+        """What lies beyond a segment's end was never there: waiting for it would be for ever."""
+        try:
+            answer = await self.session.ask(segment_id, Command.SEGMENT_OFFSET, {"at": "latest"})
+        except NotFoundError:
+            return  # deleted, which _advance() finds out
+        end, stop = int(answer["result"]["offset"]), self._plan.ranges[segment_id][1]
+        if stop > end:
+            raise InvalidArgumentError(
+                f"segment {segment_id} of {self._topic} ends at {end}, before the offset {stop} that is to be read"
+            )
+
+    # -- the user's side -------------------------------------------------------------------------------------
+
+    @property
+    def deleted(self) -> dict[int, int]:
+        """{segment id: how many messages of its range retention had deleted}, as far as it has read. A new dict."""
+        return dict(self._deleted)
+
+    async def batches(self, max_messages: int = BATCH_MESSAGES) -> AsyncIterator[MessageBatch]:
+        """Everything, in order, in batches of at most `max_messages`.
+
+        Raises NotFoundError for what retention has deleted, and as receive_batch() of consumers.
+        """
+        while (batch := await self.next_batch(max_messages)) is not None:
+            yield batch
+
+    async def next_batch(self, max_messages: int = BATCH_MESSAGES) -> MessageBatch | None:
+        """The next messages, None at the end. Raises as batches()."""
+        try:
+            return await self.receive_batch(max_messages)
+        except AlreadyClosedError:
+            if self._exhausted:
+                return None
+            raise
+
+    async def _iterate(self) -> AsyncIterator[Message]:
+        async for batch in self.batches():
+            for message in batch:
+                yield message
+
+    # -- one segment after the other -------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """Ask for the next segment."""
+        while self._left:
+            segment_id = self._left.pop(0)
+            view = self.session.layout.segments.get(segment_id)
+            start, stop = self._plan.ranges[segment_id]
+            if view is None:
+                self._lose(segment_id, stop - start)
+                continue
+            attachment = _RangeAttachment(self, segment_id, view.name, READER, start)
+            attachment.stop = stop
+            self.attachments[segment_id] = attachment
+            attachment.begin()
+            return
+        self._arrived = True
+        self._end_if_received()
+
+    def _end_if_received(self) -> None:
+        if self._arrived and not self._queue.messages and not self._unread:
+            self._exhausted = self._failure is None
+            self.fail(AlreadyClosedError(f"all that was to be read of {self._topic} was received"))
+
+    def _lose(self, segment_id: int, count: int) -> None:
+        if count <= 0:
+            return
+        self._deleted[segment_id] = self._deleted.get(segment_id, 0) + count
+        if not self._plan.skip_deleted:
+            self.fail(NotFoundError(f"retention has deleted {count} messages of segment {segment_id} of {self._topic}"))
+
+    def _standing(self, segment_id: int) -> int:
+        """The next offset to deliver."""
+        return max(self._plan.ranges[segment_id][0], self._queue.positions.get(segment_id, 0))
+
+    def attached(self, attachment: Attachment) -> None:
+        """Retention may have moved the start."""
+        assert isinstance(attachment, _RangeAttachment)
+        self._lose(
+            attachment.segment_id, min(attachment.position, attachment.stop) - self._standing(attachment.segment_id)
+        )
+        attachment.ungranted = attachment.stop - attachment.expected
+        if attachment.ungranted <= 0:
+            self._finish(attachment)
+        else:
+            super().attached(attachment)
+
+    def detached(self, attachment: Attachment) -> None:
+        """Go on where delivery stands."""
+        super().detached(attachment)
+        attachment.expected = self._standing(attachment.segment_id)
+
+    def blocks_came(self, attachment: Attachment, header: dict[str, Any], payload: memoryview) -> None:
+        """Queue what belongs to the range; the range may end here."""
+        assert isinstance(attachment, _RangeAttachment)
+        super().blocks_came(attachment, header, payload)
+        if self._failure is None and attachment.expected >= attachment.stop:
+            self._finish(attachment)
+
+    def _push(self, attachment: Attachment, entries: list[Entry], header: dict[str, Any], begin: int) -> int:
+        """Without what is not asked for, which needs its credit back at once, as does what lies before the start."""
+        assert isinstance(attachment, _RangeAttachment)
+        stop, skip = attachment.stop, header.get("skip") or []
+        if entries and (lead := begin - entries[0].first_offset) > 0:
+            attachment.ungranted += lead
+        wanted = [e for e in entries if e.first_offset < stop and self._is_wanted(e)]
+        if len(wanted) < len(entries):
+            kept = {e.first_offset for e in wanted}
+            dropped = [e for e in entries if e.first_offset not in kept]
+            self._grant({attachment.segment_id: (sum(e.count for e in dropped), sum(e.size for e in dropped))})
+        if wanted and (end := wanted[-1].first_offset + wanted[-1].count) > stop:
+            skip = [*([first, min(last, stop - 1)] for first, last in skip if first < stop), [stop, end - 1]]
+        return self._queue.push(wanted, skip or None, None, begin)
+
+    def _is_wanted(self, entry: Entry) -> bool:
+        if self._plan.buckets is not None and not self._plan.buckets[0] <= entry.bucket_min <= self._plan.buckets[1]:
+            return False
+        if self._hashes is None:
+            return True
+        return any(
+            entry.segment_hash_min <= h >> 16 <= entry.segment_hash_max
+            and entry.bucket_min <= h & 0xFFFF <= entry.bucket_max
+            for h in self._hashes
+        )
+
+    def end_reached(self, attachment: Attachment) -> None:
+        """Sealed, and sent to its end, which start() has seen to be behind the range's."""
+        if attachment.segment_id in self.attachments:
+            self._finish(attachment)
+
+    def segment_gone(self, attachment: Attachment) -> None:
+        """Deleted by retention."""
+        assert isinstance(attachment, _RangeAttachment)
+        self._lose(attachment.segment_id, attachment.stop - attachment.expected)
+        self._finish(attachment)
+
+    def _finish(self, attachment: Attachment) -> None:
+        self.attachments.pop(attachment.segment_id, None)
+        attachment.give_up()
+        if not self._closed and self._failure is None:
+            self._advance()
+
+    def layout_changed(self, layout: TopicLayout) -> None:
+        """What is to be read was decided before."""
+
+    def _forget_left(self) -> None:
+        """Where each segment was left is needed to the end."""
+
+    def _must_look(self) -> bool:
+        return self._arrived or super()._must_look()
+
+    def _return_credit(self) -> None:
+        super()._return_credit()
+        self._end_if_received()
+
+
+def check_ranges(ranges: object) -> Ranges:
+    """The ranges themselves. Raises InvalidArgumentError for anything that is not {segment id: (start, stop)}."""
+    if isinstance(ranges, Checkpoint) or not isinstance(ranges, Mapping):
+        raise InvalidArgumentError(f"ranges is {type(ranges).__name__}; {{segment id: (start, stop)}} is right")
+    return {int(i): (int(start), int(stop)) for i, (start, stop) in ranges.items()}
+
+
+def check_keys(keys: Iterable[bytes | str] | None) -> tuple[bytes, ...] | None:
+    """As bytes."""
+    return None if keys is None else tuple(k.encode() if isinstance(k, str) else bytes(k) for k in keys)

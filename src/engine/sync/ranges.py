@@ -1,0 +1,118 @@
+"""The blocking readers of planned work: a topic's segments, and ranges of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Self
+
+from engine.aio.portal import Portal
+from engine.client import AsyncRangeReader, AsyncTopicView, Checkpoint, Message, MessageBatch, TopicSegments
+from engine.client.range_reader import BATCH_MESSAGES
+from engine.errors import AlreadyClosedError
+from engine.sync.closing import run_to_close
+
+
+class TopicView:
+    """Follows one topic. Made by `client.topic_view()`; usable with `with`."""
+
+    def __init__(self, portal: Portal, view: AsyncTopicView) -> None:
+        self._portal = portal
+        self._view = view
+
+    @property
+    def topic(self) -> str:
+        """The topic's full name."""
+        return self._view.topic
+
+    def segments(self, *, exact: bool = False) -> TopicSegments:
+        """All segments there are now, and how far they reach.
+
+        Each active segment's owner is asked, all at the same time. `exact`: so are those of settled segments, of whose
+        beginning retention may have deleted something since they were asked first; and the layout is looked up anew
+        rather than as of the last word about it. Raises NotFoundError once the topic is gone, ConnectError,
+        TimeoutError, AlreadyClosedError.
+        """
+        return self._portal.run(self._view.segments(exact=exact))
+
+    def resolve(self, place: Checkpoint) -> Checkpoint:
+        """A place (earliest, latest, a time) as a position in every segment; positions as they are.
+
+        Raises InvalidArgumentError for positions in another topic, also in an earlier one of the same name; and as
+        segments().
+        """
+        return self._portal.run(self._view.resolve(place))
+
+    def close(self) -> None:
+        """Stop following. Idempotent."""
+        run_to_close(self._portal, self._view.close)
+
+    def __repr__(self) -> str:
+        return repr(self._view).replace("<Async", "<", 1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class RangeReader:
+    """Reads given offsets of given segments. Made by `client.range_reader()`; iterate it, or its batches(), to the end.
+
+    Usable with `with`.
+    """
+
+    def __init__(self, portal: Portal, reader: AsyncRangeReader) -> None:
+        self._portal = portal
+        self._reader = reader
+        portal.fork_listeners.add(self)
+
+    @property
+    def topic(self) -> str:
+        """The topic's full name."""
+        return self._reader.topic
+
+    @property
+    def deleted(self) -> dict[int, int]:
+        """{segment id: how many messages of its range retention had deleted}, as far as it has read. A new dict."""
+        return self._portal.call(lambda: self._reader.deleted)
+
+    def next_batch(self, max_messages: int = BATCH_MESSAGES) -> MessageBatch | None:
+        """The next messages, at most `max_messages`; None at the end.
+
+        Raises NotFoundError for what retention has deleted, AlreadyClosedError when it was closed before the end,
+        CorruptionError for damaged data, ConnectError, TimeoutError.
+        """
+        batch: MessageBatch | None = self._reader.take_now(max_messages)
+        return self._portal.run(self._reader.next_batch(max_messages)) if batch is None else batch
+
+    def batches(self, max_messages: int = BATCH_MESSAGES) -> Iterator[MessageBatch]:
+        """Everything, in order. Raises as next_batch()."""
+        while (batch := self.next_batch(max_messages)) is not None:
+            yield batch
+
+    def __iter__(self) -> Iterator[Message]:
+        """Everything, message by message. Raises as next_batch()."""
+        for batch in self.batches():
+            yield from batch
+
+    def close(self) -> None:
+        """Stop reading. Idempotent."""
+        run_to_close(self._portal, self._reader.close)
+
+    def after_fork(self, error: AlreadyClosedError) -> None:
+        """In a forked child: what was fetched ahead is the parent's."""
+
+        def refuse(*args: object, **options: object) -> MessageBatch | None:
+            raise error
+
+        self.next_batch = refuse  # type: ignore[method-assign]
+
+    def __repr__(self) -> str:
+        return repr(self._reader).replace("<Async", "<", 1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
