@@ -14,7 +14,7 @@ from pyroaring import BitMap64
 from engine._native.batcher import Batcher
 from engine._native.crc32c import crc32c
 from engine.broker.delayed import TICK_MS, Delays
-from engine.broker.metrics import metrics_text
+from engine.broker.metrics.catalogue import metrics_text
 from engine.broker.redelivery import range_set
 from engine.client.client import AsyncClient
 from engine.client.options import Batching

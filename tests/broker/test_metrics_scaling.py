@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from peer import Peer
 
-from engine.broker.metrics import metrics_text
+from engine.broker.metrics.catalogue import metrics_text
 
 TOPIC = 'namespace="public/default",topic="topic://public/default/orders"'
 AUTO = (

@@ -86,7 +86,7 @@ class Member:
         self.world, self.ident, self.priority = world, ident, priority
         self.writable = True
         self.consumers: dict[int, Any] = {}
-        self.broker = SimpleNamespace(clock=world.clock)
+        self.broker = SimpleNamespace(clock=world.clock, measures=SimpleNamespace(delivered=lambda *_: None))
         self.consumer: QueueConsumer
 
     def send(self, command: Command, header: dict[str, Any], data: Any = b"") -> None:

@@ -83,7 +83,7 @@ class Producer:
         self.claim = claim  # to the whole topic
         self.properties = dict(properties or {})  # what its user says of it
         self.closed = False
-        self._in_flight: deque[tuple[asyncio.Future[list[Appended]], memoryview]] = deque()
+        self._in_flight: deque[tuple[asyncio.Future[list[Appended]], memoryview, float]] = deque()
         # Something was refused, and with it what comes behind; the client is told when all before it has ended.
         self._refusing = False
         # Durable and not yet told.
@@ -98,7 +98,7 @@ class Producer:
         self.connection.broker.memory.take(size, self.connection)
         future = self.hosted.segment.append(payload, self.name, term=self.hosted.term)
         self._refusing = _is_refused_with_all_behind(future)
-        self._in_flight.append((future, payload))
+        self._in_flight.append((future, payload, self.connection.broker.measures.now()))
         future.add_done_callback(self._ended)
 
     def _ended(self, _: asyncio.Future[list[Appended]]) -> None:
@@ -106,15 +106,18 @@ class Producer:
 
         Appends that became durable together have all ended when the first of them is heard of here.
         """
+        broker = self.connection.broker
+        now = broker.measures.now()
         while self._in_flight and self._in_flight[0][0].done():
-            future, payload = self._in_flight.popleft()
-            self.connection.broker.memory.free(len(payload))
+            future, payload, since = self._in_flight.popleft()
+            broker.memory.free(len(payload))
             if future.cancelled():
                 continue
             if (error := future.exception()) is not None:
                 self._refuse(payload, error)
             else:
                 self._appended(future.result(), len(payload))
+                broker.measures.publish_to_durable_s.observe(now - since)
         self._tell()
 
     def _appended(self, places: list[Appended], size: int) -> None:

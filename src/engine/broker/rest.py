@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from engine.broker.config import BrokerConfig
-from engine.broker.metrics import METRICS_TYPE, metrics_text
+from engine.broker.metrics.catalogue import metrics_text
+from engine.broker.metrics.exposition import METRICS_TYPE
 from engine.broker.openapi import CODES, openapi
 from engine.broker.tokens import bearer_refusal
 from engine.errors import (

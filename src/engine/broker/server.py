@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.aio.bag import Bag
+from engine.aio.loop_lag import LoopLag
 from engine.aio.tasks import Supervisor
 from engine.aio.workers import Submits, Workers
 from engine.broker.admin import AdminService
@@ -16,8 +17,9 @@ from engine.broker.connection import Connection
 from engine.broker.idle import IdleLoop
 from engine.broker.keepalive import KeepAlive
 from engine.broker.load_reporter import LoadReports
+from engine.broker.measures import Measures
 from engine.broker.membership import Membership
-from engine.broker.memory import PublishMemory
+from engine.broker.memory import BrokerMemory
 from engine.broker.parts import control_config, coordinator, load_reports, storage_config, tls_context
 from engine.broker.rest import AdminServer
 from engine.broker.retention import RetentionLoop
@@ -26,7 +28,7 @@ from engine.broker.transactions import Transactions
 from engine.clock import Clock, SystemClock
 from engine.control.service import ScalableTopicService
 from engine.errors import AlreadyClosedError, ConnectError, EngineError, InvalidArgumentError
-from engine.metadata.sqlite import SqliteMetadataStore
+from engine.metadata.sqlite import MetadataStatistics, SqliteMetadataStore
 from engine.metadata.store import MetadataStore
 from engine.storage.config import storage_error
 from engine.storage.disk import Disk, OsDisk
@@ -74,7 +76,9 @@ class Broker:
         """
         self.config = config or BrokerConfig()
         self.clock: Clock = clock or SystemClock()
-        self.memory = PublishMemory(self.config.publish_bytes_max)
+        self.memory = BrokerMemory(self.config)
+        self.measures = Measures(self.clock)
+        self.loop_lag = LoopLag()  # measured while somebody may ask for it
         self.tasks = Supervisor("broker")
         self.connections: Bag[Connection] = Bag()
         # Made by start().
@@ -83,6 +87,7 @@ class Broker:
         self.service: ScalableTopicService
         self.admin: AdminService
         self.loads: LoadReports
+        self.store: SegmentStore
         self.transactions: Transactions
         self._data = Path(data)
         self._disk: Disk = disk or OsDisk()
@@ -138,7 +143,7 @@ class Broker:
         executor = self._executor
         if executor is None:
             executor = self._own_workers = FileWorkers()
-        store = SegmentStore(
+        store = self.store = SegmentStore(
             self._disk,
             str(self._data),
             clock=self.clock,
@@ -257,9 +262,20 @@ class Broker:
 
     def _accept(self, connection: Connection) -> Connection:
         self.connections.add(connection)
+        self.measures.accepted += 1
         if len(self.connections) > self.config.connections_max + _REFUSED_MAX:
             connection.stream.abort()
         return connection
+
+    @property
+    def started(self) -> bool:
+        """Whether its parts have been made; they stay when it closes."""
+        return self._running
+
+    @property
+    def closing(self) -> bool:
+        """Whether close() was called."""
+        return self._closed
 
     @property
     def refusing(self) -> bool:
@@ -271,11 +287,16 @@ class Broker:
         """What only a restart can mend."""
         return None if self._own_metadata is None else self._own_metadata.failure
 
+    def metadata_statistics(self) -> MetadataStatistics | None:
+        """Of the store that is its own."""
+        return None if self._own_metadata is None else self._own_metadata.statistics()
+
     def refusal(self, connection: Connection) -> EngineError | None:
         """Why a new connection may not be used."""
         if self.refusing:
             return ConnectError("the broker is not running")
         if len(self.connections) > self.config.connections_max:
+            self.measures.refused += 1
             return ConnectError(f"the broker has its maximum of {self.config.connections_max} connections")
         return None
 

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from engine.aio.histogram import Histogram, HistogramStatistics
 from engine.aio.workers import ThreadWorkers, run
 from engine.clock import Clock
 from engine.errors import StorageError
@@ -39,6 +40,7 @@ class MetadataStatistics:
     commits: int
     conflicts: int
     version: int
+    commit_s: HistogramStatistics  # from handing a commit to its thread until the loop hears that it is durable
 
 
 @dataclass(slots=True)
@@ -82,6 +84,8 @@ class SqliteMetadataStore(LocalStore):
         self._failure: str | None = None
         self._closing: asyncio.Task[None] | None = None
         self._writes = self._commits = self._conflicts = 0
+        self._commit_s = Histogram()
+        self._begun_at = 0.0
 
     @classmethod
     async def open(cls, path: str | Path, *, clock: Clock) -> SqliteMetadataStore:
@@ -131,6 +135,7 @@ class SqliteMetadataStore(LocalStore):
             for write in writes:
                 write.evaluate(batch)
             if batch.changes:
+                self._begun_at = self._clock.monotonic()
                 self._owner.post(partial(self._image.commit, batch.changes), partial(self._committed, batch, writes))
                 return
             self._finish(batch, writes)
@@ -141,6 +146,7 @@ class SqliteMetadataStore(LocalStore):
     def _committed(self, batch: Batch, writes: list[_Write], _: None, failure: BaseException | None) -> None:
         if failure is None:
             self._commits += 1
+            self._commit_s.observe(self._clock.monotonic() - self._begun_at)
             self._finish(batch, writes)
         else:
             self._fail(failure, writes)
@@ -173,8 +179,9 @@ class SqliteMetadataStore(LocalStore):
     def statistics(self) -> MetadataStatistics:
         """Counters since open, and sizes now."""
         return MetadataStatistics(
-            len(self._table.rows), self._writes, self._commits, self._conflicts, self._table.version
-        )
+            len(self._table.rows), self._writes, self._commits, self._conflicts, self._table.version,
+            self._commit_s.statistics(),
+        )  # fmt: skip
 
     async def close(self) -> None:
         """Finish what is queued, end sessions and watches, release the file and its lock. Idempotent."""

@@ -88,6 +88,7 @@ class ActiveFile(Pipeline):
         """No job runs. Take everything from the failed offset on out of the log, then out of the file."""
         self._failure = None
         self._blocked = True
+        self._disk_failed(failure.error)
         if self._lapsed():  # whoever owns the segment by now may go by what the failed write or sync has left
             fail_all(failure.lost, self._lapse_error())
             return
@@ -115,6 +116,11 @@ class ActiveFile(Pipeline):
             asyncio.get_running_loop().call_soon(done, None)
         else:
             self._post(file, lambda handle: partial(file.rollback, handle, group.position), done)
+
+    def _disk_failed(self, error: BaseException | None) -> None:
+        """Until something is durable again, in whatever segment."""
+        if isinstance(error, OSError | SyncFailed):
+            self._measures.trouble = (self._clock.monotonic(), str(error))
 
     def _leave_spoilt(self, file: LogFile, group: Group, failure: Failure) -> None:
         """Under a lease nothing is cut off: what the write left stays where it is, and a new file continues.
@@ -179,6 +185,7 @@ class ActiveFile(Pipeline):
         """The new file may be there or not; so the old one is over, and the next append makes the new one again."""
         lost = self._cut_off(new.first_offset, [])
         self.file = self._target = None
+        self._disk_failed(error)
         if isinstance(error, CorruptionError):
             self._owner.file_failed(error)
             fail_all(lost, error)

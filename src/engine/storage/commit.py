@@ -86,7 +86,7 @@ class Committer(ActiveFile):
         )
         self._written = []
         pads = group is not None and group.size <= PAD_GROUP_MAX and group.end_position > file.allocated
-        self._primary = Primary(covered, group, syncs, pads, offset, position)
+        self._primary = Primary(covered, group, syncs, pads, offset, position, self._clock.monotonic())
         self._sync_wanted = self._sync_wanted and not syncs
         self._post_write(file, group, pads, syncs, self._primary_done)
 
@@ -102,6 +102,7 @@ class Committer(ActiveFile):
             return
         if job.syncs:
             self.counters.syncs += 1
+            self._measures.sync_s.observe(self._clock.monotonic() - job.begun)
             self.synced_offset, self._synced_position = job.offset, job.position
         if self._mode == FSYNC:
             self._publish(job.covered)
@@ -143,13 +144,22 @@ class Committer(ActiveFile):
         self.durable_offset = last.next_offset
         if last.next_offset > self._written_offset:
             self._written_offset, self._written_position = last.next_offset, last.end_position
-        self.counters.commits += 1
-        self.counters.commit_bytes += sum(g.size for g in groups)
+        self._count(groups)
         for group in groups:
             self._owner.group_durable(group)
             group.succeed()
         if self._mode == INTERVAL and self._timer is None and self._written_offset > self.synced_offset:
             self._timer = asyncio.get_running_loop().call_later(self.interval_ms / 1000, self._tick)
+
+    def _count(self, groups: list[Group]) -> None:
+        """One commit, before those who wait for it are told."""
+        size = sum(g.size for g in groups)
+        self.counters.commits += 1
+        self.counters.commit_bytes += size
+        self._measures.trouble = None
+        self._measures.commit_bytes.observe(size)
+        self._measures.commit_appends.observe(sum(len(g.waiters) for g in groups))
+        self.marks.add(groups[0].first_offset, self._clock.monotonic())
 
     def _tick(self) -> None:
         self._timer = None

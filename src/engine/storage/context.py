@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.aio.workers import Workers
 from engine.clock import Clock
 from engine.storage.config import StorageConfig
 from engine.storage.disk import Disk
 from engine.storage.handles import Handles
+from engine.storage.measures import Measures
 from engine.storage.tail import TailCache
 
 
@@ -24,6 +25,7 @@ class Context:
     handles: Handles
     cache: TailCache
     rng: random.Random
+    measures: Measures = field(default_factory=Measures)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,9 @@ class Handles:
         self._open: dict[LogFile, None] = {}
         self._retired: set[LogFile] = set()
 
+    def __len__(self) -> int:
+        return len(self._open)
+
     def pin(self, log: LogFile) -> File:
         """The open file, until unpin(). Raises OSError."""
         if log.handle is None:

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from engine._native.log import Claim
-from engine.aio.workers import Workers
 from engine.errors import EngineError
 from engine.limits import LOG_INDEX_BYTES_STEP
-from engine.storage.config import StorageConfig
+from engine.storage.context import Context
 from engine.storage.group import GROUP_MAX, Group
-from engine.storage.handles import Handles
 from engine.storage.logfile import LogFile
+from engine.storage.measures import Marks
 from engine.storage.succession import Lease
 
 
@@ -63,6 +62,7 @@ class Primary:
     pads: bool
     offset: int  # synced up to here when it succeeds
     position: int
+    begun: float  # monotonic
 
 
 @dataclass(slots=True)
@@ -80,11 +80,13 @@ class Pipeline:
     __slots__ = (
         "_ahead",
         "_blocked",
+        "_clock",
         "_config",
         "_failure",
         "_handles",
         "_idle",
         "_lease",
+        "_measures",
         "_mode",
         "_open",
         "_owner",
@@ -105,6 +107,7 @@ class Pipeline:
         "durable_offset",
         "file",
         "interval_ms",
+        "marks",
         "next_offset",
         "synced_offset",
     )
@@ -112,9 +115,7 @@ class Pipeline:
     def __init__(
         self,
         owner: Owner,
-        handles: Handles,
-        workers: Workers,
-        config: StorageConfig,
+        context: Context,
         mode: str,
         file: LogFile,
         lease: Lease | None = None,
@@ -124,13 +125,16 @@ class Pipeline:
         """`continues`: `file` may be written to; else the first append makes a new one."""
         # Fixed after it was made.
         self._owner = owner
-        self._handles = handles
-        self._workers = workers
-        self._config = config
+        self._clock = context.clock
+        self._handles = context.handles
+        self._measures = context.measures
+        self._workers = context.workers
+        self._config = context.config
         self._mode = mode
         self._lease = lease  # None: for ever
-        self.interval_ms = config.interval_ms
+        self.interval_ms = context.config.interval_ms
         self.counters = Counters()
+        self.marks = Marks()
         # How far the log goes: synced <= durable (what the mode calls so) <= written <= next.
         end, position = file.end_offset, file.end_position
         self.synced_offset = self.durable_offset = self._written_offset = self.next_offset = end

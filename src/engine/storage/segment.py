@@ -71,9 +71,8 @@ class Segment:
         last = self._files[-1]
         self._succession = Succession(last.opening, lease)
         goes_on = self._succession.continues or self.sealed
-        self._commit = Committer(
-            self, context.handles, context.workers, context.config, durability, last, lease, continues=goes_on
-        )
+        self._commit = Committer(self, context, durability, last, lease, continues=goes_on)
+        self.marks = self._commit.marks
         self._waiters = Waiters()
         self._wake = self._waiters.wake
         # Counted.

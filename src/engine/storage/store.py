@@ -23,6 +23,7 @@ from engine.storage.cursors import CursorStore
 from engine.storage.disk import Disk
 from engine.storage.handles import Handles
 from engine.storage.logfile import LogFile, SyncFailed, holds_messages, new_opening
+from engine.storage.measures import StorageStatistics
 from engine.storage.recovery import Recovered, name_crc, recover
 from engine.storage.removal import finish_removal, remaining, remove, term_of
 from engine.storage.segment import Segment
@@ -98,6 +99,15 @@ class SegmentStore:
     def get(self, name: SegmentName) -> Segment | None:
         """The open segment of that name."""
         return self._segments.get(name)
+
+    def statistics(self) -> StorageStatistics:
+        """Of all its segments."""
+        context = self._context
+        measures, cache = context.measures, context.cache
+        return StorageStatistics(
+            measures.sync_s.statistics(), measures.commit_bytes.statistics(), measures.commit_appends.statistics(),
+            cache.size, cache.limit, len(context.handles), len(self._segments), measures.trouble,
+        )  # fmt: skip
 
     async def create(
         self,

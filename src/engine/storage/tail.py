@@ -111,6 +111,16 @@ class TailCache:
         while self._bytes > self._bytes_max:
             self._bytes -= self._order.popleft().drop_oldest()
 
+    @property
+    def size(self) -> int:
+        """Bytes that are kept."""
+        return self._bytes
+
+    @property
+    def limit(self) -> int:
+        """The most that is kept."""
+        return self._bytes_max
+
     def clear(self, tail: Tail) -> None:
         """Forget a segment's pieces."""
         self._bytes -= tail.clear()

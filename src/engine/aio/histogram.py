@@ -1,0 +1,46 @@
+"""How long things took, or how large they were: counts by bucket, cheap enough for the path of every frame."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+# Upper ends of buckets, inclusive.
+LATENCY_S = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
+WAIT_MS = (1.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1_000.0, 2_500.0, 5_000.0, 10_000.0, 25_000.0)
+SIZE_BYTES = tuple(float(4**power) for power in range(4, 14))  # 256 bytes to 64 MiB
+COUNT = tuple(float(2**power) for power in range(13))  # 1 to 4,096
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramStatistics:
+    """What was seen so far. `counts` has one number for each bound, of what is at or below it; and `count` in all."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    count: int
+    total: float
+
+
+class Histogram:
+    """Loop thread only. Nothing is allocated by observe(); a value costs one bisection."""
+
+    __slots__ = ("_bounds", "_counts", "_total")
+
+    def __init__(self, bounds: Sequence[float] = LATENCY_S) -> None:
+        """`bounds` rise. What is above the last is only in the count of all."""
+        self._bounds = tuple(bounds)
+        self._counts = [0] * (len(self._bounds) + 1)
+        self._total = 0.0
+
+    def observe(self, value: float) -> None:
+        """One more."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._total += value
+
+    def statistics(self) -> HistogramStatistics:
+        """As of now."""
+        sums = tuple(accumulate(self._counts))
+        return HistogramStatistics(self._bounds, sums[:-1], sums[-1], self._total)

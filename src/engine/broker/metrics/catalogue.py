@@ -1,0 +1,32 @@
+"""Everything that a broker serves at /metrics, pulled from plain counters when somebody asks (docs/metrics.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from engine.broker.metrics.exposition import AnyFamily, exposition
+from engine.broker.metrics.pools import pool_families
+from engine.broker.metrics.process import process_families
+from engine.broker.metrics.segments import segment_families, subscription_families
+from engine.broker.metrics.shapes import shape_families
+from engine.broker.metrics.whole import pools, whole_families
+
+if TYPE_CHECKING:
+    from engine.broker.server import Broker
+
+
+def metrics_text(broker: Broker) -> str:
+    """The text format of Prometheus. A broker that has not started has only what its process can say."""
+    return exposition(families(broker) if broker.started else process_families())
+
+
+def families(broker: Broker) -> Iterator[AnyFamily]:
+    """All of them, each with whatever samples there are now."""
+    hosted = list(broker.hosting)
+    yield from whole_families(broker)
+    yield from pool_families(pools(broker))
+    yield from segment_families(hosted)
+    yield from subscription_families(hosted)
+    yield from shape_families(broker.service.statistics())
+    yield from process_families()

@@ -1,0 +1,107 @@
+"""The text format of Prometheus, version 0.0.4: families of samples in, text out. It knows nothing of brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Literal
+
+from engine.aio.histogram import HistogramStatistics
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+PREFIX = "engine_"  # of every name that is the product's own
+
+Labels = Mapping[str, str]
+Sample = tuple[Labels, float]
+Distribution = tuple[Labels, HistogramStatistics]
+Kind = Literal["counter", "gauge"]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """All samples of one name. Of a family without samples the name, the kind and the meaning are served."""
+
+    name: str
+    kind: Kind
+    text: str
+    samples: Iterable[Sample]
+
+    def lines(self) -> Iterator[str]:
+        """As they are served."""
+        yield from _head(self.name, self.kind, self.text)
+        for labels, value in self.samples:
+            yield f"{self.name}{_labels(labels)} {_number(value)}"
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramFamily:
+    """All distributions of one name: served as its buckets, their sum and their count."""
+
+    name: str
+    text: str
+    samples: Iterable[Distribution]
+
+    def lines(self) -> Iterator[str]:
+        """As they are served."""
+        yield from _head(self.name, "histogram", self.text)
+        for labels, found in self.samples:
+            for bound, count in zip(found.bounds, found.counts, strict=True):
+                yield f"{self.name}_bucket{_labels({**labels, 'le': _number(bound)})} {count}"
+            yield f"{self.name}_bucket{_labels({**labels, 'le': '+Inf'})} {found.count}"
+            yield f"{self.name}_sum{_labels(labels)} {_number(found.total)}"
+            yield f"{self.name}_count{_labels(labels)} {found.count}"
+
+
+AnyFamily = Family | HistogramFamily
+
+
+def gauge(name: str, text: str, samples: Iterable[Sample] | float) -> Family:
+    """One that goes up and down; a number is the only sample, without labels."""
+    return Family(PREFIX + name, "gauge", text, _samples(samples))
+
+
+def counter(name: str, text: str, samples: Iterable[Sample] | float) -> Family:
+    """One that only grows while the process lives; `name` ends with `_total`."""
+    return Family(PREFIX + name, "counter", text, _samples(samples))
+
+
+def histogram(name: str, text: str, samples: Iterable[Distribution] | HistogramStatistics) -> HistogramFamily:
+    """A distribution, or several."""
+    return HistogramFamily(
+        PREFIX + name, text, [({}, samples)] if isinstance(samples, HistogramStatistics) else samples
+    )
+
+
+def exposition(families: Iterable[AnyFamily]) -> str:
+    """The text of all of them. Every name comes once, with all its samples."""
+    return "\n".join(line for family in families for line in family.lines()) + "\n"
+
+
+def _samples(samples: Iterable[Sample] | float) -> Iterable[Sample]:
+    return [({}, samples)] if isinstance(samples, int | float) else samples
+
+
+def _head(name: str, kind: str, text: str) -> Iterator[str]:
+    yield f"# HELP {name} {_escape_help(text)}"
+    yield f"# TYPE {name} {kind}"
+
+
+def _number(value: float) -> str:
+    """All its digits: a counter that is rounded seems to stand still, and a rate made of it is wrong."""
+    if not isfinite(value):
+        return {float("inf"): "+Inf", float("-inf"): "-Inf"}.get(value, "NaN")
+    return str(int(value)) if value == int(value) else repr(value)
+
+
+def _labels(labels: Labels) -> str:
+    escaped = (f'{name}="{_escape(value)}"' for name, value in labels.items())
+    return f"{{{','.join(escaped)}}}" if labels else ""
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _escape_help(text: str) -> str:
+    return text.replace("\\", r"\\").replace("\n", r"\n")

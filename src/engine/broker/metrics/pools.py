@@ -1,0 +1,46 @@
+"""Whatever is bounded: how much of it is in use, who waits for it, and what was refused (PIP-442)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from engine.aio.memory_limiter import AsyncDualMemoryLimiter
+from engine.aio.semaphore import PoolStatistics
+from engine.broker.metrics.exposition import AnyFamily, counter, gauge, histogram
+
+BYTES = "bytes"
+
+
+def pool_families(pools: Sequence[PoolStatistics]) -> Iterator[AnyFamily]:
+    """All pools of a process, each under its own name."""
+    memory = [({"pool": pool.name}, pool) for pool in pools if pool.unit == BYTES]
+    counted = [({"pool": pool.name}, pool) for pool in pools if pool.unit != BYTES]
+    queued = [({"pool": pool.name}, pool) for pool in pools if pool.queue_max]
+    yield gauge("memory_pool_used_bytes", "In use", [(labels, pool.used) for labels, pool in memory])
+    yield gauge("memory_pool_limit_bytes", "The most; 0: no limit", [(labels, pool.limit) for labels, pool in memory])
+    yield gauge("pool_used", "In use, of what is counted in pieces", [(labels, pool.used) for labels, pool in counted])
+    yield gauge("pool_limit", "The most; 0: no limit", [(labels, pool.limit) for labels, pool in counted])
+    yield gauge("pool_queue_size", "Who waits for room", [(labels, pool.queue) for labels, pool in queued])
+    yield gauge("pool_queue_max_size", "The most who may wait", [(labels, pool.queue_max) for labels, pool in queued])
+    waits = [(labels, pool.waits) for labels, pool in queued]
+    yield histogram("pool_wait_time_ms", "How long those waited who got room", waits)
+    timeouts = [(labels, pool.timeouts) for labels, pool in queued]
+    yield counter("pool_timeout_total", "Gave up after the time allowed", timeouts)
+    refusals = [(labels, pool.refusals) for labels, pool in queued]
+    yield counter("pool_refused_total", "Found the queue full", refusals)
+
+
+def topic_list_families(prefix: str, limiter: AsyncDualMemoryLimiter, cluster: str) -> Iterator[AnyFamily]:
+    """The specification's twelve. `prefix`: broker_topic_list, or proxy_topic_list."""
+    labels = {"cluster": cluster}
+    for kind, pool in ((kind.value, pool) for kind, pool in limiter.statistics().items()):
+        name = f"{prefix}_{kind}"
+        yield gauge(f"{name}_memory_used_bytes", f"Topic lists, {kind} memory: in use", [(labels, pool.used)])
+        yield gauge(f"{name}_memory_limit_bytes", f"Topic lists, {kind} memory: the most", [(labels, pool.limit)])
+        yield gauge(f"{name}_queue_size", f"Topic lists that wait for {kind} memory", [(labels, pool.queue)])
+        yield gauge(f"{name}_queue_max_size", "The most that may wait", [(labels, pool.queue_max)])
+        waits = [(labels, pool.waits)]
+        yield histogram(f"{name}_wait_time_ms", f"How long topic lists waited for {kind} memory", waits)
+        yield counter(
+            f"{name}_timeout_total", f"Topic lists that waited too long for {kind}", [(labels, pool.timeouts)]
+        )

@@ -1,0 +1,82 @@
+"""The segments that are open here, and their subscriptions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from engine.broker.metrics.exposition import Family, Sample, counter, gauge
+from engine.broker.metrics.labels import segment_labels, subscription_labels
+
+if TYPE_CHECKING:
+    from engine.broker.subscriptions import HostedSubscription
+    from engine.broker.topics import HostedSegment
+
+# {name: (field of SegmentStatistics, what it says)}
+_STORED = {
+    "in_entries_total": ("appended_entries", "Entries appended: with messages, how many share one"),
+    "duplicate_entries_total": ("duplicate_entries", "Entries that were there already and were not stored again"),
+    "storage_read_bytes_total": ("read_bytes", "Bytes that consumers were read"),
+    "storage_read_blocks_total": ("read_blocks", "Blocks that consumers were read"),
+    "storage_read_from_memory_total": ("read_from_memory", "Of these blocks, those that no file was read for"),
+    "storage_commits_total": ("commits", "Group commits"),
+    "storage_commit_bytes_total": ("commit_bytes", "Bytes made durable by group commits"),
+    "storage_syncs_total": ("syncs", "Syncs of log files"),
+    "storage_sync_failures_total": ("sync_failures", "Failed syncs"),
+    "storage_write_failures_total": ("write_failures", "Failed writes, as on a full disk"),
+    "storage_rolls_total": ("rolls", "New log files begun"),
+}
+# {name: (kind, field of Sharing, what it says)}
+_SHARING: dict[str, tuple[Callable[..., Family], str, str]] = {
+    "sharers": (gauge, "sharers", "Consumers that share the segment by bucket"),
+    "bucket_reassignments_total": (counter, "reassignments", "Buckets that went from one sharer to another"),
+    "withheld_buckets": (gauge, "withheld", "Buckets that wait for the acknowledgements of an earlier owner"),
+    "drain_mode": (gauge, "drain", "1: a sealed segment is shared until it is drained"),
+}
+
+
+def segment_families(hosted: Sequence[HostedSegment]) -> Iterator[Family]:
+    """Counted since the segment was opened here."""
+    labelled = [(segment_labels(h), h, h.segment.statistics()) for h in hosted]
+
+    def each(value: Callable[[HostedSegment], float]) -> list[Sample]:
+        return [(labels, value(h)) for labels, h, _ in labelled]
+
+    yield counter("in_messages_total", "Messages made durable", each(lambda h: h.incoming.messages))
+    yield counter("in_bytes_total", "Bytes of entries made durable", each(lambda h: h.incoming.bytes))
+    yield counter("out_messages_total", "Messages sent to consumers and readers", each(lambda h: h.sent_messages))
+    yield counter("out_bytes_total", "Bytes of entries sent to consumers and readers", each(lambda h: h.sent_bytes))
+    yield gauge("rate_in", "Messages per second published", each(lambda h: h.incoming.messages_per_s))
+    yield gauge("throughput_in", "Bytes per second published", each(lambda h: h.incoming.bytes_per_s))
+    yield gauge("storage_size", "Bytes in the segment's files", each(lambda h: h.segment.size_bytes))
+    yield gauge("storage_files", "Log files of the segment", [(labels, found.files) for labels, _, found in labelled])
+    for name, (field, text) in _STORED.items():
+        yield counter(name, text, [(labels, getattr(found, field)) for labels, _, found in labelled])
+    yield gauge("segment_producers", "Producers attached", each(lambda h: len(h.producers)))
+    yield gauge("segment_consumers", "Consumers attached", each(lambda h: sum(1 for _ in h.consumers)))
+    yield gauge("segment_buckets", "Entry buckets", each(lambda h: len(h.spec.bucket_ends)))
+    yield gauge("segment_sealed", "1: takes no messages", each(lambda h: h.segment.sealed))
+
+
+def subscription_families(hosted: Sequence[HostedSegment]) -> Iterator[Family]:
+    """Of each open segment and subscription."""
+    readers = [(subscription_labels(h, s), s) for h in hosted for s in h.subscriptions.values()]
+
+    def each(value: Callable[[HostedSubscription], float]) -> list[Sample]:
+        return [(labels, value(s)) for labels, s in readers]
+
+    def unacknowledged(subscription: HostedSubscription) -> int:
+        return sum(consumer.pending for consumer in subscription.consumers)
+
+    yield gauge("subscription_back_log", "Messages not acknowledged", each(lambda s: s.backlog))
+    yield gauge("subscription_delayed", "Messages that are withheld until their time", each(lambda s: s.delayed))
+    yield gauge("subscription_consumers", "Consumers attached", each(lambda s: len(s.consumers)))
+    yield gauge("subscription_unacked_messages", "Messages sent and not acknowledged", each(unacknowledged))
+    yield counter("subscription_out_messages_total", "Messages sent to consumers", each(lambda s: s.out.messages))
+    yield counter("subscription_out_bytes_total", "Bytes of entries sent to consumers", each(lambda s: s.out.bytes))
+    yield gauge("subscription_rate_out", "Messages per second sent", each(lambda s: s.out.messages_per_s))
+    yield gauge("subscription_throughput_out", "Bytes per second sent", each(lambda s: s.out.bytes_per_s))
+    for name, (kind, field, text) in _SHARING.items():
+        known = [(labels, s.sharing) for labels, s in readers]
+        samples = [(labels, 0 if sharing is None else getattr(sharing, field)) for labels, sharing in known]
+        yield kind(f"subscription_{name}", text, samples)

@@ -1,0 +1,74 @@
+"""The broker as a whole: who is connected, how long things take, what its parts are busy with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from engine.aio.semaphore import PoolStatistics
+from engine.broker.health import unready
+from engine.broker.metrics.exposition import AnyFamily, Labels, counter, gauge, histogram
+
+if TYPE_CHECKING:
+    from engine.broker.server import Broker
+    from engine.metadata.sqlite import MetadataStatistics
+
+
+def whole_families(broker: Broker) -> Iterator[AnyFamily]:
+    """Counted since the broker was started."""
+    info = {"broker": broker.service_url, "cluster": broker.config.cluster_name}
+    yield gauge("broker_info", "1; which broker this is", [(info, 1)])
+    yield gauge("broker_ready", "1: /ready says so too", not unready(broker))
+    yield from _connected(broker)
+    yield from _times(broker)
+    yield from _metadata(broker)
+
+
+def _connected(broker: Broker) -> Iterator[AnyFamily]:
+    hosted, measures = list(broker.hosting), broker.measures
+    yield gauge("connections", "Connections open now", len(broker.connections))
+    yield counter("connections_total", "Connections accepted", measures.accepted)
+    yield counter("connections_refused_total", "Connections refused, as above connections_max", measures.refused)
+    yield gauge("producers", "Producers attached to segments", sum(len(h.producers) for h in hosted))
+    yield gauge("consumers", "Consumers attached to segments", sum(1 for h in hosted for _ in h.consumers))
+    yield gauge("segments_open", "Segments open now", len(hosted))
+    yield gauge("publish_bytes_in_flight", "Received, not durable yet", broker.memory.in_flight)
+    yield gauge("publish_bytes_limit", "Above it nothing is received", broker.memory.limit)
+
+
+def _times(broker: Broker) -> Iterator[AnyFamily]:
+    measures, stored = broker.measures, broker.store.statistics()
+    lag = broker.loop_lag.histogram.statistics()
+    published, delivered = measures.publish_to_durable_s.statistics(), measures.durable_to_delivered_s.statistics()
+    yield histogram("publish_to_durable_seconds", "From a SEND to the durability of what was in it", published)
+    yield histogram("durable_to_delivered_seconds", "From there until a block of it is sent to a consumer", delivered)
+    yield histogram("storage_sync_seconds", "A write with its sync, and the way to the thread and back", stored.sync_s)
+    yield histogram("storage_commit_size_bytes", "Bytes of one group commit", stored.commit_bytes)
+    yield histogram("storage_commit_appends", "Appends of one group commit", stored.commit_appends)
+    yield histogram("event_loop_lag_seconds", "How late the event loop calls back", lag)
+    yield gauge("storage_open_files", "Log files that are kept open", stored.open_files)
+
+
+def _metadata(broker: Broker) -> Iterator[AnyFamily]:
+    """Of the store that this broker made; one that it was handed counts for itself."""
+    now = broker.metadata_statistics()
+    found: list[tuple[Labels, MetadataStatistics]] = [] if now is None else [({}, now)]
+    yield histogram("metadata_commit_seconds", "A commit of metadata.db", [(labels, s.commit_s) for labels, s in found])
+    yield counter("metadata_commits_total", "Commits", [(labels, s.commits) for labels, s in found])
+    yield counter(
+        "metadata_writes_total", "Writes, of which a commit has many", [(labels, s.writes) for labels, s in found]
+    )
+    yield counter(
+        "metadata_conflicts_total", "Writes whose condition failed", [(labels, s.conflicts) for labels, s in found]
+    )
+    yield gauge("metadata_records", "Records in the store", [(labels, s.records) for labels, s in found])
+
+
+def pools(broker: Broker) -> list[PoolStatistics]:
+    """Whatever this broker bounds."""
+    stored, publishing = broker.store.statistics(), broker.memory
+    return [
+        PoolStatistics("publish", "bytes", publishing.in_flight, publishing.limit),
+        PoolStatistics("read_cache", "bytes", stored.cache_bytes, stored.cache_limit),
+        PoolStatistics("connections", "connections", len(broker.connections), broker.config.connections_max),
+    ]
