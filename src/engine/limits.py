@@ -58,7 +58,14 @@ SEND_TIMEOUT_S = 30.0
 CONNECTION_WRITE_HIGH = 4 * MIB
 CONNECTION_WRITE_LOW = 1 * MIB
 PUBLISH_BYTES_IN_FLIGHT_MAX = 256 * MIB
+READ_CACHE_MAX = 64 * MIB
+READS_IN_FLIGHT_MAX = 256 * MIB
+RECEIVE_BUFFERS_MAX = 256 * MIB
+SCARCE_BLOCK_SIZE = 64 * KIB  # of what a consumer is sent at a time while the broker's buffers are full
 CONNECTIONS_MAX = 10_000
+LOOKUPS_MAX = 50_000
+TOPIC_LOADS_MAX = 5_000
+TOPIC_LOAD_S_MAX = 60.0  # to wait for its turn
 
 # Control (DESIGN section 13).
 CONSUMER_GRACE_S = 60.0
@@ -78,6 +85,19 @@ RETENTION_S_DEFAULT = 7 * 24 * 3600
 TOPIC_PATTERN_SIZE_MAX = 1024  # characters
 TOPIC_PATTERN_MEMORY_MAX = 1 * MIB  # of a compiled pattern
 TOPICS_PER_FRAME_MAX = 1_000  # a longer list takes several frames
+TOPIC_LIST_MEMORY_MAX = 100 * MIB  # of lists being assembled, and as much of their bytes on the way out (PIP-442)
+TOPIC_LIST_TIMEOUT_S = 25.0  # to wait for a permit
+TOPIC_LIST_QUEUE_MAX = 1_000
+TOPIC_LIST_INITIAL_SIZE = 16 * KIB  # permit of a list before it is known
+TOPIC_CHANGES_KEPT = 16_384  # of a namespace; who is further behind gets the whole list again
+
+# The proxy.
+PROXY_WRITE_HIGH = 256 * KIB  # queued for one side; above it nothing is read from the other
+PROXY_WRITE_LOW = 64 * KIB
+PROXY_BROKERS_MAX = 10_000  # that brokers have named
+PROXY_LIST_REQUESTS_MAX = 1_000  # for topic lists, under way on one connection
+PROXY_LIST_REQUEST_SIZE_MAX = 128 * KIB
+PROXY_LISTS_ASIDE_MAX = 512 * KIB  # of parts that wait for memory; above it nothing is read from the broker
 
 # Schemas of a topic's values.
 SCHEMA_SIZE_MAX = 16 * KIB  # of one definition, in JSON
@@ -109,6 +129,9 @@ def check() -> None:
         "a topic's schemas fit a frame's header": 2 * SCHEMA_VERSIONS_MAX * SCHEMA_SIZE_MAX <= FRAME_HEADER_SIZE_MAX,
         "a part of a topic list fits a frame's header": FRAME_HEADER_SIZE_MAX
         >= TOPICS_PER_FRAME_MAX * (4 * NAME_SIZE_MAX),
+        "a request for a topic list fits what a proxy takes": PROXY_LIST_REQUEST_SIZE_MAX
+        >= PROPERTIES_SIZE_MAX + 4 * TOPIC_PATTERN_SIZE_MAX + 8 * NAME_SIZE_MAX,
+        "the proxy's write marks are ordered": PROXY_WRITE_LOW < PROXY_WRITE_HIGH,
         "a batch fits an entry": BATCH_BYTES_MAX <= ENTRY_SIZE_MAX,
         "a batch's count fits an entry": BATCH_MESSAGES_MAX <= ENTRY_MESSAGES_MAX,
         "pending bytes hold the largest entry": PENDING_BYTES_MAX >= ENTRY_SIZE_MAX,

@@ -19,7 +19,7 @@ from engine._native.offsets import runs
 from engine.broker.dispatcher import _HEADER, QueueConsumer, entries_of
 from engine.broker.subscriptions import HostedSubscription
 from engine.broker.topics import HostedSegment
-from engine.limits import ENTRY_HEADER_SIZE
+from engine.limits import ENTRY_HEADER_SIZE, READ_BLOCK_SIZE
 from engine.metadata.memory import MemoryMetadataStore
 from engine.model.hashrange import HashRange
 from engine.model.names import SegmentName, TopicName
@@ -85,6 +85,7 @@ class Member:
     def __init__(self, world: Dispatching, ident: int, priority: int) -> None:
         self.world, self.ident, self.priority = world, ident, priority
         self.writable = True
+        self.block_size = READ_BLOCK_SIZE
         self.consumers: dict[int, Any] = {}
         self.broker = SimpleNamespace(clock=world.clock, measures=SimpleNamespace(delivered=lambda *_: None))
         self.consumer: QueueConsumer

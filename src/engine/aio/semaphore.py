@@ -10,22 +10,13 @@ The rules are those of PIP-442. Two things it leaves open are decided here:
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from engine.aio.histogram import WAIT_MS, Histogram, HistogramStatistics
 from engine.errors import InvalidArgumentError, PermitQueueFullError, PermitTimeoutError
 
-# Upper ends of the classes of waiting times, in milliseconds; a last class holds what is longer.
-WAIT_MS_BOUNDS = (0, 1, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000)
-
-
-@dataclass(frozen=True, slots=True)
-class WaitTimes:
-    """How long those waited who were given what they asked for. `counts` has one more item than WAIT_MS_BOUNDS."""
-
-    counts: tuple[int, ...] = (0,) * (len(WAIT_MS_BOUNDS) + 1)
-    sum_ms: float = 0.0
+_NO_WAITS = Histogram(WAIT_MS).statistics()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +29,7 @@ class PoolStatistics:
     limit: int  # 0: none
     queue: int = 0  # waiting now
     queue_max: int = 0
-    waits: WaitTimes = WaitTimes()
+    waits: HistogramStatistics = _NO_WAITS  # milliseconds, of those who were given what they asked for
     timeouts: int = 0  # gave up after the time allowed
     refusals: int = 0  # found the queue full
 
@@ -71,8 +62,8 @@ class AsyncSemaphore:
     Invariant: `used` is the sum of the sizes of all permits that are not released.
     """
 
-    __slots__ = ("_acquiring", "_counts", "_growing", "_limit", "_refusals", "_sum_ms", "_timeouts", "name",
-                 "queue_max", "timeout", "unit", "used")  # fmt: skip
+    __slots__ = ("_acquiring", "_growing", "_limit", "_refusals", "_timeouts", "_waits", "name", "queue_max", "timeout",
+                 "unit", "used")  # fmt: skip
 
     def __init__(
         self, limit: int, *, timeout: float | None = None, queue_max: int = 1_000, name: str = "", unit: str = "bytes"
@@ -88,8 +79,7 @@ class AsyncSemaphore:
         self._growing: OrderedDict[_Waiter, None] = OrderedDict()
         self._acquiring: OrderedDict[_Waiter, None] = OrderedDict()
         # Counted.
-        self._counts = [0] * (len(WAIT_MS_BOUNDS) + 1)
-        self._sum_ms = 0.0
+        self._waits = Histogram(WAIT_MS)
         self._timeouts = 0
         self._refusals = 0
 
@@ -117,7 +107,7 @@ class AsyncSemaphore:
         _check(size)
         if self.queue or not self._fits(size, 0):
             return None
-        self._counts[0] += 1
+        self._waits.observe(0.0)
         return self._grant(Permit(0), size)
 
     async def update(self, permit: Permit, size: int) -> Permit:
@@ -215,9 +205,7 @@ class AsyncSemaphore:
 
     def _hand_over(self, waiter: _Waiter) -> None:
         permit = self._grant(waiter.permit or Permit(0), waiter.size)
-        waited_ms = 1000 * (asyncio.get_running_loop().time() - waiter.since)
-        self._counts[bisect_left(WAIT_MS_BOUNDS, waited_ms)] += 1
-        self._sum_ms += waited_ms
+        self._waits.observe(1000 * (asyncio.get_running_loop().time() - waiter.since))
         waiter.future.set_result(permit)
 
     def _sentence(self, size: int) -> str:
@@ -232,7 +220,7 @@ class AsyncSemaphore:
             limit=self._limit,
             queue=self.queue,
             queue_max=self.queue_max,
-            waits=WaitTimes(tuple(self._counts), self._sum_ms),
+            waits=self._waits.statistics(),
             timeouts=self._timeouts,
             refusals=self._refusals,
         )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from engine.broker.machine import share_of_memory
 from engine.errors import InvalidArgumentError, InvalidConfigurationError
 from engine.limits import (
     BUCKETS_PER_SEGMENT_MAX,
@@ -22,9 +23,17 @@ from engine.limits import (
     HANDSHAKE_S_MAX,
     KEEP_ALIVE_S,
     LOG_FILE_SIZE_MAX,
+    LOOKUPS_MAX,
     MIB,
     PUBLISH_BYTES_IN_FLIGHT_MAX,
+    READ_CACHE_MAX,
+    READS_IN_FLIGHT_MAX,
+    RECEIVE_BUFFERS_MAX,
     SEGMENTS_PER_TOPIC_MAX,
+    TOPIC_LIST_MEMORY_MAX,
+    TOPIC_LIST_QUEUE_MAX,
+    TOPIC_LIST_TIMEOUT_S,
+    TOPIC_LOADS_MAX,
     TRANSACTION_NAMED_RETENTION_S,
     TRANSACTION_RETENTION_S,
 )
@@ -43,13 +52,31 @@ _KEY_HASHES = ("xxh64", "murmur3")
 _SPECIFICATION_NAMES = {
     "allowAutoTopicCreation": "auto_create_topics",
     "advertisedServiceUrl": "service_url",
-    "defaultRetentionTimeInMinutes": "retention_minutes",
+    "defaultRetentionTimeInMinutes": "retention_time",
     "maxConnections": "connections_max",
+    "maxConnectionsPerIp": "connections_per_address_max",
     "keepAliveIntervalSeconds": "keep_alive",
-    "maxMessagePublishBufferSizeInMB": "publish_buffer_mb",
+    "maxConcurrentLookupRequest": "lookups_max",
+    "maxConcurrentTopicLoadRequest": "topic_loads_max",
+    "maxMessagePublishBufferSizeInMB": "publish_bytes_max",
+    "managedLedgerMaxReadsInFlightSizeInMB": "reads_in_flight_max",
+    "managedLedgerCacheSizeMB": "read_cache_max",
+    "maxTopicListInFlightHeapMemSizeMB": "topic_list_heap_max",
+    "maxTopicListInFlightHeapMemSizePermitsAcquireTimeoutMillis": "topic_list_heap_timeout",
+    "maxTopicListInFlightHeapMemSizePermitsAcquireQueueSize": "topic_list_heap_queue_max",
+    "maxTopicListInFlightDirectMemSizeMB": "topic_list_direct_max",
+    "maxTopicListInFlightDirectMemSizePermitsAcquireTimeoutMillis": "topic_list_direct_timeout",
+    "maxTopicListInFlightDirectMemSizePermitsAcquireQueueSize": "topic_list_direct_queue_max",
 }
-# Values of the specification in another unit: (our field, factor).
-_UNITS = {"retention_minutes": ("retention_time", 60.0), "publish_buffer_mb": ("publish_bytes_max", MIB)}
+# What the unit in a name of the specification is in ours.
+_UNITS = {"InMinutes": 60.0, "InMB": MIB, "SizeMB": MIB, "Millis": 0.001}
+
+
+def _part_of_memory(part: float, at_most: int, at_least: int) -> int:
+    """A default: this part of the machine's memory, within bounds."""
+    found: int = field(default_factory=lambda: share_of_memory(part, at_most, at_least))
+    return found
+
 
 _POLICY = AutoScalePolicy()
 # Fields of the policy, and our keys for them.
@@ -68,6 +95,7 @@ class BrokerConfig:
     """
 
     service_url: str | None = None  # what clients are told to dial; None: the address they came in on
+    cluster_name: str = "standalone"  # what metrics call the brokers that share a metadata store
     admin_url: str | None = None  # likewise for the admin API; None: the address it is served on
 
     # Who may come in over the network. Paths are of PEM files; both or none.
@@ -101,7 +129,27 @@ class BrokerConfig:
     handshake_timeout: float = HANDSHAKE_S_MAX
     connections_max: int = CONNECTIONS_MAX
     frame_size_max: int = FRAME_SIZE_MAX
-    publish_bytes_max: int = PUBLISH_BYTES_IN_FLIGHT_MAX  # received and not durable yet, over all connections
+    connections_per_address_max: int = 0  # 0: no limit
+    lookups_max: int = LOOKUPS_MAX  # requests for layouts that are under way
+    topic_loads_max: int = TOPIC_LOADS_MAX  # segments that are being opened
+
+    # Memory, over all connections (docs/memory.md). What is not set is a share of the machine's.
+    publish_bytes_max: int = _part_of_memory(
+        0.25, PUBLISH_BYTES_IN_FLIGHT_MAX, FRAME_SIZE_MAX
+    )  # received and not durable yet
+    read_cache_max: int = _part_of_memory(0.1, READ_CACHE_MAX, 0)  # the newest entries of all segments
+    reads_in_flight_max: int = _part_of_memory(
+        0.25, READS_IN_FLIGHT_MAX, FRAME_SIZE_MAX
+    )  # what consumers were sent and their sockets have not taken; 0: no limit
+    receive_buffers_max: int = _part_of_memory(
+        0.25, RECEIVE_BUFFERS_MAX, FRAME_SIZE_MAX
+    )  # frames that were received in part
+    topic_list_heap_max: int = TOPIC_LIST_MEMORY_MAX  # lists that are being put together
+    topic_list_heap_timeout: float = TOPIC_LIST_TIMEOUT_S
+    topic_list_heap_queue_max: int = TOPIC_LIST_QUEUE_MAX
+    topic_list_direct_max: int = TOPIC_LIST_MEMORY_MAX  # their bytes until sockets have taken them
+    topic_list_direct_timeout: float = TOPIC_LIST_TIMEOUT_S
+    topic_list_direct_queue_max: int = TOPIC_LIST_QUEUE_MAX
 
     # How topics change their own shape, where namespace and topic say nothing else (PIP-483, PIP-486).
     scalable_topic_auto_scale_enabled: bool = _POLICY.enabled
@@ -153,6 +201,7 @@ class BrokerConfig:
         """For every key: what would be right, or "" when it is."""
         return {
             "service_url": _optional_text(self.service_url, "engine://"),
+            "cluster_name": _name(self.cluster_name),
             "admin_url": _optional_text(self.admin_url, "http"),
             "auth_token": _token(self.auth_token),
             "tls_cert": _pair(self.tls_cert, self.tls_key, "tls_key"),
@@ -179,7 +228,19 @@ class BrokerConfig:
             "handshake_timeout": _number(self.handshake_timeout, 0.01),
             "connections_max": _integer(self.connections_max, 1, 1_000_000),
             "frame_size_max": _integer(self.frame_size_max, FRAME_SIZE_MAX, 4 * FRAME_SIZE_MAX),
+            "connections_per_address_max": _integer(self.connections_per_address_max, 0, 1_000_000),
+            "lookups_max": _integer(self.lookups_max, 1, 10_000_000),
+            "topic_loads_max": _integer(self.topic_loads_max, 1, 10_000_000),
             "publish_bytes_max": _integer(self.publish_bytes_max, FRAME_SIZE_MAX, 2**40),
+            "read_cache_max": _integer(self.read_cache_max, 0, 2**40),
+            "reads_in_flight_max": _integer(self.reads_in_flight_max, 0, 2**40),
+            "receive_buffers_max": _integer(self.receive_buffers_max, FRAME_SIZE_MAX, 2**40),
+            "topic_list_heap_max": _integer(self.topic_list_heap_max, MIB, 2**40),
+            "topic_list_heap_timeout": _number(self.topic_list_heap_timeout, 0.001),
+            "topic_list_heap_queue_max": _integer(self.topic_list_heap_queue_max, 0, 10_000_000),
+            "topic_list_direct_max": _integer(self.topic_list_direct_max, MIB, 2**40),
+            "topic_list_direct_timeout": _number(self.topic_list_direct_timeout, 0.001),
+            "topic_list_direct_queue_max": _integer(self.topic_list_direct_queue_max, 0, 10_000_000),
             "scalable_topic_auto_scale_interval": _number(self.scalable_topic_auto_scale_interval, 0.01),
             "scalable_topic_load_report_interval": _number(self.scalable_topic_load_report_interval, 0.01),
             "scalable_topic_load_report_rate_change_threshold": _share(
@@ -235,13 +296,25 @@ def _refuse_near(name: str, key: str) -> None:
         raise InvalidConfigurationError(f"{name} in the environment is no setting; {' or '.join(near)} is")
 
 
+def setting(name: str, value: Any) -> tuple[str, Any]:
+    """One key under our name and its value in our unit; text is understood as in the environment.
+
+    Raises InvalidConfigurationError for a name that is none.
+    """
+    number: Any = value
+    if isinstance(value, str) and value.removeprefix("-").replace(".", "", 1).isdecimal():
+        number = float(value) if "." in value else int(value)
+    ((key, found),) = _named({name: number}, "setting").items()
+    return key, _parse(key, found) if isinstance(found, str) else found
+
+
 def _named(values: Mapping[str, Any], what: str) -> dict[str, Any]:
     """The same under our names and in our units."""
     named: dict[str, Any] = {}
     for given, value in values.items():
         key = _SPECIFICATION_NAMES.get(given) or re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", given).lower()
-        if key in _UNITS:
-            key, factor = _UNITS[key]
+        factor = next((factor for unit, factor in _UNITS.items() if given.endswith(unit)), None)
+        if factor is not None and given in _SPECIFICATION_NAMES:
             value = _scaled(given, value, factor)
         if key not in _FIELDS:
             raise InvalidConfigurationError(f"{given} is no {what}; the known ones are {', '.join(sorted(_FIELDS))}")
@@ -252,7 +325,9 @@ def _named(values: Mapping[str, Any], what: str) -> dict[str, Any]:
 def _scaled(key: str, value: Any, factor: float) -> Any:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InvalidConfigurationError(f"{key} is {value!r}; a number is right")
-    return None if value < 0 else value * factor  # the specification writes "no limit" as -1
+    if value < 0:  # the specification writes "no limit" as -1
+        return None
+    return int(value * factor) if factor == MIB else value * factor
 
 
 def _parse(key: str, text: str) -> Any:
@@ -297,6 +372,10 @@ def _optional_text(value: Any, start: str) -> str:
     return "" if value is None or (isinstance(value, str) and value.startswith(start)) else f"a URL {start}…"
 
 
+def _name(value: Any) -> str:
+    return "" if isinstance(value, str) and value.isprintable() and value else "text"
+
+
 def _token(value: Any) -> str:
     good = value is None or (isinstance(value, str) and value.isascii() and value.isprintable() and value.strip())
     return "" if good else "text of printable ASCII characters"
@@ -309,7 +388,10 @@ def _pair(value: Any, other: Any, name: str) -> str:
 
 _SHARE_MAX = 10.0
 _FIELDS = {f.name: str(f.type) for f in dataclasses.fields(BrokerConfig)}
-_SIZES = ("log_file_size", "retention_size", "frame_size_max", "publish_bytes_max")
+_SIZES = (
+    "log_file_size", "retention_size", "frame_size_max", "publish_bytes_max", "read_cache_max", "reads_in_flight_max",
+    "receive_buffers_max", "topic_list_heap_max", "topic_list_direct_max",
+)  # fmt: skip
 # What may be text: {key: how it is understood}.
 _TEXTS: dict[str, Callable[[str], float | None]] = {
     **dict.fromkeys(

@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 REQUESTS_MAX = 1_000  # under way at once on one connection; above it, no more frames are read
 PROBE_S = 2.0  # a peer that is asked whether it lives has this long to answer
+_FRAMES_PER_NOTE = 16  # received, after which what waits for the peer is counted anew
 _ANSWERS_UNSENT_MAX = 4 * CONNECTION_WRITE_HIGH  # a peer that asks and does not read is not listened to above this
 
 
@@ -42,12 +43,15 @@ class Connection:
         "_heard",
         "_held",
         "_opening",
+        "_paused",
         "_requests",
         "broker",
         "closed",
         "closed_ids",
         "consumers",
         "frames",
+        "held_back",
+        "noted",
         "producers",
         "pulse",
         "ready",
@@ -65,7 +69,11 @@ class Connection:
         self.trusted = trusted  # it comes from within this process
         self.ready = False  # the handshake is done
         self.closed = False
+        # Whether consumers may send: neither the stream nor the broker's memory is over its mark.
         self.writable = True
+        self.held_back = False  # by the broker's memory
+        self._paused = False  # by the stream
+        self.noted = 0  # what waits for the peer, as far as the broker's memory knows
         self.frames = 0  # received; grows while the peer is alive
         self.pulse = Pulse()
         self._heard: asyncio.Future[None] | None = None  # wakes whoever asks whether the peer is alive
@@ -103,15 +111,34 @@ class Connection:
         except Exception as e:
             log.exception("%s from %s failed", command.name, self.stream.peer)
             self.fail(EngineError(f"the broker failed at {command.name}: {type(e).__name__}: {e}"))
-        if not self.writable and self.stream.unsent_bytes > _ANSWERS_UNSENT_MAX:
+        if not self.frames % _FRAMES_PER_NOTE:
+            self.broker.memory.outbound.note(self)
+        if not self.writable and (self.held_back or self.stream.unsent_bytes > _ANSWERS_UNSENT_MAX):
             self.hold("answers")
 
     def pause_writing(self) -> None:
         """The peer does not read as fast as we write: consumers stop."""
-        self.writable = False
+        self._paused, self.writable = True, False
+        self.broker.memory.outbound.note(self)
 
     def resume_writing(self) -> None:
-        """Consumers go on."""
+        """Consumers go on, unless the broker's memory is used up."""
+        self._paused = False
+        self._go_on()
+
+    def hold_back(self) -> None:
+        """The broker holds too much for peers that do not read, and something for this one: the same as if full."""
+        self.held_back, self.writable = True, False
+
+    def go_on(self) -> None:
+        """Undo hold_back()."""
+        if self.held_back:
+            self.held_back = False
+            self._go_on()
+
+    def _go_on(self) -> None:
+        if self._paused or self.held_back or self.closed:
+            return
         self.writable = True
         self.release("answers")
         for consumer in list(self.consumers.values()):
@@ -146,6 +173,13 @@ class Connection:
         """Queue one frame; nothing when the connection is gone."""
         if not self.closed:
             self.stream.send(command, header, payload)
+            if payload:
+                self.broker.memory.outbound.note(self)
+
+    @property
+    def block_size(self) -> int:
+        """The most that a consumer is sent at a time, but for one entry."""
+        return self.broker.memory.outbound.block_size
 
     def succeed(self, request_id: int, result: dict[str, Any] | None = None) -> None:
         """Answer a request with SUCCESS."""

@@ -133,11 +133,6 @@ class Consumer(ABC):
         """Whether it takes another block now."""
         return self.messages_credit > 0 and self.bytes_credit > 0 and self.connection.writable and not self.closed
 
-    @property
-    def block_size(self) -> int:
-        """The most that is read for it at a time, but for one entry."""
-        return self.connection.broker.memory.outbound.block_size
-
     def add_credit(self, messages: int, size: int) -> None:
         """The client has room for more."""
         self.messages_credit += max(messages, 0)
@@ -173,7 +168,6 @@ class Consumer(ABC):
         if redelivered:
             header["redelivered"] = redelivered
         self.connection.send(Command.MESSAGE, header, data)
-        self.connection.broker.memory.outbound.note(self.connection)
 
     def send_end(self, end: int) -> None:
         """The segment ends at `end` and this consumer has all of it."""
@@ -267,7 +261,7 @@ class LoneReader(Consumer):
     def _pump(self) -> None:
         while self.ready:
             try:
-                block = self._reader.read(self._next, min(self.bytes_credit, self.block_size))
+                block = self._reader.read(self._next, min(self.bytes_credit, self.connection.block_size))
             except EngineError as e:
                 self.close(e)
                 return
@@ -296,7 +290,7 @@ class LoneReader(Consumer):
             return
         self._next = block.next_offset
         if self._may_read_ahead(block):
-            self._reader.read_ahead(self._next, self.block_size)
+            self._reader.read_ahead(self._next, self.connection.block_size)
         if self._reader.busy:  # its first step comes before what is called soon
             asyncio.get_running_loop().call_soon(self._send_read, block)
         else:

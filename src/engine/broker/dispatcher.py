@@ -15,7 +15,7 @@ from engine._native.offsets import offset_set, range_set, runs
 from engine.broker.consumers import Consumer, SegmentReader
 from engine.broker.delayed import Delays, has_delays
 from engine.errors import CorruptionError, EngineError, InvalidArgumentError
-from engine.limits import ENTRY_HEADER_SIZE, KIB, READ_BLOCK_SIZE
+from engine.limits import ENTRY_HEADER_SIZE, KIB
 from engine.model.redelivery import Backoff
 from engine.storage.logfile import Block
 
@@ -226,7 +226,7 @@ class QueueDispatcher:
 
     def _pump(self) -> None:
         while not self._reader.busy and (ready := self._ready()):
-            size = REPLAY_READ_SIZE if self._replay else READ_BLOCK_SIZE
+            size = REPLAY_READ_SIZE if self._replay else ready[0].connection.block_size
             self._asked = self._first_due()
             block = self._reader.read(self._asked, max(min(size, max(c.bytes_credit for c in ready)), 1))
             if block is None:

@@ -1,10 +1,25 @@
-"""The memory that publishing may take: bytes received and not durable yet, counted over the whole broker."""
+"""`BrokerMemory`: everything of this broker that grows with what others do, each with its limit.
+
+What a pool is, what happens at its limit, and what is not in any of them is told in docs/memory.md.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Protocol
 
 from engine.aio.bag import Bag
+from engine.aio.memory_limiter import AsyncDualMemoryLimiter, LimitType, MemoryLimit
+from engine.aio.semaphore import AsyncSemaphore, PoolStatistics
+from engine.broker.config import BrokerConfig
+from engine.broker.outbound import OutboundMemory
+from engine.errors import TooManyRequestsError
+from engine.limits import TOPIC_LOAD_S_MAX
+
+if TYPE_CHECKING:
+    from engine.broker.connection import Connection
+
+Gauge = Callable[[], tuple[int, int]]  # (used, limit)
 
 
 class Pausable(Protocol):
@@ -18,9 +33,10 @@ class Pausable(Protocol):
 
 
 class PublishMemory:
-    """Whoever publishes above the limit is not read from until half of it is free again. Loop thread only.
+    """What was received to be stored and is not durable yet, over all connections. Loop thread only.
 
-    It may be overshot by what one read of each publishing connection brings.
+    Whoever publishes above the limit is not read from until half of it is free again. It may be overshot by what one
+    read of each publishing connection brings.
     """
 
     __slots__ = ("_held", "in_flight", "limit", "peak")
@@ -42,7 +58,16 @@ class PublishMemory:
     def free(self, size: int) -> None:
         """`size` bytes are durable, or refused."""
         self.in_flight -= size
-        if self._held and self.in_flight <= self.limit // 2:
+        if self._held:
+            self._let_go()
+
+    def resize(self, limit: int) -> None:
+        """Another limit from now on."""
+        self.limit = limit
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self.in_flight <= self.limit // 2:
             held, self._held = self._held, Bag()
             for who in held:
                 who.release_publishing()
@@ -50,3 +75,105 @@ class PublishMemory:
     def forget(self, who: Pausable) -> None:
         """`who` is gone; what it sent is still freed one by one."""
         self._held.discard(who)
+
+    def statistics(self) -> PoolStatistics:
+        """How it stands; `queue`: connections that are not read from."""
+        return PoolStatistics("publish", "bytes", self.in_flight, self.limit, queue=len(self._held))
+
+
+class Lookups:
+    """Requests about topics' layouts that are under way (maxConcurrentLookupRequest). Loop thread only."""
+
+    __slots__ = ("limit", "refusals", "used")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self.refusals = 0
+
+    def __enter__(self) -> None:
+        """One more. Raises TooManyRequestsError."""
+        if self.used >= self.limit:
+            self.refusals += 1
+            raise TooManyRequestsError(f"{self.used} lookups are under way, as many as there may be; try again later")
+        self.used += 1
+
+    def __exit__(self, *error: object) -> None:
+        """It has ended."""
+        self.used -= 1
+
+    def statistics(self) -> PoolStatistics:
+        """How it stands."""
+        return PoolStatistics("lookups", "requests", self.used, self.limit, refusals=self.refusals)
+
+
+class BrokerMemory:
+    """The pools of one broker. Those that others keep are asked through `watch()`. Loop thread only."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.publish = PublishMemory(config.publish_bytes_max)
+        # Called for every frame.
+        self.take = self.publish.take
+        self.free = self.publish.free
+        self.outbound = OutboundMemory(config.reads_in_flight_max)
+        self.topic_lists = AsyncDualMemoryLimiter(*_topic_list_limits(config), name="topic_list")
+        self.lookups = Lookups(config.lookups_max)
+        self.topic_loads = AsyncSemaphore(
+            config.topic_loads_max,
+            timeout=TOPIC_LOAD_S_MAX,
+            queue_max=config.lookups_max,
+            name="topic_loads",
+            unit="requests",
+        )
+        self._gauges: dict[str, tuple[str, Gauge]] = {}
+
+    @property
+    def in_flight(self) -> int:
+        """Bytes received to be stored and not durable yet."""
+        return self.publish.in_flight
+
+    @property
+    def limit(self) -> int:
+        """Above it nothing is received to be stored."""
+        return self.publish.limit
+
+    def forget(self, who: Connection) -> None:
+        """`who` is gone, and what waited for it."""
+        self.publish.forget(who)
+        self.outbound.forget(who)
+
+    def watch(self, name: str, unit: str, gauge: Gauge) -> None:
+        """A pool that somebody else keeps: (used, limit) when it is asked."""
+        self._gauges[name] = (unit, gauge)
+
+    def configure(self, config: BrokerConfig) -> None:
+        """Take the limits of this configuration from now on. What is out stays out until it comes back."""
+        self.publish.resize(config.publish_bytes_max)
+        self.outbound.resize(config.reads_in_flight_max)
+        for kind, limit in zip(LimitType, _topic_list_limits(config), strict=True):
+            pool = self.topic_lists.pool(kind)
+            pool.timeout, pool.queue_max = limit.timeout, limit.queue_max
+            pool.resize(limit.size)
+        self.lookups.limit = config.lookups_max
+        self.topic_loads.queue_max = config.lookups_max
+        self.topic_loads.resize(config.topic_loads_max)
+
+    def pools(self) -> Iterator[PoolStatistics]:
+        """How every one of them stands: what is not allowed to grow, and how far it has."""
+        yield from self.topic_lists.statistics().values()
+        yield self.publish.statistics()
+        yield self.outbound.statistics()
+        yield self.lookups.statistics()
+        yield self.topic_loads.statistics()
+        for name, (unit, gauge) in self._gauges.items():
+            used, limit = gauge()
+            yield PoolStatistics(name, unit, used, limit)
+
+
+def _topic_list_limits(config: BrokerConfig) -> tuple[MemoryLimit, MemoryLimit]:
+    """In the order of LimitType."""
+    heap = MemoryLimit(config.topic_list_heap_max, config.topic_list_heap_timeout, config.topic_list_heap_queue_max)
+    direct = MemoryLimit(
+        config.topic_list_direct_max, config.topic_list_direct_timeout, config.topic_list_direct_queue_max
+    )
+    return heap, direct

@@ -41,6 +41,7 @@ def storage_config(config: BrokerConfig) -> StorageConfig:
     return StorageConfig(
         file_size_max=config.log_file_size,
         interval_ms=config.sync_interval_ms,
+        cache_bytes=config.read_cache_max,
         retention_ms=None if config.retention_time is None else int(config.retention_time * 1000),
         retention_bytes=config.retention_size,
     )

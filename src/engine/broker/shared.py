@@ -77,8 +77,9 @@ class SharedConsumer(Consumer):
     @property
     def takes(self) -> bool:
         """Whether it is sent its part of what is read for somebody who is ready."""
-        room = self.connection.writable or self.connection.stream.unsent_bytes < UNSENT_BYTES_MAX
-        return room and self.messages_credit > 0 and self.bytes_credit > 0 and not self.closed
+        connection = self.connection
+        spare = not connection.held_back and connection.stream.unsent_bytes < UNSENT_BYTES_MAX
+        return (connection.writable or spare) and self.messages_credit > 0 and self.bytes_credit > 0 and not self.closed
 
     @property
     def pending(self) -> int:
@@ -329,7 +330,8 @@ class SharedDispatcher:
 
     def _read_size(self) -> int:
         takers = len(self._room_bytes) - self._room_bytes.count(0)
-        return min(max(sum(self._room_bytes), 1), READ_BLOCK_SIZE * min(max(takers, 1), BLOCKS_MAX))
+        size = next((seat.connection.block_size for seat in self._seats if seat is not None), READ_BLOCK_SIZE)
+        return min(max(sum(self._room_bytes), 1), size * min(max(takers, 1), BLOCKS_MAX))
 
     def _is_crowded(self) -> bool:
         """Whether so much is due or unacknowledged that nothing new is read until somebody takes or acknowledges it."""

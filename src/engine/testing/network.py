@@ -20,6 +20,7 @@ from engine.wire.chunks import ChunkPool
 from engine.wire.commands import Command
 from engine.wire.framing import FrameReader, encode_bytes
 from engine.wire.stream import FrameHandler, FrameStream, Payload
+from engine.wire.taken import Taken
 
 Accept = Callable[[FrameStream], FrameHandler]
 
@@ -151,6 +152,8 @@ class SimStream:
         self._writing_paused = False
         self._closing = False
         self._lost = False
+        self._bytes_sent = 0
+        self._taken = Taken(lambda: self._bytes_sent - self.unsent_bytes)
 
     def start(self, make_handler: Accept) -> None:
         """Meet the owner."""
@@ -164,6 +167,7 @@ class SimStream:
         if self._closing:
             return
         data = encode_bytes(command, header, payload)
+        self._bytes_sent += len(data)
         rng = self._network.rng
         cut = rng.randrange(1, len(data)) if rng.random() < _SPLIT_RATE else len(data)
         for piece in (data[:cut], data[cut:]):
@@ -181,6 +185,12 @@ class SimStream:
     def unsent_bytes(self) -> int:
         """Bytes on their way."""
         return self.other._inbox_bytes
+
+    def when_taken(self, tell: Callable[[], object]) -> None:
+        """Call `tell()` once all that is queued now has arrived, or the connection has ended."""
+        self._taken.add(self._bytes_sent, tell)
+        if self._lost:
+            self._taken.end()
 
     @property
     def bytes_received(self) -> int:
@@ -314,6 +324,7 @@ class SimStream:
         self._inbox_bytes = 0
         self._reader.release()
         self._network.forget(self)
+        self._taken.end()
         handler, self._handler = self._handler, None
         if handler is not None:
             handler.connection_lost(error)

@@ -15,6 +15,7 @@ from engine.errors import ConnectError, ProtocolError
 from engine.limits import CONNECTION_WRITE_HIGH, CONNECTION_WRITE_LOW
 from engine.wire.commands import Command, check_header
 from engine.wire.stream import FrameHandler, FrameStream, Payload
+from engine.wire.taken import Taken
 
 _FRAME_OVERHEAD = 64  # what a frame without payload counts for the marks
 _FRAMES_PER_TURN = 64  # delivered before other callbacks of the loop get their turn
@@ -27,7 +28,7 @@ class MemoryStream:
     """One end of a pair. `_inbox` is what the other end sent and this end's handler has not been given."""
 
     __slots__ = ("_closing", "_handler", "_inbox", "_inbox_bytes", "_loop", "_lost", "_other", "_reading_paused",
-                 "_scheduled", "_writing_paused", "bytes_received", "bytes_sent", "peer")  # fmt: skip
+                 "_scheduled", "_taken", "_writing_paused", "bytes_received", "bytes_sent", "peer")  # fmt: skip
 
     def __init__(self, peer: str) -> None:
         self.peer = peer
@@ -43,6 +44,7 @@ class MemoryStream:
         self._writing_paused = False
         self._closing = False
         self._lost = False
+        self._taken: Taken | None = None  # made when somebody asks
 
     def send(self, command: Command, header: dict[str, Any], payload: Payload = b"") -> None:
         """Queue one frame for the other end's handler."""
@@ -62,6 +64,14 @@ class MemoryStream:
     def unsent_bytes(self) -> int:
         """Bytes that the other end was not given yet."""
         return self._other._inbox_bytes
+
+    def when_taken(self, tell: Callable[[], object]) -> None:
+        """Call `tell()` once the other end was given all that is queued now, or the connection has ended."""
+        if self._taken is None:
+            self._taken = Taken(lambda: self.bytes_sent - self.unsent_bytes)
+        self._taken.add(self.bytes_sent, tell)
+        if self._lost:
+            self._taken.end()
 
     def pause_reading(self) -> None:
         """Deliver no more frames to this end's handler."""
@@ -130,6 +140,8 @@ class MemoryStream:
         self._lost = self._closing = True
         self._inbox.clear()
         self._inbox_bytes = 0
+        if self._taken is not None:
+            self._taken.end()
         handler, self._handler = self._handler, None
         if handler is not None:
             handler.connection_lost(error)

@@ -42,6 +42,9 @@ class FrameStream(Protocol):
     def unsent_bytes(self) -> int:
         """Bytes queued in this process and not yet given to the system."""
 
+    def when_taken(self, tell: Callable[[], object]) -> None:
+        """Call `tell()` once all that is queued now was given to the system, or the stream has ended; never at once."""
+
     def pause_reading(self) -> None:
         """Deliver no more frames until resume_reading(); the peer's writes back up."""
 

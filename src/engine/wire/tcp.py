@@ -15,6 +15,7 @@ from engine.wire.chunks import ChunkPool
 from engine.wire.commands import Command
 from engine.wire.framing import FrameReader, encode
 from engine.wire.stream import Buffer, FrameHandler, FrameStream, Payload
+from engine.wire.taken import Taken
 from engine.wire.url import format_url, parse_url
 
 CONNECT_S_MAX = 10.0
@@ -41,6 +42,7 @@ class TcpStream(asyncio.BufferedProtocol):
         "_lost",
         "_make_handler",
         "_reader",
+        "_taken",
         "_transport",
         "_uncork_due",
         "bytes_sent",
@@ -62,6 +64,7 @@ class TcpStream(asyncio.BufferedProtocol):
         self._gathered: list[Buffer] = []
         self._gathered_bytes = 0
         self._uncork_due = False
+        self._taken: Taken | None = None  # made when somebody asks
 
     # -- asyncio's side ------------------------------------------------------------------------------------------
 
@@ -109,6 +112,8 @@ class TcpStream(asyncio.BufferedProtocol):
         self._gathered_bytes = 0
         self._reader.paused = True
         self._reader.release()
+        if self._taken is not None:
+            self._taken.end()
         error = self._error
         if error is None and exc is not None:
             error = ConnectError(f"the connection to {self.peer} was lost: {exc}")
@@ -142,6 +147,14 @@ class TcpStream(asyncio.BufferedProtocol):
         """Bytes queued in this process."""
         transport = self._transport
         return self._gathered_bytes + (0 if transport is None or self._lost else transport.get_write_buffer_size())
+
+    def when_taken(self, tell: Callable[[], object]) -> None:
+        """Call `tell()` once the system has taken all that is queued now, or the connection has ended."""
+        if self._taken is None:
+            self._taken = Taken(lambda: self.bytes_sent - self.unsent_bytes)
+        self._taken.add(self.bytes_sent, tell)
+        if self._lost:
+            self._taken.end()
 
     @property
     def bytes_received(self) -> int:
