@@ -6,6 +6,7 @@ these may show all of it or nothing.
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -193,8 +194,8 @@ def cycles(evidence: Evidence) -> Iterator[Violation]:
 
 def _add_time(evidence: Evidence, behind: dict[str, set[str]]) -> None:
     """One that was begun when another had ended is behind it: by way of a mark at each end, so that these are few."""
-    steps = [(t.ended, 1, t.id) for t in evidence.transactions.values() if t.state != "OPEN"]
-    steps += [(t.asked, 0, t.id) for t in evidence.transactions.values()]
+    known = [t for t in evidence.transactions.values() if t.began < sys.maxsize]
+    steps = [(t.asked, 0, t.id) for t in known] + [(t.ended, 1, t.id) for t in known if t.state != "OPEN"]
     mark = ""
     for n, is_end, number in sorted(steps):
         if is_end:
