@@ -13,6 +13,7 @@ from engine.errors import EngineError
 
 COMMANDS = {
     "serve": "engine.cli.serve",
+    "proxy": "engine.cli.proxy",
     "topics": "engine.cli.topics",
     "subscriptions": "engine.cli.subscriptions",
     "namespaces": "engine.cli.namespaces",

@@ -1,0 +1,187 @@
+"""`FrameCutter`: a stream of bytes as runs that are passed on as they come, and the few frames that are wanted whole.
+
+Of a frame that is only passed on, nothing but its first nine bytes is looked at, and no more of it is held than came in
+one piece. docs/formats/wire.md has the frame.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgpack
+
+from engine.errors import EngineError, ProtocolError
+from engine.limits import FRAME_HEADER_SIZE_MAX, FRAME_PREFIX_SIZE, FRAME_SIZE_MAX
+from engine.wire.commands import Command, check_header
+from engine.wire.framing import encode_bytes
+
+_PREFIX = struct.Struct("<IBI")
+_LENGTH_SIZE = 4
+_HELLO_SIZE_MAX = 64 * 1024  # of the first frame in either direction
+
+Piece = bytes | bytearray | memoryview
+Wants = Callable[[int, int], bool]
+
+
+class FrameCutter:
+    """Feed it what comes. `wants(type, size)` says of each frame, by its first bytes, whether it is wanted whole.
+
+    `wants` may raise to refuse a frame. Frames of types that this build does not know are passed on.
+    """
+
+    __slots__ = ("_kind", "_left", "_needed", "_part", "_wants", "frame_size_max")
+
+    def __init__(self, wants: Wants, frame_size_max: int = FRAME_SIZE_MAX) -> None:
+        self._wants = wants
+        self.frame_size_max = frame_size_max
+        self._left = 0  # of a frame that is being passed on
+        # What came of a frame that is wanted whole, or of its first bytes; _kind is None until those are there.
+        self._part: bytearray | None = None
+        self._kind: int | None = None
+        self._needed = 0
+
+    @property
+    def between(self) -> bool:
+        """Whether what was passed on ends with a whole frame, so that another one may follow."""
+        return self._left == 0
+
+    def feed(self, data: bytes) -> Iterator[tuple[int | None, Piece]]:
+        """(None, bytes to pass on) and (type, a whole frame), in order.
+
+        Raises ProtocolError, and what `wants` raises.
+        """
+        view, at, size = memoryview(data), 0, len(data)
+        if self._part is not None:
+            at = self._collect(view)
+            if self._part is not None and len(self._part) >= self._needed:
+                yield self._collected()
+        start = at
+        while at < size:
+            if self._left:
+                step = min(self._left, size - at)
+                self._left -= step
+                at += step
+                continue
+            if size - at < FRAME_PREFIX_SIZE:
+                self._hold(view[at:], None, FRAME_PREFIX_SIZE)
+                break
+            kind, padded = self._look(view, at)
+            if not self._wants(kind, padded):
+                self._left = padded
+                continue
+            if start < at:
+                yield None, view[start:at]
+            if size - at < padded:
+                self._hold(view[at:], kind, padded)
+                return
+            at += padded
+            yield kind, view[at - padded : at]
+            start = at
+        if start < at:
+            yield None, view[start:at]
+
+    def _hold(self, view: memoryview, kind: int | None, needed: int) -> None:
+        self._part, self._kind, self._needed = bytearray(view), kind, needed
+
+    def _collect(self, view: memoryview) -> int:
+        """Put the beginning of `view` to what is collected; how much of it that took."""
+        assert self._part is not None
+        at = self._take(view, 0)
+        if self._kind is None and len(self._part) == FRAME_PREFIX_SIZE:
+            kind, padded = self._look(self._part, 0)
+            if self._wants(kind, padded):
+                self._kind, self._needed = kind, padded
+                at = self._take(view, at)
+            else:
+                self._left = padded - FRAME_PREFIX_SIZE
+        return at
+
+    def _take(self, view: memoryview, at: int) -> int:
+        assert self._part is not None
+        step = min(self._needed - len(self._part), len(view) - at)
+        self._part += view[at : at + step]
+        return at + step
+
+    def _collected(self) -> tuple[int | None, Piece]:
+        part, kind = self._part, self._kind
+        assert part is not None
+        self._part = self._kind = None
+        return kind, part
+
+    def _look(self, view: Piece, at: int) -> tuple[int, int]:
+        """(type, size with its padding) of the frame that begins there."""
+        length, kind, header_size = _PREFIX.unpack_from(view, at)
+        total = length + _LENGTH_SIZE
+        if total > self.frame_size_max:
+            raise ProtocolError(f"a frame of {total} bytes; at most {self.frame_size_max} are allowed")
+        if header_size > FRAME_HEADER_SIZE_MAX or header_size + FRAME_PREFIX_SIZE > total:
+            raise ProtocolError(f"a header of {header_size} bytes in a frame of {total}")
+        return kind, total + (-total & 7)
+
+
+class Hello:
+    """The first frame of a connection, as it comes in; whatever follows it stays as bytes."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._cutter = FrameCutter(self._refuse_large)
+        self._frame: tuple[int, Piece] | None = None
+
+    @staticmethod
+    def _refuse_large(kind: int, size: int) -> bool:
+        if size > _HELLO_SIZE_MAX:
+            raise ProtocolError(f"the first frame has {size} bytes; at most {_HELLO_SIZE_MAX} are allowed")
+        return True
+
+    def feed(self, data: bytes) -> bool:
+        """Whether the frame is whole. Raises ProtocolError."""
+        self._data += data
+        if self._frame is None:
+            for kind, piece in self._cutter.feed(data):
+                assert kind is not None  # all are wanted
+                self._frame = kind, piece
+                break
+        return self._frame is not None
+
+    def take(self) -> tuple[Command, dict[str, Any], bytes]:
+        """Its command and header, and the bytes that came behind it. Raises ProtocolError."""
+        assert self._frame is not None
+        kind, frame = self._frame
+        command = Command(kind) if kind in Command._value2member_map_ else None
+        if command is None:
+            raise ProtocolError(f"the first frame is of the unknown type {kind}")
+        return command, check_header(command, header_of(kind, frame)), bytes(self._data[len(frame) :])
+
+
+def header_of(kind: int, frame: Piece) -> dict[str, Any]:
+    """The header of a whole frame; only that it is a map is checked. Raises ProtocolError."""
+    _, _, size = _PREFIX.unpack_from(frame, 0)
+    try:
+        header = msgpack.unpackb(memoryview(frame)[FRAME_PREFIX_SIZE : FRAME_PREFIX_SIZE + size])
+    except Exception as e:  # msgpack raises many kinds for bytes that are not msgpack
+        raise ProtocolError(f"a frame of type {kind}: the header is not msgpack: {type(e).__name__} {e}") from e
+    if type(header) is not dict:
+        raise ProtocolError(f"a frame of type {kind}: the header is {type(header).__name__}, not a map")
+    return header
+
+
+def field_of(frame: Piece, name: str) -> Any:
+    """One field of a whole frame's header; the others are not even decoded. None: it has none. Raises ProtocolError."""
+    kind, size = frame[4], _PREFIX.unpack_from(frame, 0)[2]
+    unpacker = msgpack.Unpacker(max_buffer_size=FRAME_HEADER_SIZE_MAX)
+    try:
+        unpacker.feed(memoryview(frame)[FRAME_PREFIX_SIZE : FRAME_PREFIX_SIZE + size])
+        for _ in range(unpacker.read_map_header()):
+            if unpacker.unpack() == name:
+                return unpacker.unpack()
+            unpacker.skip()
+    except Exception as e:  # msgpack raises many kinds for bytes that are not msgpack
+        raise ProtocolError(f"a frame of type {kind}: the header is not msgpack: {type(e).__name__} {e}") from e
+    return None
+
+
+def error_frame(request_id: int, error: EngineError) -> bytes:
+    """An ERROR to whoever asked."""
+    return encode_bytes(Command.ERROR, {"request_id": request_id, "code": error.code, "message": str(error)})

@@ -1,0 +1,133 @@
+"""The proxy's HTTP door: its own health and metrics, and a broker's admin API, relayed as it comes."""
+
+from __future__ import annotations
+
+import ssl
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+from aiohttp import web
+from yarl import URL
+
+from engine.broker.http_door import Handler, HttpDoor, Middleware, answer_errors
+from engine.broker.metrics.exposition import METRICS_TYPE
+from engine.broker.proxy.metrics import proxy_metrics_text
+from engine.broker.tokens import bearer_refusal
+from engine.errors import ConnectError
+
+if TYPE_CHECKING:
+    from engine.broker.proxy.server import Proxy
+
+HEALTH, READY, METRICS = "/health", "/ready", "/metrics"
+_OPEN = (HEALTH, READY)  # answered without a token
+_ANSWER_S_MAX = 60.0  # a broker has so long between two pieces of an answer
+_PIECE = 64 * 1024
+# Of one connection only (RFC 9110, 7.6.1), or said anew.
+_HOP = frozenset(
+    ("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
+     "transfer-encoding", "upgrade", "host", "content-length", "expect")
+)  # fmt: skip
+
+
+class ProxyHttp:
+    """Loop thread only. Bodies pass in pieces; none is held as a whole."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self._proxy = proxy
+        middlewares: list[Any] = [answer_errors, self._only_with_token()]
+        application = web.Application(middlewares=middlewares)
+        application.add_routes(
+            [
+                web.get(HEALTH, self._health),
+                web.get(READY, self._ready),
+                web.get(METRICS, self._metrics),
+                web.route("*", "/{path:.*}", self._relay),
+            ]
+        )
+        self._door = HttpDoor(application)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> tuple[str, int]:
+        """Serve; the address. Raises ConnectError."""
+        trusted = self._proxy.tls_brokers
+        self._session = aiohttp.ClientSession(
+            auto_decompress=False,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=_ANSWER_S_MAX),
+            connector=aiohttp.TCPConnector(ssl=True if trusted is None else trusted),
+        )
+        return await self._door.listen(host, port, tls)
+
+    def url_for(self, dialled: str | None) -> str:
+        """Where it is, for who has dialled that address of the proxy."""
+        return self._door.url_for(dialled)
+
+    async def close(self) -> None:
+        """Idempotent."""
+        await self._door.close()
+        if self._session is not None:
+            await self._session.close()
+
+    def _only_with_token(self) -> Middleware:
+        @web.middleware
+        async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+            refusal = bearer_refusal(self._proxy.config, request.headers.get("Authorization"))
+            if refusal is not None and request.path not in _OPEN:
+                raise refusal
+            return await handler(request)
+
+        return check
+
+    # -- its own ---------------------------------------------------------------------------------------------------
+
+    async def _health(self, request: web.Request) -> web.Response:
+        return web.json_response({"status": "ok"})
+
+    async def _ready(self, request: web.Request) -> web.Response:
+        reasons = await self._proxy.unready()
+        body = {"status": "ready"} if not reasons else {"status": "not ready", "reasons": reasons}
+        return web.json_response(body, status=503 if reasons else 200)
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        return web.Response(text=proxy_metrics_text(self._proxy), headers={"Content-Type": METRICS_TYPE})
+
+    # -- a broker's ------------------------------------------------------------------------------------------------
+
+    async def _relay(self, request: web.Request) -> web.StreamResponse:
+        """At the first broker that can be reached. Raises ConnectError.
+
+        A request that has a body is sent once only: it may have been done.
+        """
+        admins = await self._proxy.admin_urls()
+        error: Exception | None = None
+        for url in admins:
+            try:
+                return await self._relay_to(URL(url), request)
+            except aiohttp.ClientConnectorError as e:  # nothing was sent
+                error = e
+            except (TimeoutError, aiohttp.ClientError) as e:
+                raise ConnectError(f"the connection to the admin API at {url} was lost: {e or type(e).__name__}") from e
+        why = f"cannot be reached: {error}" if error else "is not known: no broker has said where it is"
+        raise ConnectError(f"the admin API {why}; the setting broker_admin of the proxy names it") from error
+
+    async def _relay_to(self, base: URL, request: web.Request) -> web.StreamResponse:
+        assert self._session is not None
+        headers = [(name, value) for name, value in request.headers.items() if name.lower() not in _HOP]
+        token = self._proxy.config.broker_token
+        if token is not None:
+            headers = [(name, value) for name, value in headers if name.lower() != "authorization"]
+            headers.append(("Authorization", f"Bearer {token}"))
+        url = base.join(URL(request.raw_path, encoded=True))
+        body = request.content if request.body_exists else None
+        call = self._session.request(request.method, url, headers=headers, data=body, allow_redirects=False)
+        async with call as answer:
+            response = web.StreamResponse(status=answer.status, reason=answer.reason)
+            for name, value in answer.headers.items():
+                if name.lower() not in _HOP:
+                    response.headers.add(name, value)
+            if answer.content_length is not None:
+                response.content_length = answer.content_length
+            await response.prepare(request)
+            async for piece in answer.content.iter_chunked(_PIECE):
+                await response.write(piece)
+            await response.write_eof()
+            return response

@@ -1,0 +1,204 @@
+"""`TopicLists`: what one session asks of topic lists and is answered, through the memory limiter (PIP-442).
+
+A request waits for its initial permit before a broker sees it. An answer grows that permit to its own size, waits for
+one of direct memory, and gives both back when its bytes have left the socket. What waits lets everything else of the
+connection pass, until too much of it waits: then nothing is read from the broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from engine.aio.memory_limiter import AsyncDualMemoryLimiter, LimitType, MemoryPermit
+from engine.aio.tasks import Supervisor
+from engine.broker.proxy.frames import Piece, error_frame, field_of
+from engine.broker.proxy.lane import Lane
+from engine.broker.proxy.side import Side
+from engine.errors import MemoryLimitError, PermitQueueFullError, ProtocolError
+from engine.limits import (
+    FRAME_HEADER_SIZE_MAX,
+    FRAME_PREFIX_SIZE,
+    PROXY_LIST_REQUEST_SIZE_MAX,
+    PROXY_LIST_REQUESTS_MAX,
+    PROXY_LISTS_ASIDE_MAX,
+    TOPIC_LIST_INITIAL_SIZE,
+)
+from engine.wire.commands import Command
+
+REQUESTS = frozenset((Command.GET_TOPICS_OF_NAMESPACE, Command.WATCH_TOPIC_LIST))
+_ANSWERS = frozenset((Command.SUCCESS, Command.ERROR))
+_ANSWER_SIZE_MAX = FRAME_HEADER_SIZE_MAX + FRAME_PREFIX_SIZE + 7  # it has no payload
+_AGAIN_S = 0.5  # after a part of a watched list found no memory, when it is tried again
+_HELD = "lists"
+
+Asking = tuple[int, asyncio.Task[None]]
+
+
+class TopicLists:
+    """Of one session. Loop thread only.
+
+    Invariant: a permit is in `_granted`, with an answer that waits, or with one on its way to the socket, and goes back
+    when that ends. Checked by what the limiter says when all sessions have gone.
+    """
+
+    def __init__(
+        self, limiter: AsyncDualMemoryLimiter, tasks: Supervisor, to_broker: Lane, to_client: Lane, broker: Side
+    ) -> None:
+        self._limiter = limiter
+        self._tasks = tasks
+        self._to_broker = to_broker
+        self._to_client = to_client
+        self._broker = broker
+        # Requests by their ids: those that wait for a permit, with their sessions, and those that were sent on.
+        self._asking: dict[int, Asking] = {}
+        self._granted: dict[int, MemoryPermit] = {}
+        # Answers in order, each with its request's id (0: none) and permit.
+        self._aside: deque[tuple[bytes, int, list[MemoryPermit]]] = deque()
+        self._aside_bytes = 0
+        self._passing: asyncio.Task[None] | None = None
+        self._room = asyncio.Event()  # the client takes what it is sent
+        self._room.set()
+        self._closed = False
+
+    # -- requests --------------------------------------------------------------------------------------------------
+
+    def wants_of_client(self, kind: int, size: int) -> bool:
+        """Whether this frame of the client's is for asked(). Raises ProtocolError."""
+        if kind in REQUESTS and size > PROXY_LIST_REQUEST_SIZE_MAX:
+            raise ProtocolError(f"a request of {size} bytes for a topic list; at most {PROXY_LIST_REQUEST_SIZE_MAX}")
+        closes = kind == Command.WATCH_TOPIC_LIST_CLOSE and size <= PROXY_LIST_REQUEST_SIZE_MAX
+        return kind in REQUESTS or (closes and bool(self._asking))
+
+    def asked(self, kind: int, frame: Piece) -> None:
+        """A request for a list, or the end of a session. Raises ProtocolError."""
+        if kind == Command.WATCH_TOPIC_LIST_CLOSE:
+            self._unasked(frame)
+            return
+        request_id = field_of(frame, "request_id")
+        if type(request_id) is not int or request_id in self._asking or request_id in self._granted:
+            raise ProtocolError(
+                f"a request for a topic list has the id {request_id!r:.80}; a new whole number is right"
+            )
+        waiting = len(self._asking) + len(self._granted)
+        if waiting >= PROXY_LIST_REQUESTS_MAX:
+            full = PermitQueueFullError(f"{waiting} requests for topic lists are under way on this connection")
+            self._to_client.put(error_frame(request_id, full))
+            return
+        session = field_of(frame, "session_id") if kind == Command.WATCH_TOPIC_LIST else 0
+        task = self._tasks.spawn(self._ask(request_id, bytes(frame)), "topic list")
+        if task is not None:
+            self._asking[request_id] = (session if type(session) is int else 0, task)
+
+    async def _ask(self, request_id: int, frame: bytes) -> None:
+        try:
+            permit = await self._limiter.acquire(TOPIC_LIST_INITIAL_SIZE, LimitType.HEAP_MEMORY)
+        except MemoryLimitError as e:
+            self._to_client.put(error_frame(request_id, e))
+            return
+        finally:
+            self._asking.pop(request_id, None)
+        if self._closed:
+            self._limiter.release(permit)
+        else:
+            self._granted[request_id] = permit
+            self._to_broker.put(frame)
+
+    def _unasked(self, frame: Piece) -> None:
+        """A session that no broker has heard of need not be ended there, and must not begin there any more."""
+        session = field_of(frame, "session_id")
+        waiting = [ident for ident, (its, _) in self._asking.items() if session and its == session]
+        for ident in waiting:
+            self._asking.pop(ident)[1].cancel()
+        if not waiting:
+            self._to_broker.put(bytes(frame))
+
+    # -- answers ---------------------------------------------------------------------------------------------------
+
+    def wants_of_broker(self, kind: int, size: int) -> bool:
+        """Whether this frame of the broker's is for answered()."""
+        if size > _ANSWER_SIZE_MAX:
+            return False
+        return kind == Command.WATCH_TOPIC_LIST_UPDATE or (bool(self._granted) and kind in _ANSWERS)
+
+    def answered(self, kind: int, frame: Piece) -> None:
+        """A part of a list, or what may be the answer to a request for one. Raises ProtocolError."""
+        request_id = field_of(frame, "request_id") or 0
+        permit = self._granted.pop(request_id, None) if type(request_id) is int else None
+        if kind == Command.ERROR and permit is not None:
+            self._limiter.release(permit)
+        if kind == Command.ERROR or (kind == Command.SUCCESS and permit is None):
+            self._to_client.put(bytes(frame))
+            return
+        self._aside.append((bytes(frame), 0 if permit is None else request_id, [] if permit is None else [permit]))
+        self._aside_bytes += len(frame)
+        if self._aside_bytes > PROXY_LISTS_ASIDE_MAX:
+            self._broker.hold(_HELD)
+        if self._passing is None:
+            self._passing = self._tasks.spawn(self._pass_all(), "topic lists")
+
+    def full(self, is_full: bool) -> None:
+        """Whether the client takes what it is sent."""
+        if is_full:
+            self._room.clear()
+        else:
+            self._room.set()
+
+    async def _pass_all(self) -> None:
+        try:
+            while self._aside:
+                frame, request_id, held = self._aside.popleft()
+                await self._pass(frame, request_id, held)
+                self._aside_bytes -= len(frame)
+                if self._aside_bytes <= PROXY_LISTS_ASIDE_MAX // 2:
+                    self._broker.release(_HELD)
+        finally:
+            self._passing = None
+
+    async def _pass(self, frame: bytes, request_id: int, held: list[MemoryPermit]) -> None:
+        def give_back() -> None:
+            for permit in held:
+                self._limiter.release(permit)
+
+        try:
+            await self._room.wait()
+            await self._permit(len(frame), held, patient=not request_id)
+        except MemoryLimitError as e:
+            give_back()
+            self._to_client.put(error_frame(request_id, e))
+        except BaseException:
+            give_back()
+            raise
+        else:
+            self._to_client.put(frame, give_back)
+
+    async def _permit(self, size: int, held: list[MemoryPermit], *, patient: bool) -> None:
+        """Put what it takes to send so many bytes into `held`, which may have the request's.
+
+        `patient`: what nobody has asked for cannot be refused; it waits, and the broker with it.
+        """
+        while True:
+            try:
+                if held:
+                    await self._limiter.update(held[0], size)
+                else:
+                    held.append(await self._limiter.acquire(size, LimitType.HEAP_MEMORY))
+                held.append(await self._limiter.acquire(size, LimitType.DIRECT_MEMORY))
+                return
+            except MemoryLimitError:
+                if not patient:
+                    raise
+            await asyncio.sleep(_AGAIN_S)
+
+    def close(self) -> None:
+        """The session has ended: nothing is held any more. Idempotent."""
+        self._closed = True
+        for _, task in self._asking.values():
+            task.cancel()
+        if self._passing is not None:
+            self._passing.cancel()
+        permits = [*self._granted.values(), *(permit for _, _, held in self._aside for permit in held)]
+        self._granted.clear()
+        self._aside.clear()
+        for permit in permits:
+            self._limiter.release(permit)
