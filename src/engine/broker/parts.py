@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import ssl
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from engine.broker.config import BrokerConfig
 from engine.broker.load_reporter import LoadReports
@@ -23,7 +23,19 @@ if TYPE_CHECKING:
     from engine.control.service import ScalableTopicService
 
 
-def tls_context(config: BrokerConfig) -> ssl.SSLContext | None:
+class Certified(Protocol):
+    """The configuration of something that may be served by TLS."""
+
+    @property
+    def tls_cert(self) -> str | None:
+        """The path of its certificate; None: in the clear."""
+
+    @property
+    def tls_key(self) -> str | None:
+        """That of its key."""
+
+
+def tls_context(config: Certified) -> ssl.SSLContext | None:
     """What both doors are served with; None: in the clear. Raises InvalidConfigurationError."""
     if config.tls_cert is None:
         return None
