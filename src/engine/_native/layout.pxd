@@ -149,7 +149,8 @@ cdef inline uint16_t lag_of(uint64_t first_sequence, uint64_t floor) noexcept no
     return <uint16_t> (1 + (e << 11 | lag)) if e <= 30 else 0
 
 cdef inline uint64_t floor_of(uint64_t first_sequence, uint16_t lag) noexcept nogil:
-    cdef uint64_t distance = <uint64_t> ((lag - 1) & 2047) << ((lag - 1) >> 11)
+    cdef uint16_t code = lag - 1 if lag else 0
+    cdef uint64_t distance = <uint64_t> (code & 2047) << (code >> 11)
     return first_sequence - distance if lag and distance <= first_sequence else 0
 
 cdef inline size_t pad8(size_t n) noexcept nogil:
