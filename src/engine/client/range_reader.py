@@ -199,6 +199,7 @@ class AsyncRangeReader(Receiver):
         stop, skip = attachment.stop, header.get("skip") or []
         if entries and (lead := begin - entries[0].first_offset) > 0:
             attachment.ungranted += lead
+            attachment.grant(lead, 0)
         wanted = [e for e in entries if e.first_offset < stop and self._is_wanted(e)]
         if len(wanted) < len(entries):
             kept = {e.first_offset for e in wanted}
