@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from engine._native.offsets import offset_set, runs
 from engine.broker.bucket_acks import acknowledge_alone, check_position, positions_of
 from engine.broker.rates import Rate
 from engine.errors import EngineError, InvalidArgumentError, UnsupportedError
@@ -56,11 +57,14 @@ class SegmentReader:
     def read(self, offset: int, bytes_max: int) -> Block | None:
         """The block at `offset` if it is in memory. None: nothing yet, or not at once; `step` is called with it then.
 
-        Raises what the segment raises.
+        Nothing of a transaction that is open, nor what comes after it. Raises what the segment raises.
         """
+        transactions = self.hosted.transactions
+        if transactions is not None and (limit := transactions.limit) is not None and offset >= limit:
+            return None
         found = self.hosted.segment.read(offset, bytes_max)
         if found is None or isinstance(found, Block):
-            return found
+            return found if transactions is None or found is None else transactions.cut(found)
         self._watch(asyncio.ensure_future(found))
         return None
 
@@ -95,7 +99,11 @@ class SegmentReader:
             self.hosted.reading_failed(self, error)
             return
         result = future.result()
-        self.step(result if isinstance(result, Block) else None)
+        if not isinstance(result, Block):
+            self.step(None)
+        else:
+            transactions = self.hosted.transactions
+            self.step(result if transactions is None else transactions.cut(result))
 
 
 class Consumer(ABC):
@@ -245,8 +253,7 @@ class LoneReader(Consumer):
         """What lies between the cursor and what was sent."""
         if self._subscription is None:
             return 0
-        cursor = self._subscription.cursor
-        return max(0, cursor.backlog(self._next) - cursor.backlog(self.hosted.segment.first_offset))
+        return self._subscription.backlog_below(self._next)
 
     def pump(self) -> None:
         """Send blocks until credit, the stream's room or the durable data run out."""
@@ -307,9 +314,15 @@ class LoneReader(Consumer):
 
     def _send(self, block: Block) -> None:
         self._next = block.next_offset
-        skip = self._acknowledged(block)
+        skip = self._skipped(block)
         messages = block.messages - sum(last + 1 - first for first, last in skip)
         self.send_block(block.data, block.salt, messages, skip)
+
+    def _skipped(self, block: Block) -> list[list[int]]:
+        """What of a block is not for the consumer."""
+        skip = self._acknowledged(block)
+        hidden = self.hosted.hidden(block.first_offset, block.next_offset)
+        return skip if hidden is None else runs(hidden | offset_set(skip, block.next_offset))
 
     def _acknowledged(self, block: Block) -> list[list[int]]:
         """What of a block is acknowledged: below the cursor's position, and, if the segment was shared, above it."""

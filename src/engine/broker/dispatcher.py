@@ -292,6 +292,7 @@ class QueueDispatcher:
             or block.messages > self.consumers[0].window
             or has_delays(block.data)
             or self._cursor.unacked(start, block.next_offset) != [(start, block.next_offset)]
+            or self.hosted.hidden(start, block.next_offset) is not None
         ):
             return False
         consumer = self.consumers[0]
@@ -343,6 +344,8 @@ class QueueDispatcher:
         if entry.last >= self._next:
             for start, stop in self._cursor.unacked(max(entry.first, self._next), entry.last + 1):
                 due.add_range(start, stop)
+            if due and (hidden := self.hosted.hidden(entry.first, entry.last + 1)) is not None:
+                due -= hidden
         if self._replay:
             due |= self._replay & range_set(entry.first, entry.last)
         if entry.delayed and due:

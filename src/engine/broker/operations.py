@@ -80,6 +80,11 @@ class Operations:
         """Of all transactions to a segment, those that were written first first."""
         return [operation_of(record) for record in await self._query(INDEX_WRITES, str(segment), f"{segment}\0")]
 
+    async def of(self, number: int) -> list[Operation]:
+        """Of one transaction, wherever, those that were written first first."""
+        start = f"{keys.transaction_ops(id_text(number))}/"
+        return [operation_of(record) for record in await self._metadata.list(start, keys.prefix_end(start))]
+
     async def acks(self, segment: SegmentName, subscription: str) -> list[Operation]:
         """Of all transactions, of a subscription in a segment, likewise."""
         key = f"{segment}/{keys.encode(subscription)}"

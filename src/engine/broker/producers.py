@@ -7,16 +7,17 @@ import logging
 import struct
 from collections import deque
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from engine.errors import CorruptionError, EngineError, InvalidArgumentError, MessageTooLargeError, PartlyStoredError
 from engine.limits import ENTRY_HEADER_SIZE, ENTRY_SIZE_MAX
+from engine.model.transactions import attempt_number, parse_id
 from engine.wire.commands import Command
 
 if TYPE_CHECKING:
     from engine.broker.connection import Connection
     from engine.broker.topics import HostedSegment
-    from engine.storage.segment import Appended
+    from engine.storage.segment import Appended, Membership
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +37,30 @@ def _is_refused_with_all_behind(append: asyncio.Future[list[Appended]]) -> bool:
     return not (isinstance(error, EngineError) and _is_about_one(error))
 
 
+class _Held(NamedTuple):
+    """A frame whose turn has not come. `appended`: in place of the append's own future."""
+
+    payload: memoryview
+    transaction: Membership | None
+    appended: asyncio.Future[list[Appended]]
+
+    def becomes(self, append: asyncio.Future[list[Appended]]) -> None:
+        """It was appended; what comes of that comes of this."""
+
+        def ended(append: asyncio.Future[list[Appended]]) -> None:
+            if self.appended.done():
+                if not append.cancelled():
+                    append.exception()
+            elif append.cancelled():
+                self.appended.cancel()
+            elif (error := append.exception()) is not None:
+                self.appended.set_exception(error)
+            else:
+                self.appended.set_result(append.result())
+
+        append.add_done_callback(ended)
+
+
 _SIZE = struct.Struct("<I")
 _SEQUENCE = struct.Struct("<Q")
 _AT_SIZE = 4
@@ -51,6 +76,8 @@ class Producer:
     """
 
     __slots__ = (
+        "_admitting",
+        "_held",
         "_in_flight",
         "_offsets",
         "_refusing",
@@ -84,22 +111,89 @@ class Producer:
         self.properties = dict(properties or {})  # what its user says of it
         self.closed = False
         self._in_flight: deque[tuple[asyncio.Future[list[Appended]], memoryview, float]] = deque()
+        # Frames behind one whose transaction is being looked up, and that one, in order; None: nothing is in the way.
+        self._held: deque[_Held] | None = None
+        self._admitting: asyncio.Task[None] | None = None
         # Something was refused, and with it what comes behind; the client is told when all before it has ended.
         self._refusing = False
         # Durable and not yet told.
         self._sequences: list[int] = []
         self._offsets: list[int] = []
 
-    def send(self, entries: int, payload: memoryview) -> None:
-        """Append whole entries, as they lie in the frame. They are dropped behind a refusal: the client sends again."""
+    def send(
+        self, entries: int, payload: memoryview, transaction: str | None = None, attempt: str | None = None
+    ) -> None:
+        """Append whole entries, as they lie in the frame; `transaction`, `attempt`: those that all of them are in.
+
+        They are dropped behind a refusal: the client sends again.
+        """
         if self._refusing:
             return
         size = len(payload)
         self.connection.broker.memory.take(size, self.connection)
-        future = self.hosted.segment.append(payload, self.name, term=self.hosted.term)
+        if transaction is None and self._held is None:
+            future = self.hosted.segment.append(payload, self.name, term=self.hosted.term)
+        else:
+            future = self._append_in_turn(payload, transaction, attempt)
         self._refusing = _is_refused_with_all_behind(future)
         self._in_flight.append((future, payload, self.connection.broker.measures.now()))
         future.add_done_callback(self._ended)
+
+    # -- in a transaction ------------------------------------------------------------------------------------------
+
+    def _append_in_turn(
+        self, payload: memoryview, transaction: str | None, attempt: str | None
+    ) -> asyncio.Future[list[Appended]]:
+        """At once, if nothing is held and the transaction is known to be open; else after what is held."""
+        loop, buffer = asyncio.get_running_loop(), self.hosted.transactions
+        try:
+            membership = None if transaction is None else (parse_id(transaction), attempt_number(attempt))
+        except EngineError as e:
+            refused: asyncio.Future[list[Appended]] = loop.create_future()
+            refused.set_exception(e)
+            return refused
+        if self._held is None and membership is not None and buffer is not None and buffer.admits(membership[0]):
+            return buffer.append(payload, *membership)
+        if self._held is None:
+            self._held = deque()
+            self._admitting = loop.create_task(self._admit_held())
+        self._held.append(_Held(payload, membership, loop.create_future()))
+        return self._held[-1].appended
+
+    async def _admit_held(self) -> None:
+        """Append what is held, each when it may be. Behind one that is refused the rest is dropped."""
+        held = self._held
+        while held and not self._refusing:
+            try:
+                append = await self._admit(held[0])
+            except Exception as e:
+                append = asyncio.get_running_loop().create_future()
+                append.set_exception(e)
+            self._refusing = _is_refused_with_all_behind(append)
+            held.popleft().becomes(append)
+        self._drop_held()
+
+    async def _admit(self, held: _Held) -> asyncio.Future[list[Appended]]:
+        if held.transaction is None:
+            return self.hosted.segment.append(held.payload, self.name, term=self.hosted.term)
+        buffer = await self.connection.broker.hosting.begin_transactions(self.hosted)
+        await buffer.admit(held.transaction[0])
+        return buffer.append(held.payload, *held.transaction)
+
+    def _drop_held(self) -> None:
+        """They count as not sent."""
+        held, self._held = self._held, None
+        for frame in held or ():
+            frame.appended.cancel()
+
+    def _leave(self) -> None:
+        self.closed = True
+        if self._admitting is not None:
+            self._admitting.cancel()
+        self._drop_held()
+        self.hosted.access.detach(self)
+
+    # -- answers ---------------------------------------------------------------------------------------------------
 
     def _ended(self, _: asyncio.Future[list[Appended]]) -> None:
         """Deal with all that has ended, in the order in which it was sent.
@@ -164,8 +258,7 @@ class Producer:
         if self.closed:
             return
         self._tell()
-        self.closed = True
-        self.hosted.access.detach(self)
+        self._leave()
         connection = self.connection
         if connection.producers.get(self.ident) is self:
             del connection.producers[self.ident]
@@ -176,8 +269,7 @@ class Producer:
 
     def connection_lost(self) -> None:
         """The client is gone."""
-        self.closed = True
-        self.hosted.access.detach(self)
+        self._leave()
 
     def is_alive(self) -> bool:
         """Whether its connection still stands, as far as this end knows."""

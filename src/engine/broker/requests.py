@@ -166,7 +166,7 @@ def send(connection: Connection, header: Header, payload: memoryview) -> None:
     ident = header["producer_id"]
     producer = connection.producers.get(ident)
     if producer is not None:
-        producer.send(header["entries"], payload)
+        producer.send(header["entries"], payload, header.get("transaction"), header.get("attempt"))
     elif ident not in connection.closed_ids:
         unknown = NotFoundError(f"no producer {ident} is attached on this connection")
         connection.send(
@@ -319,11 +319,11 @@ async def _segment_offset(connection: Connection, header: Header) -> dict[str, A
     hosted = await _host(connection, header["topic"])
     segment, at, subscription = hosted.segment, header["at"], header.get("subscription")
     if isinstance(at, int):
-        offset = await segment.offset_at(at)
+        offset = min(await segment.offset_at(at), hosted.readable)
     else:
         earliest = InitialPosition.parse(at) is InitialPosition.EARLIEST
-        offset = segment.first_offset if earliest else segment.durable_offset
-    found: dict[str, Any] = {"offset": offset, "first": segment.first_offset, "end": segment.durable_offset}
+        offset = segment.first_offset if earliest else hosted.readable
+    found: dict[str, Any] = {"offset": offset, "first": segment.first_offset, "end": hosted.readable}
     if subscription is not None:
         found["acknowledged"] = await connection.broker.hosting.acknowledged_by(hosted, subscription)
         known = await connection.broker.hosting.known_subscription(hosted, subscription)

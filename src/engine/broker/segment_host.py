@@ -95,7 +95,7 @@ class SegmentHosting(OpenSegments):
         found = hosted.subscriptions.get(name)
         if found is None:
             skips = hosted.segment.sealed and position is InitialPosition.LATEST
-            start = hosted.segment.durable_offset if skips else 0
+            start = hosted.readable if skips else 0
             cursor = await self._cursors.create(hosted.name, name, start, hosted.segment.lease)
             hosted.check_open()
             found = hosted.subscriptions.setdefault(name, HostedSubscription(hosted, name, cursor))
@@ -122,7 +122,7 @@ class SegmentHosting(OpenSegments):
         for name in subscriptions:
             found = await self.known_subscription(hosted, name)
             if found is not None:
-                position = min(position, await found.cursor.settled())
+                position = min(position, await found.settled())
             elif not hosted.segment.sealed:
                 return 0  # nothing was acknowledged here yet, or it is being deleted: the next look knows more
         return position
@@ -165,7 +165,7 @@ class SegmentHosting(OpenSegments):
         offset = 0
         if position is InitialPosition.LATEST:
             hosted = await self.open_existing(spec)
-            offset = 0 if hosted is None else hosted.segment.durable_offset
+            offset = 0 if hosted is None else hosted.readable
             self._leaders.check(spec.name.topic, term)
         await self._cursors.create(spec.name, subscription, offset)
 
@@ -186,7 +186,7 @@ class SegmentHosting(OpenSegments):
         found = await self.subscription(hosted, subscription)
         segment = hosted.segment
         if isinstance(offset, InitialPosition):
-            offset = segment.first_offset if offset is InitialPosition.EARLIEST else segment.durable_offset
+            offset = segment.first_offset if offset is InitialPosition.EARLIEST else hosted.readable
         # Nobody is attached from the moment the cursor is elsewhere: what they acknowledge would move it once more.
         found.seeks += 1
         found.close(NotOwnerError(f"{found} is moved to {offset}; attach again"))
@@ -200,6 +200,8 @@ class SegmentHosting(OpenSegments):
         if hosted is None:
             await self.check_gone(spec)
             raise NotFoundError(f"{spec.name} has no store")
+        if subscription is None and hosted.transactions is not None:
+            await hosted.transactions.settle()
         if subscription is not None and await self.known_subscription(hosted, subscription) is None:
             raise NotFoundError(f"subscription {subscription!r} has no cursor in {spec.name}")
 
@@ -208,7 +210,7 @@ class SegmentHosting(OpenSegments):
     async def offset_at(self, spec: SegmentSpec, time_ms: int) -> int:
         """See the port."""
         hosted = await self.open_existing(spec)
-        return 0 if hosted is None else await hosted.segment.offset_at(time_ms)
+        return 0 if hosted is None else min(await hosted.segment.offset_at(time_ms), hosted.readable)
 
     async def backlog(self, spec: SegmentSpec, subscription: str) -> int:
         """See the port."""
@@ -218,7 +220,7 @@ class SegmentHosting(OpenSegments):
             return 0
         found = await self.known_subscription(hosted, subscription)
         if found is None:
-            return 0 if hosted.segment.sealed else hosted.segment.durable_offset - hosted.segment.first_offset
+            return 0 if hosted.segment.sealed else hosted.messages
         if not found.backlog:
             await found.cursor.settled()  # whoever hears of zero lets the segment go
         return found.backlog

@@ -8,8 +8,11 @@ from array import array
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pyroaring import BitMap64
+
 from engine._native.dispatch import BucketLedger
 from engine._native.offsets import offset_set
+from engine._native.offsets import runs as offset_runs
 from engine.broker.bucket_acks import Position, check_attached, find, positions_of
 from engine.broker.consumers import Consumer, SegmentReader
 from engine.broker.spread import NOBODY, spread
@@ -351,6 +354,8 @@ class SharedDispatcher:
             ledger.forget(block.first_offset)
         new = max(block.first_offset, ledger.next_offset)
         runs = cursor.unacked(new, block.next_offset) if cursor.acked_end > new else None
+        if (hidden := self.hosted.hidden(new, block.next_offset)) is not None:
+            runs = _without([(new, block.next_offset)] if runs is None else runs, hidden)
         parcels = ledger.route(block.parts, self._room_messages, self._room_bytes, runs)
         return [
             Parcel(self._seat(number), payload, block.salt, messages, skip)
@@ -366,3 +371,11 @@ class SharedDispatcher:
         for parcel in parcels:
             if not parcel.consumer.closed:  # else it is due to another one by now
                 parcel.consumer.send_block(parcel.payload, parcel.salt, parcel.messages, parcel.skip)
+
+
+def _without(runs: list[tuple[int, int]], hidden: BitMap64) -> list[tuple[int, int]]:
+    """What is left of runs [start, stop)."""
+    offsets = BitMap64()
+    for start, stop in runs:
+        offsets.add_range(start, stop)
+    return [(first, last + 1) for first, last in offset_runs(offsets - hidden)]

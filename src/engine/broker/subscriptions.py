@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from pyroaring import BitMap64
+
 from engine._native.offsets import range_set
 from engine.aio.bag import Bag
 from engine.broker.consumers import Consumer, LoneReader, Range
@@ -16,8 +18,6 @@ from engine.broker.shared import SharedConsumer, SharedDispatcher, Sharing
 from engine.errors import AlreadyClosedError, ConsumerBusyError, EngineError, FencedError, SubscriptionKindError
 
 if TYPE_CHECKING:
-    from pyroaring import BitMap64
-
     from engine.broker.connection import Connection
     from engine.broker.topics import HostedSegment
     from engine.storage.cursor import Cursor
@@ -185,22 +185,42 @@ class HostedSubscription:
 
     def ack_individual(self, ranges: list[Range]) -> asyncio.Future[None]:
         """These, inclusive. Done when durable."""
-        return self._then_look(self.cursor.ack_individual((first, last + 1) for first, last in ranges))
+        return self.ack_runs(0, [(first, last + 1) for first, last in ranges])
 
     def ack_set(self, offsets: BitMap64, below: int = 0) -> asyncio.Future[None]:
-        """These, and everything `below`. Done when durable."""
+        """These, and everything `below`, with what nobody gets among them. Done when durable."""
+        if offsets and (hidden := self.hosted.hidden(self.cursor.position, offsets.max())) is not None:
+            offsets = offsets | hidden
         return self._then_look(self.cursor.ack_set(offsets, below))
 
     def ack_runs(self, below: int, runs: list[Range]) -> asyncio.Future[None]:
-        """Everything `below`, and these runs [start, stop). Done when durable."""
+        """Everything `below`, and these runs [start, stop), likewise. Done when durable."""
+        if runs and self.hosted.hidden(self.cursor.position, max(stop for _, stop in runs)) is not None:
+            offsets = BitMap64()
+            for start, stop in runs:
+                offsets.add_range(start, stop)
+            return self.ack_set(offsets, below)
         return self._then_look(self.cursor.ack_individual(runs, below))
 
     @property
     def backlog(self) -> int:
-        """Messages not acknowledged."""
-        segment, cursor = self.hosted.segment, self.cursor
-        gone = cursor.backlog(segment.first_offset)  # retention took it, or it was gone before the start
-        return cursor.backlog(segment.durable_offset) - gone
+        """Messages not acknowledged. Those of transactions that are open count, those that nobody gets do not."""
+        return self.backlog_below(self.hosted.segment.durable_offset)
+
+    def backlog_below(self, offset: int) -> int:
+        """Those that lie below an offset."""
+        cursor, first = self.cursor, self.hosted.segment.first_offset
+        gone = cursor.backlog(first)  # retention took it, or it was gone before the start
+        unacknowledged = max(0, cursor.backlog(offset) - gone)
+        hidden = self.hosted.hidden(max(first, cursor.position), offset) if unacknowledged else None
+        return unacknowledged if hidden is None else unacknowledged - cursor.unacked_of(hidden, offset)
+
+    async def settled(self) -> int:
+        """The offset below which nothing is needed any more, once that is durable. Raises as an acknowledgement."""
+        hidden = self.hosted.hidden(self.cursor.position, self.hosted.readable)
+        position = self.cursor.position if hidden is None else self.cursor.position_over(hidden)
+        await self.cursor.settled()
+        return position
 
     @property
     def drained(self) -> bool:

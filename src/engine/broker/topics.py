@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any
 
 from engine.aio.bag import Bag
 from engine.aio.turns import Turns
@@ -17,6 +17,9 @@ from engine.broker.subscriptions import HostedSubscription
 from engine.errors import EngineError, NotOwnerError, SegmentSealedError
 
 if TYPE_CHECKING:
+    from pyroaring import BitMap64
+
+    from engine.broker.transaction_buffer import TransactionBuffer
     from engine.control.ports import SegmentSpec
     from engine.model.names import SegmentName
     from engine.storage.segment import Segment
@@ -28,7 +31,8 @@ class HostedSegment:
     """One open segment. Loop thread only."""
 
     __slots__ = ("_turns", "access", "closed", "held", "idle_since", "incoming", "name", "readers", "segment",
-                 "sent_bytes", "sent_messages", "spec", "subscriptions", "term")  # fmt: skip
+                 "sent_bytes", "sent_messages", "spec", "subscriptions", "term",
+                 "transactions")  # fmt: skip
 
     def __init__(self, spec: SegmentSpec, segment: Segment, term: int, served_since: float | None = None) -> None:
         """`served_since`: the loop's time since when those who were attached before come back; None: nobody was."""
@@ -36,6 +40,7 @@ class HostedSegment:
         self.name: SegmentName = spec.name
         self.segment = segment
         self.term = term
+        self.transactions: TransactionBuffer | None = None  # None: nothing in it is in a transaction
         self.incoming = Rate(asyncio.get_running_loop().time)
         self.sent_messages = 0  # to all consumers and readers, since it was opened
         self.sent_bytes = 0
@@ -54,6 +59,17 @@ class HostedSegment:
         """Those that are attached, by name."""
         return self.access.producers
 
+    async def begin_transactions(self, make: Callable[[], Coroutine[Any, Any, TransactionBuffer]]) -> TransactionBuffer:
+        """`transactions`, made if there are none yet. Raises what `make` raises."""
+        return self.transactions or await self._turns.take(lambda: self._begin_transactions(make))
+
+    async def _begin_transactions(
+        self, make: Callable[[], Coroutine[Any, Any, TransactionBuffer]]
+    ) -> TransactionBuffer:
+        if self.transactions is None:
+            self.transactions = await make()
+        return self.transactions
+
     def check_active(self) -> None:
         """Raise SegmentSealedError when nothing can be appended any more."""
         if self.segment.sealed:
@@ -68,6 +84,8 @@ class HostedSegment:
 
     async def _seal(self) -> int:
         end = await self.segment.seal(self.term)
+        if self.transactions is not None:  # whoever goes on elsewhere may rely on what is found to be here already
+            await self.transactions.recorded()
         self.held += [p.name for p in self.producers.values() if p.access != SHARED]
         self._tell_end()
         return end
@@ -75,6 +93,29 @@ class HostedSegment:
     def _tell_end(self) -> None:
         """Producers are told, and consumers that have everything."""
         self.close_producers(SegmentSealedError(f"{self.name} is sealed at {self.segment.next_offset}"))
+        self.tell_readers()
+
+    # -- readers ---------------------------------------------------------------------------------------------------
+
+    @property
+    def readable(self) -> int:
+        """The offset below which everything may be read: it is durable, and no transaction is open below it."""
+        limit = None if self.transactions is None else self.transactions.limit
+        return self.segment.durable_offset if limit is None else min(limit, self.segment.durable_offset)
+
+    @property
+    def messages(self) -> int:
+        """How many there are for somebody who has acknowledged none."""
+        first, end = self.segment.first_offset, self.segment.durable_offset
+        hidden = self.hidden(first, end)
+        return end - first - (0 if hidden is None else len(hidden))
+
+    def hidden(self, start: int, stop: int) -> BitMap64 | None:
+        """The offsets in [start, stop) that nobody gets, as they are in no transaction that counts. None: none."""
+        return None if self.transactions is None else self.transactions.hidden(start, stop)
+
+    def tell_readers(self) -> None:
+        """There may be more to read, or the end."""
         for subscription in self.subscriptions.values():
             subscription.look()
         for reader in list(self.readers):
@@ -93,6 +134,8 @@ class HostedSegment:
     def in_use(self) -> bool:
         """Whether anybody is attached, or something is on its way or remembered that a file does not hold."""
         segment = self.segment
+        if self.transactions is not None and self.transactions.busy:
+            return True
         if self.access.in_use or self.readers or segment.next_offset != segment.durable_offset or segment.sealing:
             return True
         return any(subscription.in_use for subscription in self.subscriptions.values())
@@ -126,5 +169,7 @@ class HostedSegment:
     def sample(self) -> None:
         """Bring the rates up to date."""
         self.incoming.sample()
+        if self.transactions is not None:
+            self.transactions.sample()
         for subscription in self.subscriptions.values():
             subscription.sample()

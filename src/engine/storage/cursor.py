@@ -128,6 +128,21 @@ class Cursor:
         above = self._acked.rank(end_offset - 1) if self._acked and end_offset > 0 else 0
         return max(0, end_offset - self._position - above)
 
+    def position_over(self, hidden: BitMap64) -> int:
+        """The first offset that is neither acknowledged nor among these."""
+        if self._position not in hidden:
+            return self._position
+        missing = BitMap64()
+        missing.add_range(self._position, max(hidden.max(), self.acked_end) + 2)
+        return int((missing - hidden - self._acked).min())
+
+    def unacked_of(self, offsets: BitMap64, stop: int) -> int:
+        """How many of these, below `stop`, are not acknowledged."""
+        if stop <= self._position:
+            return 0
+        there = offsets.range_cardinality(self._position, stop)
+        return there - offsets.intersection_cardinality(self._acked) if there and self._acked else there
+
     def ack_cumulative(self, position: int) -> asyncio.Future[None]:
         """Acknowledge everything below `position`; the future ends when that is durable. It never moves back.
 

@@ -11,13 +11,7 @@ from typing_extensions import Buffer
 from engine._native import log
 from engine._native.log import Claim
 from engine.aio.turns import Turns
-from engine.errors import (
-    AlreadyClosedError,
-    EngineError,
-    FencedError,
-    NotOwnerError,
-    SegmentSealedError,
-)
+from engine.errors import AlreadyClosedError, EngineError, FencedError, NotOwnerError, SegmentSealedError
 from engine.limits import READ_BLOCK_SIZE
 from engine.model.names import SegmentName
 from engine.storage.commit import Committer
@@ -35,6 +29,8 @@ from engine.storage.tail import Piece
 from engine.storage.waiting import Waiters
 
 _log = logging.getLogger("engine.storage")
+
+Membership = tuple[int, int]  # in a transaction: its number, and that of the attempt
 
 
 class Segment:
@@ -128,18 +124,21 @@ class Segment:
 
     # Append
 
-    def append(self, entries: Buffer, producer: str = "", *, term: int | None = None) -> asyncio.Future[list[Appended]]:
+    def append(
+        self, entries: Buffer, producer: str = "", *, term: int | None = None, transaction: Membership | None = None
+    ) -> asyncio.Future[list[Appended]]:
         """Append whole entries, back to back; the future holds the place of each once they are durable.
 
-        All of them get a place or none. The buffer belongs to the segment from now on: when it is writable the stamps
-        are written into it. The future may fail with CorruptionError or InvalidArgumentError (nothing was done),
-        SegmentSealedError, FencedError (a newer term is known), StorageError or DiskFullError (nothing of it is in the
-        log), UnknownOutcomeError (a sync failed), AlreadyClosedError.
+        All of them get a place or none; they say that they are in the `transaction`, or in none. The buffer belongs to
+        the segment from now on: when it is writable the stamps are written into it. The future may fail with
+        CorruptionError or InvalidArgumentError (nothing was done), SegmentSealedError, FencedError (a newer term is
+        known), StorageError or DiskFullError (nothing of it is in the log), UnknownOutcomeError (a sync failed),
+        AlreadyClosedError.
         """
         future: asyncio.Future[list[Appended]] = asyncio.get_running_loop().create_future()
         try:
             self._check_open(term)
-            self._append(memoryview(entries).cast("B"), future)
+            self._append(memoryview(entries).cast("B"), future, transaction)
         except EngineError as e:
             future.set_exception(e)
         return future
@@ -162,8 +161,8 @@ class Segment:
             raise FencedError(f"{self.name} is owned under term {self.term}; term {term} is over")
         self.term = term
 
-    def _append(self, data: memoryview, future: asyncio.Future[list[Appended]]) -> None:
-        claims = log.entries(data)
+    def _append(self, data: memoryview, future: asyncio.Future[list[Appended]], transaction: Membership | None) -> None:
+        claims = log.entries(data, True, transaction)
         places, fresh = self._place(claims)
         if not fresh:
             self._acknowledge_duplicates(future, places)

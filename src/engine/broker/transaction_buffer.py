@@ -1,0 +1,453 @@
+"""`TransactionBuffer`: what transactions write to one segment, hidden from readers until it is decided (PIP-473).
+
+An entry is appended while its operation record is written; both are durable before it is acknowledged. From the first
+entry whose transaction is open on nothing is read. When the transaction has ended, its entries are visible or hidden;
+that is saved with the segment, and then the records are deleted. What is found in the log without a record, by whoever
+opens the segment, is claimed while its transaction is open and hidden for ever when it is not (docs/transactions.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from pyroaring import BitMap64
+
+from engine._native.offsets import range_set
+from engine._native.transacted import Transacted, size_below
+from engine.aio.turns import Turns
+from engine.broker.transaction_writes import PendingWrite, RecordsByEntry, Span, span_of, span_recorded, transacted_from
+from engine.errors import AlreadyClosedError, EngineError, StorageError, TransactionConflictError
+from engine.metadata.store import OutcomeUnknownError
+from engine.model.transactions import OperationKind, TransactionOperation, TransactionState, id_text
+from engine.storage.logfile import Block
+
+if TYPE_CHECKING:
+    from engine.broker.operations import Operation, Operations
+    from engine.broker.transaction_headers import TransactionHeaders
+    from engine.control.transactions import TransactionView
+    from engine.storage.group import Appended
+    from engine.storage.segment import Segment
+    from engine.storage.visibility import Visibility
+
+log = logging.getLogger(__name__)
+
+SETTLE_S = 0.1  # what is decided meanwhile is saved together
+UNSAVED_MESSAGES_MAX = 1_000_000  # without any in a transaction: recovery would have to look at them
+_AGAIN_S_FIRST, _AGAIN_S_MAX = 0.05, 1.0
+_TOGETHER = 256
+
+_Passable = (EngineError, OutcomeUnknownError)  # of the metadata store; what was asked for is asked for again
+
+
+class TransactionBuffer:
+    """Loop thread only. `changed` is called, in a later turn of the loop, when readers may go on.
+
+    Invariant: an entry in the log whose transaction is open has an operation record, or one is being written.
+    """
+
+    def __init__(
+        self,
+        segment: Segment,
+        term: int,
+        visibility: Visibility,
+        headers: TransactionHeaders,
+        operations: Operations,
+        changed: Callable[[], None],
+    ) -> None:
+        self.visibility = visibility
+        self._segment = segment
+        self._term = term
+        self._headers = headers
+        self._operations = operations
+        self._changed = changed
+        self._loop = asyncio.get_running_loop()
+        # By transaction: what is undecided, in the order of the offsets; and how it ended, until that is applied.
+        self._writes: dict[int, list[PendingWrite]] = {}
+        self._followed: set[int] = set()
+        self._ended: dict[int, TransactionView | None] = {}
+        self._done: list[str] = []  # records to delete once what was decided is saved
+        self._confirming: set[asyncio.Future[list[Appended]]] = set()
+        self._withdrawing: set[asyncio.Future[None]] = set()
+        # What was decided is saved in turns.
+        self._turns = Turns()
+        self._timer: asyncio.TimerHandle | None = None
+        self._settling: asyncio.Task[None] | None = None
+        self._telling = False
+        self._closed = False
+        visibility.changed = self._tell_soon
+
+    # -- for readers -------------------------------------------------------------------------------------------------
+
+    @property
+    def limit(self) -> int | None:
+        """Nothing from this offset on may be read. None: everything may."""
+        return self.visibility.limit
+
+    def cut(self, block: Block) -> Block:
+        """Of a block that begins below the limit, the entries that lie below it."""
+        limit = self.visibility.limit
+        if limit is None or block.next_offset <= limit:
+            return block
+        data = block.data
+        visible = data[: size_below(data, limit)]
+        return Block([visible], block.salt, block.first_offset, limit, limit - block.first_offset)
+
+    def hidden(self, start: int, stop: int) -> BitMap64 | None:
+        """The offsets in [start, stop) that nobody is to get, None for none."""
+        hidden = self.visibility.hidden
+        if not hidden or start >= stop or not hidden.range_cardinality(start, stop):
+            return None
+        return hidden & range_set(start, stop - 1)
+
+    # -- for producers -----------------------------------------------------------------------------------------------
+
+    def admits(self, number: int) -> bool:
+        """Whether append() may be called at once: the transaction is known here to be open, nothing is in the way."""
+        return number in self._followed and self._headers.is_open(number) and not self._withdrawing
+
+    async def admit(self, number: int) -> None:
+        """Make it so. Raises TransactionNotFoundError, TransactionConflictError; what the metadata store raises."""
+        if self._closed:
+            raise AlreadyClosedError(f"{self._segment.name} is closed")
+        await self.visibility.mark()
+        while self._withdrawing:
+            await asyncio.wait(list(self._withdrawing))
+        await self._headers.authorise(number, self._heard)
+        self._followed.add(number)
+
+    def append(self, payload: memoryview, number: int, attempt: int) -> asyncio.Future[list[Appended]]:
+        """Append whole entries of one transaction, which was admitted.
+
+        Done when they are durable with their operation record, and count if the transaction is committed and accepts
+        the attempt. Fails as Segment.append(), and with TransactionConflictError: it has ended before that.
+        """
+        segment, first = self._segment, self._segment.next_offset
+        appended = segment.append(payload, term=self._term, transaction=(number, attempt))
+        if appended.done() and (appended.cancelled() or appended.exception() is not None):
+            return appended
+        pending, span = None, span_of(payload)
+        if segment.next_offset > first:
+            write = self.visibility.wrote(first, segment.next_offset - 1)
+            pending = PendingWrite(number, attempt, write, self._term, span)
+            self._writes.setdefault(number, []).append(pending)
+        confirmed = self._loop.create_task(self._confirm(appended, pending, number, span))
+        self._confirming.add(confirmed)
+        confirmed.add_done_callback(self._confirming.discard)
+        return confirmed
+
+    async def _confirm(
+        self, appended: asyncio.Future[list[Appended]], pending: PendingWrite | None, number: int, span: Span
+    ) -> list[Appended]:
+        if pending is not None:
+            await self._record(pending)
+            pending.found()
+        try:
+            places = await appended
+        except EngineError:
+            if pending is not None:
+                await self._withdraw(pending)
+            raise
+        if pending is not None:
+            pending.durable = True
+            if number in self._ended:
+                self._apply(number)
+        versions = [] if pending is None else [pending.version]
+        for place in places:
+            if place.duplicate:
+                versions.append(await self._recorded_at(place, number, span.producer))
+        await self._check_in_time(number, [version for version in versions if version is not None])
+        return places
+
+    async def _check_in_time(self, number: int, versions: list[int]) -> None:
+        """Raise TransactionConflictError unless it is open, or was decided after all these records."""
+        view = await self._headers.read(number)
+        if view is None or (view.header.state.final and any(version > view.version for version in versions)):
+            ended = "is unknown" if view is None else f"is {view.header.state}"
+            raise TransactionConflictError(f"the transaction {id_text(number)} {ended}: this came too late for it")
+
+    async def _record(self, pending: PendingWrite) -> None:
+        """Write its operation record, however long the metadata store is in trouble."""
+        first, last = pending.write.first, pending.write.last
+        span = pending.span
+        operation = TransactionOperation(
+            kind=OperationKind.WRITE,
+            segment=self._segment.name,
+            ranges=((first, last),),
+            attempt=pending.attempt,
+            term=pending.term,
+            producer=span.producer,
+            sequences=(span.low, span.high),
+        )
+        pause = _AGAIN_S_FIRST
+        while True:
+            try:
+                pending.add_record(await self._operations.append(pending.number, operation))
+                return
+            except AlreadyClosedError:
+                raise
+            except _Passable as e:
+                log.warning("%s: the record of %r is written again: %s", self._segment.name, pending.write, e)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _AGAIN_S_MAX)
+
+    async def _recorded_at(self, place: Appended, number: int, producer: int) -> int | None:
+        """The version of the record of a duplicate's original; None: it was decided before, and is visible.
+
+        Raises TransactionConflictError: the original is hidden, or in another transaction.
+        """
+        span = Span(producer, place.first_sequence, place.last_sequence)
+        for pending in self._writes.get(number, ()):
+            if pending.holds(place, span):
+                await asyncio.wait([pending.recorded])
+                return pending.version
+        if place.first_offset >= 0:
+            if self.visibility.is_decided(place.first_offset) and place.first_offset not in self.visibility.hidden:
+                return None
+        else:  # so long ago, or in a parent of this segment, that only the transaction's own records can tell
+            for operation in await self._operations.of(number):
+                known = span_recorded(operation.facts)
+                if known is not None and known.covers(span):
+                    return operation.version
+        raise TransactionConflictError(
+            f"sequence ids {span.low} to {span.high} were sent before, and are not in the transaction {id_text(number)}"
+        )
+
+    async def _withdraw(self, pending: PendingWrite) -> None:
+        """It is not in the log after all. No other transactional entry gets its offsets before its record is gone."""
+        self.visibility.withdraw(pending.write)
+        self._forget(pending)
+        gone = self._loop.create_future()
+        self._withdrawing.add(gone)
+        try:
+            await self._delete(pending.keys)
+        finally:
+            self._withdrawing.discard(gone)
+            gone.set_result(None)
+
+    async def _delete(self, keys: Iterable[str]) -> None:
+        """Delete records, however long the metadata store is in trouble."""
+        for key in keys:
+            pause = _AGAIN_S_FIRST
+            while True:
+                try:
+                    await self._operations.delete(key)
+                    break
+                except AlreadyClosedError:
+                    raise
+                except _Passable as e:
+                    log.warning("%s: the record %s is deleted again: %s", self._segment.name, key, e)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _AGAIN_S_MAX)
+
+    async def recorded(self) -> None:
+        """Done when everything in the log has its record, or its answer. To be awaited once nothing is appended."""
+        while self._confirming:
+            await asyncio.wait(list(self._confirming))
+
+    # -- the end of a transaction ------------------------------------------------------------------------------------
+
+    def _heard(self, number: int, view: TransactionView | None) -> None:
+        """It has ended so; None: nobody knows it any more."""
+        self._ended[number] = view
+        self._apply(number)
+
+    def _apply(self, number: int) -> None:
+        """Decide what can be decided of a transaction that has ended."""
+        view, writes = self._ended[number], self._writes.pop(number, [])
+        left = [pending for pending in writes if not pending.ready]
+        for pending in writes:
+            if pending.ready:
+                self.visibility.decide(pending.write, visible=pending.counts(view))
+                self._done += pending.keys
+        if left:
+            self._writes[number] = left
+        else:
+            self._leave(number)
+        if len(left) < len(writes):
+            self._settle_soon()
+
+    def _forget(self, pending: PendingWrite) -> None:
+        left = self._writes.get(pending.number, [])
+        left.remove(pending)
+        if not left:
+            self._writes.pop(pending.number, None)
+            if pending.number in self._ended:
+                self._leave(pending.number)
+
+    def _leave(self, number: int) -> None:
+        del self._ended[number]
+        self._followed.discard(number)
+        self._headers.release(number, self._heard)
+
+    def _tell_soon(self) -> None:
+        if not self._telling:
+            self._telling = True
+            self._loop.call_soon(self._tell)
+
+    def _tell(self) -> None:
+        self._telling = False
+        if not self._closed:
+            self._changed()
+
+    # -- settling ----------------------------------------------------------------------------------------------------
+
+    def _settle_soon(self, after: float = SETTLE_S) -> None:
+        if self._timer is None and not self._closed:
+            self._timer = self._loop.call_later(after, self._begin_to_settle)
+
+    def _begin_to_settle(self) -> None:
+        self._timer = None
+        self._settling = self._loop.create_task(self._settle_quietly())
+
+    async def _settle_quietly(self) -> None:
+        try:
+            await self._turns.take(self._save)
+        except _Passable as e:
+            if not (self._closed or self._segment_lost):
+                log.warning("%s: what transactions left is saved again: %s", self._segment.name, e)
+                self._settle_soon(_AGAIN_S_MAX)
+
+    @property
+    def _segment_lost(self) -> bool:
+        lease = self._segment.lease
+        return lease is not None and not lease.held
+
+    async def _save(self) -> None:
+        """What was decided first, then the records that led to it are deleted."""
+        done, self._done = self._done, []
+        try:
+            await self.visibility.save()
+            while done:
+                some = done[:_TOGETHER]
+                await asyncio.gather(*map(self._operations.delete, some))
+                del done[: len(some)]
+        finally:
+            self._done += done
+
+    async def settle(self) -> None:
+        """Apply what has ended, durably; its records are gone when this returns.
+
+        Raises StorageError: something is still on its way; what the metadata store raises.
+        """
+        records = await self._operations.writes(self._segment.name)
+        for number in {record.number for record in records}:
+            view = await self._headers.read(number)  # who follows it is told
+            if view is not None and not view.header.state.final:
+                continue
+            if number in self._writes:
+                raise StorageError(f"{self._segment.name}: {id_text(number)} wrote what is not durable yet; try again")
+            self._done += [record.key for record in records if record.number == number]
+        await self._turns.take(self._save)
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is undecided, or decided and not settled."""
+        return bool(self._writes or self._confirming or self._done or self._withdrawing)
+
+    @property
+    def holding(self) -> tuple[int, int] | None:
+        """(transaction, offset) of what readers wait for."""
+        limit = self.visibility.limit
+        for number, writes in self._writes.items() if limit is not None else ():
+            for pending in writes:
+                if pending.write.first == limit:
+                    return number, limit
+        return None
+
+    @property
+    def open_transactions(self) -> dict[int, int]:
+        """How many messages of each are undecided."""
+        return {
+            number: sum(pending.write.last + 1 - pending.write.first for pending in writes)
+            for number, writes in self._writes.items()
+        }
+
+    def sample(self) -> None:
+        """Now and then: recovery does not have to look at all that was appended since the last transaction."""
+        self.visibility.forget_below(self._segment.first_offset)
+        settled = self.visibility.unsettled_from
+        far = settled is not None and self._segment.durable_offset - settled > UNSAVED_MESSAGES_MAX
+        if far and self.visibility.limit is None:
+            self._settle_soon(0)
+
+    async def close(self) -> None:
+        """What is on its way is finished, what is decided saved, as far as that can be done. Idempotent."""
+        if self._closed:
+            return
+        await self.recorded()
+        if not self._segment_lost:
+            with contextlib.suppress(*_Passable):
+                await self._turns.take(self._save)
+        self.abandon()
+        await self.visibility.close()
+
+    def abandon(self) -> None:
+        """Not a word more: it is somebody else's, or gone. Idempotent."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in (*self._confirming, *((self._settling,) if self._settling is not None else ())):
+            task.cancel()
+        for number in self._followed | self._ended.keys():
+            self._headers.release(number, self._heard)
+        self._followed.clear()
+
+    # -- recovery ----------------------------------------------------------------------------------------------------
+
+    async def recover(self) -> None:
+        """Find what transactions left undecided in the log. Before anybody reads. Raises what stores raise."""
+        start = self.visibility.unsettled_from
+        if start is None:
+            return
+        entries = [e for e in await transacted_from(self._segment, start) if not self.visibility.is_decided(e.first)]
+        records = RecordsByEntry(entries)
+        strays = [r.key for r in await self._operations.writes(self._segment.name) if not records.add(r)]
+        for entry in entries:
+            self._found(entry, records.of(entry))
+        for number in list(self._writes):
+            await self._resume(number)
+        if strays or self._done:
+            self._done += strays  # of what was decided before, or never came into the log
+            self._settle_soon()
+
+    def _found(self, entry: Transacted, records: Iterable[Operation]) -> None:
+        span = Span(entry.producer, entry.first_sequence, entry.last_sequence)
+        write = self.visibility.wrote(entry.first, entry.last)
+        pending = PendingWrite(entry.number, entry.attempt, write, entry.term, span)
+        pending.durable = True
+        for record in records:
+            pending.add_record(record)
+        if pending.keys:
+            pending.found()
+        self._writes.setdefault(entry.number, []).append(pending)
+
+    async def _resume(self, number: int) -> None:
+        """Go on with a transaction, or apply how it ended."""
+        self._headers.follow(number, self._heard)
+        self._followed.add(number)
+        view = await self._headers.read(number)
+        unrecorded = [pending for pending in self._writes.get(number, ()) if not pending.recorded.done()]
+        if view is not None and view.header.state is TransactionState.OPEN:
+            await asyncio.gather(*map(self._claim, unrecorded))
+        else:
+            self._ended.setdefault(number, view)
+        for pending in unrecorded:
+            pending.found()
+        if number in self._ended:
+            self._apply(number)
+
+    async def _claim(self, pending: PendingWrite) -> None:
+        """Write the record that its owner before did not write; who sends it again finds it here."""
+        await self._record(pending)
+        view = await self._headers.read(pending.number)
+        if view is None or (view.header.state.final and pending.version is not None and pending.version > view.version):
+            # Too late. An earlier owner's may have come in between, and whoever looks next will find that.
+            for operation in await self._operations.of(pending.number):
+                if pending.is_recorded_by(operation):
+                    pending.add_record(operation)
