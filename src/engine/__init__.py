@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         AsyncStreamConsumer,
         AsyncTopicView,
         AsyncTopicWatch,
+        AsyncTransaction,
         Backoff,
         Batching,
         BucketStatistics,
@@ -82,17 +83,17 @@ if TYPE_CHECKING:
         StreamConsumer,
         TopicView,
         TopicWatch,
+        Transaction,
     )
 
     __version__: str
 
 _HOMES = {
     "engine.client": """AsyncAdmin AsyncCheckpointConsumer AsyncClient AsyncMultiQueueConsumer AsyncMultiStreamConsumer
-        AsyncProducer AsyncQueueConsumer AsyncRangeReader AsyncStreamConsumer AsyncTopicView AsyncTopicWatch Backoff
-        Batching BucketStatistics
-        Checkpoint ConsumerStatistics DeadLetter Message MessageBatch MessageId MultiConsumerStatistics
-        MultiQueueConsumerStatistics ProducerStatistics QueueConsumerStatistics Schema Segment TopicSegments
-        TopicsChanged""",
+        AsyncProducer AsyncQueueConsumer AsyncRangeReader AsyncStreamConsumer AsyncTopicView AsyncTopicWatch
+        AsyncTransaction Backoff Batching BucketStatistics Checkpoint ConsumerStatistics DeadLetter Message MessageBatch
+        MessageId MultiConsumerStatistics MultiQueueConsumerStatistics ProducerStatistics QueueConsumerStatistics Schema
+        Segment TopicSegments TopicsChanged""",
     "engine.embedded": "AsyncEngine Engine open open_async",
     "engine.errors": """AlreadyClosedError AlreadyExistsError AuthenticationError AuthorizationError ConnectError
         ConsumerBusyError CorruptionError DataDirectoryBusyError DataDirectoryError DiskFullError EngineError
@@ -100,7 +101,7 @@ _HOMES = {
         ProducerBusyError ProtocolError QueueFullError SchemaError StorageError SubscriptionKindError
         TimeoutError TransactionConflictError TransactionNotFoundError UnknownOutcomeError UnsupportedError""",
     "engine.sync": """Admin CheckpointConsumer Client Producer QueueConsumer RangeReader StreamConsumer TopicView
-        TopicWatch""",
+        TopicWatch Transaction""",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 
@@ -120,6 +121,7 @@ __all__ = [
     "AsyncStreamConsumer",
     "AsyncTopicView",
     "AsyncTopicWatch",
+    "AsyncTransaction",
     "AuthenticationError",
     "AuthorizationError",
     "Backoff",
@@ -168,6 +170,7 @@ __all__ = [
     "TopicView",
     "TopicWatch",
     "TopicsChanged",
+    "Transaction",
     "TransactionConflictError",
     "TransactionNotFoundError",
     "UnknownOutcomeError",

@@ -88,7 +88,8 @@ TOPICS_PER_FRAME_MAX = 1_000  # a longer list takes several frames
 TOPIC_LIST_MEMORY_MAX = 100 * MIB  # of lists being assembled, and as much of their bytes on the way out (PIP-442)
 TOPIC_LIST_TIMEOUT_S = 25.0  # to wait for a permit
 TOPIC_LIST_QUEUE_MAX = 1_000
-TOPIC_LIST_INITIAL_SIZE = 16 * KIB  # permit of a list before it is known
+TOPIC_LIST_INITIAL_SIZE = 64 * KIB  # permit of a frame of a list before it is known; larger ones are seldom made
+TOPIC_LISTS_PER_CONNECTION_MAX = 1_000
 TOPIC_CHANGES_KEPT = 16_384  # of a namespace; who is further behind gets the whole list again
 
 # The proxy.
@@ -104,6 +105,7 @@ SCHEMA_SIZE_MAX = 16 * KIB  # of one definition, in JSON
 SCHEMA_VERSIONS_MAX = 32
 
 # Transactions (DESIGN section 13).
+TRANSACTION_TIMEOUT_S = 60.0
 TRANSACTION_TIMEOUT_S_MIN = 0.001
 TRANSACTION_TIMEOUT_S_MAX = 24 * 3600.0
 TRANSACTION_RETENTION_S = 60.0  # after its end

@@ -12,7 +12,7 @@ import engine
 from engine.client.client import AsyncClient
 
 # Named so that they cannot: they do not wait, and answer at once.
-AT_ONCE = {"send_nowait", "send_for", "statistics", "transaction", "checkpoint"}
+AT_ONCE = {"send_nowait", "send_for", "statistics", "transaction", "join_transaction", "checkpoint"}
 INTERNAL = {"start"}  # for who makes them
 KINDS = ("client", "admin", "producer", "stream_consumer", "queue_consumer", "checkpoint_consumer")
 NOTHING = object()  # wrong as every argument

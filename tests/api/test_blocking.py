@@ -136,8 +136,6 @@ def test_admin_and_errors(blocking: engine.Client):
         blocking.admin.create_topic("t")
     with pytest.raises(engine.NotFoundError):
         blocking.admin.get_stats("nothing")
-    with pytest.raises(engine.UnsupportedError):
-        blocking.transaction()
     assert blocking.topic_exists("t")
     assert not blocking.topic_exists("nothing")
     blocking.admin.split_segment("t", 0)

@@ -15,7 +15,6 @@ from engine.errors import (
     InvalidArgumentError,
     NotFoundError,
     TimeoutError,
-    UnsupportedError,
 )
 from engine.wire.commands import Command
 
@@ -281,7 +280,7 @@ async def test_what_cannot_be_acknowledged(broker: FakeBroker):
         for wrong in (b"x", 3, None, MessageId.latest, MessageId.earliest, MessageId(0, 0, {}, "topic://a/b/c")):
             with pytest.raises(InvalidArgumentError):
                 await consumer.acknowledge_cumulative(wrong)  # type: ignore[arg-type]
-        with pytest.raises(UnsupportedError):
+        with pytest.raises(InvalidArgumentError):
             await consumer.acknowledge_cumulative(MessageId(0, 0), transaction=object())  # type: ignore[arg-type]
 
 

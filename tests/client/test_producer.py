@@ -20,7 +20,6 @@ from engine.errors import (
     SegmentSealedError,
     StorageError,
     TimeoutError,
-    UnsupportedError,
 )
 from engine.wire.commands import Command
 
@@ -351,10 +350,10 @@ async def test_arguments_are_checked(broker: FakeBroker):
         with pytest.raises(InvalidArgumentError):
             Batching(max_messages=0)
         producer = await client.producer("t")
-        with pytest.raises(UnsupportedError):
+        with pytest.raises(InvalidArgumentError):
             await producer.send(b"x", transaction=object())  # type: ignore[arg-type]
-        transaction = client.transaction()  # nothing is raised before it is awaited or entered
-        with pytest.raises(UnsupportedError):
+        transaction = client.transaction(0)  # nothing is raised before it is awaited or entered
+        with pytest.raises(InvalidArgumentError):
             await transaction
 
 

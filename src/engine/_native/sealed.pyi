@@ -16,7 +16,7 @@ class SealedEntry:
     keyed: bool
     waiters: list[tuple[Any, int]] | None
     pending: int
-    scope: TransactionScope | None
+    scope: Any  # the TransactionScope, as the client made it, or None
     data: bytes
     attempts: int
 

@@ -20,6 +20,7 @@ from engine.client.schema import Schema
 from engine.client.stream_consumer import AsyncStreamConsumer
 from engine.client.topic_list import AsyncTopicWatch, TopicsChanged
 from engine.client.topic_view import AsyncTopicView, Segment, TopicSegments
+from engine.client.transaction import AsyncTransaction
 from engine.model.positions import Checkpoint, MessageId
 from engine.model.redelivery import Backoff, DeadLetter
 
@@ -35,6 +36,7 @@ __all__ = [
     "AsyncStreamConsumer",
     "AsyncTopicView",
     "AsyncTopicWatch",
+    "AsyncTransaction",
     "Backoff",
     "Batching",
     "BucketStatistics",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from engine._native.bucket_marks import BucketMarks
 from engine._native.offsets import pack
 from engine.client.connection import Connection, ignore_outcome
+from engine.client.scope import Scope
 from engine.errors import ConnectError, EngineError, TimeoutError
 from engine.model.positions import bucket_position
 from engine.wire.commands import Command
@@ -80,6 +81,7 @@ class Acknowledging(ABC):
         position: int | None = None,
         ranges: Any = None,
         buckets: Buckets | None = None,
+        scope: Scope | None = None,
     ) -> asyncio.Future[Any] | None:
         """Send an ACK; its future ends when the acknowledgement is durable. None while the connection is lost."""
         if self._connection is None:
@@ -88,6 +90,8 @@ class Acknowledging(ABC):
         header["ranges"] = None if ranges is None else pack(ranges)
         if buckets is not None:
             header["buckets"] = [list(pair) for pair in buckets]
+        if scope is not None:
+            header |= scope.fields
         sent = self._connection.start_request(Command.ACK, header)
         sent.add_done_callback(ignore_outcome)  # whoever asked may have given up by then
         return sent
@@ -100,14 +104,17 @@ class Acknowledging(ABC):
         position: int | None = None,
         ranges: Any = None,
         buckets: Buckets | None = None,
+        scope: Scope | None = None,
     ) -> bool:
         """Wait for an ACK that start_ack() has sent; send it again after a loss. True when it is durable.
+
+        In a transaction it is recorded by then, and nothing is acknowledged before note() says so.
 
         False when the attachment was given up first: it takes the acknowledgement with it, its messages are someone
         else's by now. Raises what the broker answers, TimeoutError.
         """
         timeout = self._owner.pool.options.operation_timeout
-        again = {"position": position, "ranges": ranges, "buckets": buckets}
+        again = {"position": position, "ranges": ranges, "buckets": buckets, "scope": scope}
         try:
             async with asyncio.timeout(timeout):
                 durable = sent is not None and await self._confirmed(sent)
@@ -117,11 +124,19 @@ class Acknowledging(ABC):
             if isinstance(e, EngineError):
                 raise
             raise TimeoutError(f"{self.name}: an acknowledgement was not confirmed within {timeout:g} s") from e
-        self._note(position, ranges or (), buckets or ())
+        if scope is None:
+            self.note(position, ranges or (), buckets or ())
+        elif position is not None or ranges:
+            self._drop_copies(ranges or [[0, (position or 0) - 1]])
         return True
 
-    def _note(self, position: int | None, ranges: Any, buckets: Buckets) -> None:
-        """So much is durable now."""
+    def _drop_copies(self, ranges: Any) -> None:
+        """These were acknowledged in a transaction: what of them waits here after a loss would be delivered twice."""
+        if self._may_wait(ranges, ()):
+            self._acknowledged_again(ranges)
+
+    def note(self, position: int | None, ranges: Any, buckets: Buckets) -> None:
+        """So much is durable now, and acknowledged."""
         if position is not None:
             self.confirmed = max(self.confirmed, position)
             ranges = [[0, position - 1]]

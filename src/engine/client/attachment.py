@@ -161,6 +161,17 @@ class Attachment(Acknowledging):
             self._say_close(connection, self._consumer_id)
             self._lost(NotOwnerError(f"{self.name} moved to {url}"))
 
+    def rewind(self) -> None:
+        """Attach again where it is attached, or about to be: what comes begins at the cursor."""
+        connection, opening = self._connection, self._opening
+        if opening is not None:
+            self._say_close(*opening)
+            self._ended_id = opening[1]
+        if connection is not None and not self.draining:
+            self._detach()
+            self._say_close(connection, self._consumer_id)
+            self._lost(NotOwnerError(f"{self.name} is read again from the cursor"))
+
     # -- attaching -------------------------------------------------------------------------------------------
 
     def begin(self) -> None:

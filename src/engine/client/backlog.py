@@ -36,11 +36,13 @@ class Backlog:
         return bool(self.queue or self.ahead)
 
     def next_frame(self) -> list[SealedEntry]:
-        """The head of the queue, at most a frame full, without what has run out of time."""
+        """The head of the queue, at most a frame full and of one transaction, without what has run out of time."""
         queue, ledger = self.queue, self._holder.ledger
         entries: list[SealedEntry] = []
         size = 0
         while queue and (not entries or size + len(queue[0].data) <= SEND_FRAME_BYTES):
+            if entries and queue[0].scope is not entries[0].scope:
+                break
             entry = queue.popleft()
             if entry in ledger:
                 entries.append(entry)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, Protocol, Self, TypeVar
+from typing import Protocol, Self, TypeVar
 
 from engine.aio.bag import Bag
 from engine.aio.once import Once
-from engine.client.admin import AdminBackend, AsyncAdmin, check_properties
+from engine.client.admin import AsyncAdmin, check_properties
+from engine.client.admin_backend import AdminBackend
 from engine.client.checkpoint_consumer import AsyncCheckpointConsumer
 from engine.client.multi import AsyncMultiQueueConsumer, AsyncMultiStreamConsumer
 from engine.client.options import Batching, ClientOptions, ConsumerOptions, ProducerOptions
@@ -24,6 +25,7 @@ from engine.client.schema import Schema
 from engine.client.stream_consumer import AsyncStreamConsumer
 from engine.client.topic import TopicSession
 from engine.client.topic_list import AsyncTopicWatch, TopicQuery, Topics, chosen, list_topics
+from engine.client.transaction import Entering, Transactions
 from engine.clock import Clock, SystemClock
 from engine.errors import InvalidArgumentError, NotFoundError, UnsupportedError
 from engine.limits import (
@@ -32,6 +34,7 @@ from engine.limits import (
     PENDING_BYTES_MAX,
     RECEIVE_QUEUE_MESSAGES,
     SEND_TIMEOUT_S,
+    TRANSACTION_TIMEOUT_S,
 )
 from engine.model.names import TopicName, check_name
 from engine.model.positions import Checkpoint
@@ -90,6 +93,7 @@ class AsyncClient(Planning):
         )
         self._pool = Pool(url, self._options)
         self._open: Bag[_Closable] = Bag()
+        self._transactions = Transactions(self._pool)
         self._end = Once()
         self._backend = admin
         self.admin = AsyncAdmin(self._admin_backend)
@@ -290,9 +294,25 @@ class AsyncClient(Planning):
             session.close()
         return True
 
-    def transaction(self, timeout: float = 60.0) -> Any:
-        """Awaited or entered it raises UnsupportedError: transactions are not part of this version."""
-        return _NoTransaction()
+    def transaction(self, timeout: float = TRANSACTION_TIMEOUT_S, *, name: str | None = None) -> Entering:
+        """Begins an AsyncTransaction: await it, or enter it with `async with`, which commits it, or aborts it when the
+        block raises.
+
+        `timeout`: seconds after which it is aborted unless it has ended. `name`: the transaction of that name, when
+        there is one that is open or committed (see `state`), so that work that is done again goes on in it, or finds
+        out that it is done; one that was aborted is begun anew. Raises InvalidArgumentError, ConnectError,
+        TimeoutError, UnsupportedError.
+        """
+        return self._transactions.begin(timeout, name)
+
+    def join_transaction(self, id: str, attempt: str | None = None) -> Entering:  # noqa: A002 - what it is called
+        """Takes part in a transaction that somebody else has begun and ends: await it, or enter it with `async with`,
+        which waits at its end until everything is written.
+
+        `attempt`: what is done with this object belongs to that attempt, and takes effect only if the commit accepts
+        it. Raises TransactionNotFoundError, InvalidArgumentError, ConnectError, TimeoutError, UnsupportedError.
+        """
+        return self._transactions.join(id, attempt)
 
     def _consumer_options(
         self,
@@ -349,13 +369,14 @@ class AsyncClient(Planning):
         await self._pool.get()
 
     async def close(self) -> None:
-        """Close every producer (flushing it) and consumer, then the connections.
+        """Abort the transactions it has begun, close every producer (flushing it) and consumer, then the connections.
 
         Idempotent. Raises the first producer's failure.
         """
         await self._end.run(self._close)
 
     async def _close(self) -> None:
+        await self._transactions.close()
         ended = await asyncio.gather(*(one.close() for one in list(self._open)), return_exceptions=True)
         self._open.clear()
         await self.admin.close()
@@ -373,23 +394,3 @@ class AsyncClient(Planning):
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
-
-
-class _NoTransaction:
-    """Fails where a transaction would begin."""
-
-    def __await__(self) -> Generator[Any, None, None]:
-        raise UnsupportedError("transactions are not part of this version")
-        yield
-
-    async def __aenter__(self) -> None:
-        await self
-
-    async def __aexit__(self, *exc: object) -> None: ...
-
-
-def refuse(**options: object) -> None:
-    """Raise UnsupportedError for the first option that was given."""
-    for name, value in options.items():
-        if value is not None:
-            raise UnsupportedError(f"the option {name} is not part of this version")

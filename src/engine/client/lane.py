@@ -16,6 +16,7 @@ from typing import Any
 from engine._native.batcher import SealedEntry
 from engine.client.backlog import ATTEMPTS_MAX
 from engine.client.lane_attachment import FATAL, LaneAttachment, LaneOwner
+from engine.client.ledger import TRANSACTION_OVER
 from engine.client.topic import SegmentView
 from engine.errors import (
     AlreadyClosedError,
@@ -62,6 +63,8 @@ class Lane(LaneAttachment):
             entries = backlog.next_frame()
             if entries:
                 header = {"producer_id": self._producer_id, "entries": len(entries)}
+                if entries[0].scope is not None:
+                    header |= entries[0].scope.fields
                 connection.stream.send(Command.SEND, header, [e.data for e in entries])
                 backlog.in_flight.extend(entries)
 
@@ -151,6 +154,9 @@ class Lane(LaneAttachment):
         if isinstance(error, PartlyStoredError) and any(e.first_sequence == sequence for e in backlog.in_flight):
             self._take_apart(sequence, error)
             return
+        if isinstance(error, TRANSACTION_OVER):
+            self._refuse_transaction(sequence, error)
+            return
         if isinstance(error, _ABOUT_ONE_ENTRY):
             refused = [e for e in backlog.in_flight if e.first_sequence == sequence]
             for entry in refused:
@@ -176,6 +182,23 @@ class Lane(LaneAttachment):
             self.transmit()
         if self.retired:
             self._owner.lane_retiring()
+
+    def _refuse_transaction(self, sequence: int, error: EngineError) -> None:
+        """What is of this entry's transaction fails, from there on; everything else is sent again."""
+        backlog, owner = self.backlog, self._owner
+        scope = next((e.scope for e in backlog.in_flight if e.first_sequence == sequence), None)
+        if scope is None:
+            return
+        self._close_attachment()
+        backlog.requeue()
+        entries = backlog.take_unsent()
+        refused = [e for e in entries if e.scope is scope and e.first_sequence >= sequence]
+        backlog.queue.extend(e for e in entries if e.scope is not scope or e.first_sequence < sequence)
+        owner.ledger.fail(refused, error)
+        if self.retired:
+            owner.lane_retiring()
+        else:
+            self.transmit()
 
     def _take_apart(self, sequence: int, error: EngineError) -> None:
         """Of one entry some messages are stored: send them one by one, before what was sent behind it."""

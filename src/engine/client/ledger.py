@@ -16,10 +16,13 @@ from functools import partial
 from engine._native.batcher import Batcher, SealedEntry
 from engine.client.batching_quality import BucketStatistics, bucket_statistics
 from engine.client.options import Batching
-from engine.errors import TimeoutError
+from engine.errors import TimeoutError, TransactionConflictError, TransactionNotFoundError
 from engine.model.positions import MessageId
 
 log = logging.getLogger(__name__)
+
+# Of a message in a transaction: it will never be stored, whoever tries again.
+TRANSACTION_OVER = (TransactionConflictError, TransactionNotFoundError)
 
 # There is room again when no more than this share of the limit is in use: enough to send a burst without looking.
 ROOM_SHARE = 0.75
@@ -115,6 +118,8 @@ class Ledger:
         flight = _Flight(self._ordinal, deadline, len(entries))
         for entry in entries:
             self._outstanding[entry] = flight
+            if entry.scope is not None:
+                entry.scope.entered()
             self.entries_sent += 1
             self.messages_sent += entry.count
             self.bytes_sent += entry.pending
@@ -152,6 +157,8 @@ class Ledger:
             return self._piece_left(entry)
         flight.left -= 1
         self.flights -= not flight.left
+        if entry.scope is not None:
+            entry.scope.left()
         return True
 
     def acknowledge(self, entries: Sequence[SealedEntry], offsets: Sequence[int]) -> None:
@@ -174,22 +181,32 @@ class Ledger:
                 future.set_result(make_id(segment_id, first_offset + index if first_offset >= 0 else -1))
 
     def fail(self, entries: Iterable[SealedEntry], error: Exception) -> None:
-        """These will not be acknowledged: tell those who wait, and on_error and flush() about the others."""
+        """These will not be acknowledged: tell those who wait, and on_error and flush() about the others.
+
+        Who ends a transaction hears of what was in it, in place of flush().
+        """
         freed = messages = 0
-        unheard = False
+        unheard = told = False
         for entry in entries:
             if not self._take_out(entry):
                 continue
             freed += entry.pending
             messages += entry.count
             waiters = entry.waiters or ()
-            unheard = unheard or len(waiters) < entry.count
+            silent = len(waiters) < entry.count
+            if entry.scope is None:
+                unheard = unheard or silent
+            else:
+                entry.scope.fail(error)
+                told = told or (silent and not entry.scope.abandoned)
             for future, _ in waiters:
                 if not future.done():
                     future.set_exception(error)
         self.messages_failed += messages
-        self._complete = self._complete and not messages
-        self._left(freed, messages, error if unheard else None)
+        self._complete = self._complete and (not messages or isinstance(error, TRANSACTION_OVER))
+        if unheard:
+            self._error = self._error or error
+        self._left(freed, messages, error if unheard or told else None)
         if messages:
             self._on_failed(error)
 
@@ -207,7 +224,6 @@ class Ledger:
 
     def _left(self, freed: int, messages: int, unheard: Exception | None = None) -> None:
         """Entries have left; `unheard` is what befell messages that nobody waits for."""
-        self._error = self._error or unheard
         if messages:
             self._batcher.release(freed, messages)
         if self._room and self.has_room:

@@ -14,9 +14,9 @@ from engine.client.gathered import Gathered, MultiConsumerStatistics
 from engine.client.line import BirthLine, Line, VectorLine, created_ms
 from engine.client.options import ConsumerOptions, check_seconds
 from engine.client.pool import Pool
-from engine.client.producer import refuse_transaction
 from engine.client.queue_consumer import Acknowledgeable, AsyncQueueConsumer
 from engine.client.receiver import Receiver
+from engine.client.scope import InTransaction
 from engine.client.stream_consumer import AsyncStreamConsumer
 from engine.client.topic_list import TopicQuery
 from engine.errors import EngineError, FencedError, InvalidArgumentError
@@ -51,19 +51,22 @@ class AsyncMultiStreamConsumer(Gathered[AsyncStreamConsumer]):
         self._saved.pop(name, None)
         super()._forget(name, member)
 
-    async def acknowledge_cumulative(self, x: Message | MessageId | MessageBatch, *, transaction: None = None) -> None:
+    async def acknowledge_cumulative(
+        self, x: Message | MessageId | MessageBatch, *, transaction: InTransaction | None = None
+    ) -> None:
         """Acknowledge `x` and everything delivered before it, in all topics (SEMANTICS 11); durable when this returns.
 
         `x`: a Message, its id (also one kept from before a reconnect, or by an earlier consumer of this subscription)
         or a MessageBatch (its last message). Topics that have left, or were made anew since, are passed over: there,
         nothing is acknowledged. Raises as AsyncStreamConsumer does; in the topics that do not fail, it is saved.
         """
-        refuse_transaction(transaction)
         vectors = self._vectors(x)
         self._check_closed()
         ours = [(self._member(topic), vector) for topic, vector in vectors.items()]
         due = [(member, vector) for member, vector in ours if member is not None and self._owes(member, vector)]
-        acks = [member.acknowledge_cumulative(_as_id(member, vector)) for member, vector in due]
+        acks = [
+            member.acknowledge_cumulative(_as_id(member, vector), transaction=transaction) for member, vector in due
+        ]
         ended = await asyncio.gather(*acks, return_exceptions=True)
         self._check_closed()
         failed = [
@@ -132,16 +135,16 @@ class AsyncMultiQueueConsumer(Gathered[AsyncQueueConsumer]):
     def _make_line(self) -> Line[AsyncQueueConsumer]:
         return BirthLine(self._exhausted)
 
-    async def acknowledge(self, x: Acknowledgeable, *, transaction: None = None) -> None:
+    async def acknowledge(self, x: Acknowledgeable, *, transaction: InTransaction | None = None) -> None:
         """Acknowledge a Message, an id, every message of a MessageBatch, or several messages or ids, of whatever
         topics; durable when this returns.
 
         In a topic that has left, or was made anew since, nothing is acknowledged. Raises as AsyncQueueConsumer does;
         in the topics that do not fail, it is saved.
         """
-        refuse_transaction(transaction)
         parts = self._by_member(x)
-        ended = await asyncio.gather(*(m.acknowledge(part) for m, part in parts), return_exceptions=True)
+        acks = [member.acknowledge(part, transaction=transaction) for member, part in parts]
+        ended = await asyncio.gather(*acks, return_exceptions=True)
         self._check_closed()
         outcomes = zip(parts, ended, strict=True)
         _raise([(m, e) for (m, _), e in outcomes if isinstance(e, BaseException) and not self._has_left(m, e)])

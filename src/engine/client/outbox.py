@@ -19,9 +19,10 @@ from engine.client.compression import compressor
 from engine.client.declaring import declare
 from engine.client.lane import Lane
 from engine.client.lane_attachment import FATAL
-from engine.client.ledger import Ledger
+from engine.client.ledger import TRANSACTION_OVER, Ledger
 from engine.client.options import ProducerOptions
 from engine.client.pool import Pool, call_threadsafe, persist
+from engine.client.scope import Scope, scope_of
 from engine.client.succession import Succession
 from engine.client.topic import TopicLayout, TopicSession
 from engine.errors import AlreadyClosedError, EngineError, ProtocolError, TimeoutError
@@ -133,6 +134,7 @@ class Outbox:
             on_sealed=self._on_loop(self._sealed),
             on_full=on_full,
             now_ms=self.pool.options.clock.time_ms,
+            admit=self._admit,
         )
         self.ledger = Ledger(
             self.batcher,
@@ -144,6 +146,12 @@ class Outbox:
             on_failed=self._message_failed,
             on_expired=self.lane_retiring,
         )
+
+    def _admit(self, transaction: object) -> Scope:
+        """The batcher takes messages in another transaction than before. From any thread."""
+        scope = scope_of(transaction, self.pool)
+        scope.join(self)
+        return scope
 
     def _on_loop(self, function: Callable[[], None]) -> Callable[[], None]:
         """`function`, to be called from any thread where the client is used from several."""
@@ -275,6 +283,8 @@ class Outbox:
         """Who numbers its messages, and has a name to go on under, sends this one again in its next life. Until then
         nothing may overtake it, or it would be taken for something that is stored (SEMANTICS 24).
         """
+        if isinstance(error, TRANSACTION_OVER):
+            return
         if self.failure is None and self.batcher.numbered and self._options.name is not None:
             text = f"an earlier message failed ({error}): make the producer anew, and go on behind"
             ended = AlreadyClosedError(f"{text} its acknowledged_sequence_id")

@@ -13,7 +13,8 @@ from engine.client.ledger import ProducerStatistics
 from engine.client.options import ProducerOptions
 from engine.client.outbox import Outbox
 from engine.client.pool import Pool
-from engine.errors import AlreadyClosedError, QueueFullError, UnsupportedError
+from engine.client.scope import InTransaction
+from engine.errors import AlreadyClosedError, QueueFullError
 from engine.model.names import TopicName
 from engine.model.positions import MessageId
 
@@ -53,7 +54,7 @@ class AsyncProducer:
         sequence_id: int | None = None,
         deliver_at: datetime | int | None = None,
         deliver_after: float | timedelta | None = None,
-        transaction: None = None,
+        transaction: InTransaction | None = None,
     ) -> MessageId:
         """Send one message and wait until it is durable; its id. Waits for room first at the pending limit.
 
@@ -61,23 +62,26 @@ class AsyncProducer:
         aware datetime or milliseconds.
         `deliver_at` (the same) or `deliver_after` (seconds, or a timedelta): queue consumers do not get the message
         before, by the broker's clock, and at most a tenth of a second later; ordered consumers get it in its place, at
-        once. A cancelled send may still be written. The id has the offset -1 when the broker knew the message from an
-        earlier attempt and not any more where it lies.
+        once. `transaction`: nobody gets the message before that is committed. A cancelled send may still be written.
+        The id has the offset -1 when the broker knew the message from an earlier attempt and not any more where it
+        lies.
 
-        Raises MessageTooLargeError, InvalidArgumentError, SchemaError, UnsupportedError (`transaction`) first of all;
+        Raises MessageTooLargeError, InvalidArgumentError, SchemaError first of all; TransactionConflictError when the
+        transaction has ended;
         TimeoutError after `send_timeout`, when the outcome is unknown; UnknownOutcomeError; StorageError,
         DiskFullError: not written, and neither was what went behind it to the same segment, but the producer goes on;
         AlreadyClosedError, also when an earlier message of a named producer that was given sequence ids has failed;
         what the broker answers.
         """
-        refuse_transaction(transaction)
         if self._outbox.failure is not None:
             raise self._outbox.failure
         value = self._encoded(value)
         future: asyncio.Future[MessageId] = self._loop.create_future()
         while True:
             try:
-                self._batcher.add(value, key, properties, event_time, sequence_id, future, deliver_at, deliver_after)
+                self._batcher.add(
+                    value, key, properties, event_time, sequence_id, future, deliver_at, deliver_after, transaction
+                )
             except QueueFullError:
                 await self._outbox.wait_room(self._send_timeout)
             else:
@@ -93,8 +97,10 @@ class AsyncProducer:
         sequence_id: int | None = None,
         deliver_at: datetime | int | None = None,
         deliver_after: float | timedelta | None = None,
+        transaction: InTransaction | None = None,
     ) -> None:
-        """Enqueue one message. Failures surface in flush(), close() and `on_error`.
+        """Enqueue one message. Failures surface in flush(), close() and `on_error`; those of messages in a transaction
+        in its commit() and `on_error`.
 
         Raises QueueFullError when `max_pending_bytes` are on their way: `await writable()`, then send again. A loop
         of many must `await writable()` now and then (each thousand messages, say), or nothing is sent.
@@ -107,6 +113,7 @@ class AsyncProducer:
             sequence_id=sequence_id,
             deliver_at=deliver_at,
             deliver_after=deliver_after,
+            transaction=transaction,
         )
 
     def send_for(
@@ -119,12 +126,15 @@ class AsyncProducer:
         sequence_id: int | None,
         deliver_at: datetime | int | None,
         deliver_after: float | timedelta | None,
+        transaction: InTransaction | None,
     ) -> None:
         """send() for a caller that waits on a future of its own; from any thread where the client is `threadsafe`."""
         if self._outbox.failure is not None:
             raise self._outbox.failure
         value = self._encoded(value)
-        self._batcher.add(value, key, properties, event_time, sequence_id, waiter, deliver_at, deliver_after)
+        self._batcher.add(
+            value, key, properties, event_time, sequence_id, waiter, deliver_at, deliver_after, transaction
+        )
 
     def _encoded(self, value: Any) -> Any:
         return value if self._schema.raw else self._schema.encode(value)
@@ -135,7 +145,7 @@ class AsyncProducer:
         return self._outbox.ledger.has_room
 
     async def send_batch(
-        self, values: Any, keys: Any = None, *, event_times: Any = None, transaction: None = None
+        self, values: Any, keys: Any = None, *, event_times: Any = None, transaction: InTransaction | None = None
     ) -> None:
         """Enqueue many messages at once, waiting for room where needed. Failures surface as with send_nowait.
 
@@ -143,7 +153,6 @@ class AsyncProducer:
         (binary, string, large ones, chunked). `event_times`: NumPy int64 or datetime64[ms], or Arrow. Raises
         InvalidArgumentError.
         """
-        refuse_transaction(transaction)
         if not self._schema.raw:
             values = [self._schema.encode(value) for value in values]
         columns = MessageColumns(values, keys, event_times)
@@ -151,7 +160,7 @@ class AsyncProducer:
         while True:
             if self._outbox.failure is not None:
                 raise self._outbox.failure
-            done += self._batcher.add_columns(columns, start=done)
+            done += self._batcher.add_columns(columns, start=done, transaction=transaction)
             if self._outbox.pumping:
                 self._outbox.pump()
             if done >= len(columns):
@@ -238,9 +247,3 @@ class AsyncProducer:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
-
-
-def refuse_transaction(transaction: object) -> None:
-    """Raise UnsupportedError unless it is None."""
-    if transaction is not None:
-        raise UnsupportedError("transactions are not part of this version")

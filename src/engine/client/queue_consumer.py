@@ -21,10 +21,10 @@ from engine.client.dead_letter import DeadLetters
 from engine.client.idents import offsets_of
 from engine.client.options import ConsumerOptions, check_seconds
 from engine.client.pool import Pool
-from engine.client.producer import refuse_transaction
 from engine.client.receiver import Receiver
 from engine.client.receiving import ConsumerStatistics
 from engine.client.redelivery import QueueOptions
+from engine.client.scope import InTransaction, Scope, scope_of
 from engine.client.topic import TopicLayout
 from engine.client.unacked import Unacknowledged
 from engine.errors import NotFoundError
@@ -208,25 +208,37 @@ class AsyncQueueConsumer(Receiver):
 
     # -- acknowledging ---------------------------------------------------------------------------------------
 
-    async def acknowledge(self, x: Acknowledgeable, *, transaction: None = None) -> None:
+    async def acknowledge(self, x: Acknowledgeable, *, transaction: InTransaction | None = None) -> None:
         """Acknowledge a Message, an id, every message of a MessageBatch, or several messages or ids.
 
         Durable when this returns.
 
         What was acknowledged before is no error, also in segments that are gone since. Raises AlreadyClosedError,
         TimeoutError, StorageError, InvalidArgumentError; NotFoundError for a segment the topic never had.
+
+        `transaction`: it takes effect when that is committed; until then nobody gets these messages, and when it is
+        aborted they are due again. Raises TransactionConflictError when it has ended, and when one of them is
+        acknowledged already, or by another open transaction.
         """
-        refuse_transaction(transaction)
         found = offsets_of(x, self._topic)
         self._check_open()
-        await self._acknowledge({i: offsets for i, offsets in found.items() if await self._is_known(i)})
+        scope = None if transaction is None else scope_of(transaction, self.pool)
+        if scope is not None:
+            scope.check_open()
+        known = {i: offsets for i, offsets in found.items() if await self._is_known(i)}
+        if scope is None:
+            await self._acknowledge(known)
+        else:
+            scope.check_open()
+            await scope.run(self._acknowledge(known, scope))
         self._acknowledged += sum(map(len, found.values()))
 
-    async def _acknowledge(self, found: dict[int, BitMap64]) -> None:
+    async def _acknowledge(self, found: dict[int, BitMap64], scope: Scope | None = None) -> None:
         self._settle()
         held = {i: (self._lives.get(i, 0), self._unacked.take(i, offsets)) for i, offsets in found.items()}
         try:
-            saved = await all_acknowledged([wait for i, offsets in found.items() for wait in self._sent(i, offsets)])
+            waits = [wait for i, offsets in found.items() for wait in self._sent(i, offsets, scope)]
+            saved = await all_acknowledged(waits)
         except BaseException:
             for segment_id, (life, offsets) in held.items():
                 if self._lives.get(segment_id, 0) == life:
@@ -236,7 +248,7 @@ class AsyncQueueConsumer(Receiver):
         if not all(saved):
             self._check_open()  # closed meanwhile: nothing was saved; else the segment is done with, all acknowledged
 
-    def _sent(self, segment_id: int, offsets: BitMap64) -> list[Coroutine[Any, Any, bool]]:
+    def _sent(self, segment_id: int, offsets: BitMap64, scope: Scope | None) -> list[Coroutine[Any, Any, bool]]:
         """Send the acknowledgement of these; what is left is to wait. Nothing where the segment is done with."""
         attachment = self.attachments.get(segment_id)
         if attachment is None:
@@ -244,8 +256,8 @@ class AsyncQueueConsumer(Receiver):
         found, waits = runs(offsets), []
         for start in range(0, len(found), RANGES_MAX):
             ranges = found[start : start + RANGES_MAX]
-            sent = attachment.start_ack("individual", ranges=ranges)
-            waits.append(attachment.acknowledged(sent, "individual", ranges=ranges))
+            sent = attachment.start_ack("individual", ranges=ranges, scope=scope)
+            waits.append(attachment.acknowledged(sent, "individual", ranges=ranges, scope=scope))
         return waits
 
     async def _acknowledge_one(self, segment_id: int, offset: int) -> None:

@@ -13,12 +13,12 @@ from engine.client.acknowledging import all_acknowledged
 from engine.client.attachment import SHARED, Attachment
 from engine.client.options import ConsumerOptions
 from engine.client.pool import Pool
-from engine.client.producer import refuse_transaction
 from engine.client.receiver import Receiver
 from engine.client.registration import Assigned, Registration
+from engine.client.scope import InTransaction, Scope, scope_of
 from engine.client.topic import TopicLayout
 from engine.client.vectors import Asked, by_segment, position_vector, without
-from engine.errors import FencedError, NotFoundError
+from engine.errors import FencedError, NotFoundError, TransactionConflictError
 from engine.model.names import TopicName
 from engine.model.positions import MessageId, bucket_position, split_position
 from engine.wire.commands import Command
@@ -42,6 +42,8 @@ class AsyncStreamConsumer(Receiver):
         self._wanted_epoch = -1  # of the layout that the share follows from
         # In segments that this consumer does not hold, by place: what is durable, as far as known.
         self._confirmed_there: dict[int, int] = {}
+        # Acknowledged in transactions that have not ended, as far as known.
+        self._unsettled: dict[Scope, list[tuple[Attachment, _Ack]]] = {}
 
     async def start(self) -> None:
         """Register with the topic's controller and attach to the segments it assigns."""
@@ -135,10 +137,13 @@ class AsyncStreamConsumer(Receiver):
         before = self._confirmed_there.get(attachment.segment_id, 0)
         self._confirmed_there = without(attachment.segment_id, self._confirmed_there)
         if attachment.rewound or attachment.position < before:
-            positions = self._queue.positions
-            kept = without(attachment.segment_id, positions)
-            self._queue.forget_positions({place: n for place, n in positions.items() if place not in kept})
+            self._forget_delivered(attachment.segment_id)
         super().attached(attachment)
+
+    def _forget_delivered(self, segment_id: int) -> None:
+        positions = self._queue.positions
+        kept = without(segment_id, positions)
+        self._queue.forget_positions({place: n for place, n in positions.items() if place not in kept})
 
     def detached(self, attachment: Attachment) -> None:
         """A segment on its way out is not attached again."""
@@ -164,7 +169,9 @@ class AsyncStreamConsumer(Receiver):
 
     # -- acknowledging ---------------------------------------------------------------------------------------
 
-    async def acknowledge_cumulative(self, x: Message | MessageId | MessageBatch, *, transaction: None = None) -> None:
+    async def acknowledge_cumulative(
+        self, x: Message | MessageId | MessageBatch, *, transaction: InTransaction | None = None
+    ) -> None:
         """Acknowledge `x` and everything delivered before it, in every segment (SEMANTICS 11); durable when this
         returns.
 
@@ -174,15 +181,31 @@ class AsyncStreamConsumer(Receiver):
         another consumer before this could be saved, which happens only after a lost connection or a close: its
         messages are delivered again there; the other segments are saved. NotFoundError for a segment the topic never
         had. AlreadyClosedError, TimeoutError, StorageError, InvalidArgumentError.
+
+        `transaction`: it takes effect when that is committed. When it is aborted, this consumer goes back to what is
+        acknowledged, and delivers from there again. Raises TransactionConflictError when the transaction has ended,
+        when another open one has acknowledged some of it, and when all of it is acknowledged already.
         """
-        refuse_transaction(transaction)
         vector = by_segment(position_vector(x, self._topic))
         self._check_open()
+        if transaction is None:
+            await self._acknowledge(vector, None)
+            return
+        scope = scope_of(transaction, self.pool)
+        scope.check_open()
+        await scope.run(self._acknowledge(vector, scope))
+
+    async def _acknowledge(self, vector: Mapping[int, Asked], scope: Scope | None) -> None:
         due = [(a, ack) for i, asked in vector.items() if (a := self.attachments.get(i)) for ack in self._due(a, asked)]
         elsewhere = {i: asked for i, asked in vector.items() if i not in self.attachments}
-        under_way = [(a, ack, a.start_ack("cumulative", position=ack.position, buckets=ack.buckets)) for a, ack in due]
+        if scope is not None and vector and not due and not elsewhere:
+            raise TransactionConflictError(f"all of it is acknowledged already, outside of the transaction {scope.id}")
+        under_way = [
+            (a, ack, a.start_ack("cumulative", position=ack.position, buckets=ack.buckets, scope=scope))
+            for a, ack in due
+        ]
         lost: set[int] = set()
-        settled = await all_acknowledged([self._acknowledged(*sent, lost) for sent in under_way])
+        settled = await all_acknowledged([self._acknowledged(*sent, lost, scope) for sent in under_way])
         for (attachment, ack), done in zip(due, settled, strict=True):
             if not done:
                 elsewhere.setdefault(attachment.segment_id, {}).update(ack.asked)
@@ -211,21 +234,54 @@ class AsyncStreamConsumer(Receiver):
         return [*acks, _Ack(None, buckets)] if buckets else acks
 
     async def _acknowledged(
-        self, attachment: Attachment, ack: _Ack, sent: asyncio.Future[object] | None, lost: set[int]
+        self,
+        attachment: Attachment,
+        ack: _Ack,
+        sent: asyncio.Future[object] | None,
+        lost: set[int],
+        scope: Scope | None,
     ) -> bool:
         """False when the attachment was given up first. Where it is fenced, `lost` gets its segment."""
         try:
-            done = await attachment.acknowledged(sent, "cumulative", position=ack.position, buckets=ack.buckets)
+            done = await attachment.acknowledged(
+                sent, "cumulative", position=ack.position, buckets=ack.buckets, scope=scope
+            )
         except FencedError:
             lost.add(attachment.segment_id)
             done = True  # told once: ids of later messages do not say it again
-        if done and attachment.mode == SHARED:
+        if done and scope is not None and attachment.segment_id not in lost:
+            self._unsettled.setdefault(scope, []).append((attachment, ack))
+            scope.acknowledged_by(self)
+        elif done and scope is None:
+            self._is_acknowledged(attachment, ack)
+        return done
+
+    def _is_acknowledged(self, attachment: Attachment, ack: _Ack) -> None:
+        if attachment.mode == SHARED:
             self._forget_asked(attachment.segment_id, ack.asked)
-        elif done and ack.buckets:
+        elif ack.buckets:
             self._forget_asked(attachment.segment_id, dict(ack.buckets))
         if attachment.draining and self.attachments.get(attachment.segment_id) is attachment:
             self._end_drained(attachment)
-        return done
+
+    def transaction_ended(self, scope: Scope, counted: bool) -> None:
+        """What was acknowledged in it is so now, or is delivered again, with all that came behind it."""
+        acks = [] if self._closed else self._unsettled.pop(scope, [])
+        if counted:
+            for attachment, ack in acks:
+                attachment.note(ack.position, (), ack.buckets or ())
+                self._is_acknowledged(attachment, ack)
+            return
+        for attachment in dict.fromkeys(attachment for attachment, _ in acks):
+            if not attachment.closed:
+                self._rewind(attachment)
+
+    def _rewind(self, attachment: Attachment) -> None:
+        """No position vector covers what comes again."""
+        attachment.rewind()
+        self._forget_delivered(attachment.segment_id)
+        if attachment.draining:
+            self._end_drained(attachment)
 
     def _forget_asked(self, segment_id: int, asked: Mapping[int | None, int] | Mapping[int, int]) -> None:
         """Vectors say nothing of buckets in which nothing is to be acknowledged, or they only grow."""

@@ -13,6 +13,7 @@ from engine.sync.consumers import CheckpointConsumer, QueueConsumer, StreamConsu
 from engine.sync.producer import Producer
 from engine.sync.ranges import RangeReader, TopicView
 from engine.sync.topic_watch import TopicWatch
+from engine.sync.transaction import Transaction
 
 __all__ = [
     "Admin",
@@ -24,4 +25,5 @@ __all__ = [
     "StreamConsumer",
     "TopicView",
     "TopicWatch",
+    "Transaction",
 ]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Self, Unpack
 
 from engine.aio.portal import Portal
-from engine.client import AsyncClient, AsyncProducer
+from engine.client import AsyncClient, AsyncProducer, AsyncTransaction
 from engine.client.options import (
     CheckpointConsumerKeywords,
     ClientKeywords,
@@ -18,13 +18,14 @@ from engine.client.options import (
 )
 from engine.client.range_reader import Ranges
 from engine.client.topic_list import Topics
-from engine.errors import UnsupportedError
+from engine.client.transaction import Entering
 from engine.sync.admin import Admin
 from engine.sync.closing import close_before_exit, run_to_close
 from engine.sync.consumers import CheckpointConsumer, QueueConsumer, StreamConsumer
 from engine.sync.producer import Producer
 from engine.sync.ranges import RangeReader, TopicView
 from engine.sync.topic_watch import TopicWatch
+from engine.sync.transaction import Transaction
 
 
 class Client:
@@ -176,16 +177,34 @@ class Client:
         """Whether there is such a topic; it is not created. Raises ConnectError, TimeoutError, InvalidArgumentError."""
         return self._portal.run(self._client.topic_exists(topic))
 
-    def transaction(self, timeout: float = 60.0) -> Any:
-        """Raises UnsupportedError: transactions are not part of this version."""
-        raise UnsupportedError("transactions are not part of this version")
+    def transaction(self, timeout: float = 60.0, *, name: str | None = None) -> Transaction:
+        """A new Transaction; with `with` it is committed, or aborted when the block raises.
+
+        `timeout`: seconds after which it is aborted unless it has ended. `name`: the transaction of that name, when
+        there is one that is open or committed (see `state`), so that work that is done again goes on in it, or finds
+        out that it is done; one that was aborted is begun anew. Raises InvalidArgumentError, ConnectError,
+        TimeoutError, UnsupportedError.
+        """
+        return Transaction(self._portal, self._portal.run(_entered(self._client.transaction(timeout, name=name))))
+
+    def join_transaction(self, id: str, attempt: str | None = None) -> Transaction:  # noqa: A002 - what it is called
+        """Takes part in a transaction that somebody else has begun and ends; the end of `with` waits until everything
+        is written.
+
+        `attempt`: what is done with this object belongs to that attempt, and takes effect only if the commit accepts
+        it. Raises TransactionNotFoundError, InvalidArgumentError, ConnectError, TimeoutError, UnsupportedError.
+        """
+        return Transaction(self._portal, self._portal.run(_entered(self._client.join_transaction(id, attempt))))
 
     def connect(self) -> None:
         """Connect now. Raises ConnectError, AuthenticationError, UnsupportedError."""
         self._portal.run(self._client.connect())
 
     def close(self) -> None:
-        """Close every producer (flushing it) and consumer, then the connections. Idempotent."""
+        """Abort the transactions it has begun, close every producer (flushing it) and consumer, then the connections.
+
+        Idempotent.
+        """
         try:
             run_to_close(self._portal, self._client.close)
         finally:
@@ -204,3 +223,7 @@ class Client:
 
 async def _make_client(url: str, options: ClientKeywords) -> AsyncClient:
     return AsyncClient(url, threadsafe=True, **options)
+
+
+async def _entered(transaction: Entering) -> AsyncTransaction:
+    return await transaction

@@ -23,6 +23,7 @@ from engine.client.queue_consumer import Acknowledgeable
 from engine.client.receiving import BATCH_MESSAGES
 from engine.errors import AlreadyClosedError
 from engine.sync.closing import run_to_close
+from engine.sync.transaction import Transaction
 
 
 class _Consumer:
@@ -119,14 +120,20 @@ class StreamConsumer(_Consumer):
 
     _consumer: AsyncStreamConsumer
 
-    def acknowledge_cumulative(self, x: Message | MessageId | MessageBatch, *, transaction: None = None) -> None:
+    def acknowledge_cumulative(
+        self, x: Message | MessageId | MessageBatch, *, transaction: Transaction | None = None
+    ) -> None:
         """Acknowledge `x` and everything delivered before it, in every segment; durable when this returns.
 
         `x`: a Message, its id (also one kept from before a reconnect) or a MessageBatch (its last message). What was
         acknowledged before is no error. Raises FencedError when a segment went to another consumer before this could
         be saved, which happens only after a lost connection: its messages are delivered again there; the other
         segments are saved. NotFoundError for a segment the topic never had. AlreadyClosedError, TimeoutError,
-        StorageError, InvalidArgumentError; UnsupportedError (`transaction`).
+        StorageError, InvalidArgumentError.
+
+        `transaction`: it takes effect when that is committed. When it is aborted, this consumer goes back to what is
+        acknowledged, and delivers from there again. Raises TransactionConflictError when the transaction has ended,
+        when another open one has acknowledged some of it, and when all of it is acknowledged already.
         """
         self._portal.run(self._consumer.acknowledge_cumulative(x, transaction=transaction))
 
@@ -136,13 +143,17 @@ class QueueConsumer(_Consumer):
 
     _consumer: AsyncQueueConsumer
 
-    def acknowledge(self, x: Acknowledgeable, *, transaction: None = None) -> None:
+    def acknowledge(self, x: Acknowledgeable, *, transaction: Transaction | None = None) -> None:
         """Acknowledge a Message, an id, every message of a MessageBatch, or several messages or ids.
 
         Durable when this returns. What was acknowledged before is no error, also in segments that are gone since.
 
         Raises AlreadyClosedError, TimeoutError, StorageError, InvalidArgumentError; NotFoundError for a segment the
-        topic never had; UnsupportedError (`transaction`).
+        topic never had.
+
+        `transaction`: it takes effect when that is committed; until then nobody gets these messages, and when it is
+        aborted they are due again. Raises TransactionConflictError when it has ended, and when one of them is
+        acknowledged already, or by another open transaction.
         """
         self._portal.run(self._consumer.acknowledge(x, transaction=transaction))
 

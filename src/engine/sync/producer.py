@@ -9,9 +9,9 @@ from typing import Any
 
 from engine.aio.portal import Portal
 from engine.client import AsyncProducer, MessageId, ProducerStatistics
-from engine.client.producer import refuse_transaction
 from engine.errors import AlreadyClosedError
 from engine.sync.closing import run_to_close
+from engine.sync.transaction import Transaction
 
 
 class Producer:
@@ -60,7 +60,7 @@ class Producer:
         sequence_id: int | None = None,
         deliver_at: datetime | int | None = None,
         deliver_after: float | timedelta | None = None,
-        transaction: None = None,
+        transaction: Transaction | None = None,
     ) -> MessageId:
         """Send one message and wait until it is durable; its id.
 
@@ -68,18 +68,19 @@ class Producer:
         `properties`: text to text. `event_time`: an aware datetime or milliseconds since 1970. `sequence_id`: larger
         than the last one; left out, it is the next. `deliver_at` (an aware datetime or milliseconds) or `deliver_after`
         (seconds, or a timedelta): queue consumers do not get the message before, by the broker's clock, and at most a
-        tenth of a second later; ordered consumers get it in its place, at once. Waits for room first at the pending
-        limit. The id has the offset -1 when the broker knew the message from an earlier attempt and not any more where
-        it lies.
+        tenth of a second later; ordered consumers get it in its place, at once. `transaction`: nobody gets the message
+        before that is committed. Waits for room first at the pending limit. The id has the offset -1 when the broker
+        knew the message from an earlier attempt and not any more where it lies.
 
-        Raises MessageTooLargeError, InvalidArgumentError and UnsupportedError (`transaction`) before anything is sent;
-        TimeoutError after the producer's `send_timeout`, when the outcome is unknown; UnknownOutcomeError;
-        StorageError, DiskFullError: not written, and the producer goes on.
+        Raises MessageTooLargeError and InvalidArgumentError before anything is sent; TransactionConflictError when the
+        transaction has ended; TimeoutError after the producer's `send_timeout`, when the outcome is unknown;
+        UnknownOutcomeError; StorageError, DiskFullError: not written, and the producer goes on.
         """
-        refuse_transaction(transaction)
         self._portal.check_thread()
         future: concurrent.futures.Future[MessageId] = concurrent.futures.Future()
-        self._producer.send_for(future, value, key, properties, event_time, sequence_id, deliver_at, deliver_after)
+        self._producer.send_for(
+            future, value, key, properties, event_time, sequence_id, deliver_at, deliver_after, transaction
+        )
         return future.result()
 
     def send_nowait(
@@ -92,11 +93,13 @@ class Producer:
         sequence_id: int | None = None,
         deliver_at: datetime | int | None = None,
         deliver_after: float | timedelta | None = None,
+        transaction: Transaction | None = None,
     ) -> None:
-        """Enqueue one message; the arguments are those of send(). Failures surface in flush(), close() and `on_error`.
+        """Enqueue one message; the arguments are those of send(). Failures surface in flush(), close() and `on_error`;
+        those of messages in a transaction in its commit() and `on_error`.
 
-        Raises MessageTooLargeError, InvalidArgumentError, UnsupportedError at once. Where `max_pending_bytes` are on
-        their way it waits for room, or, for a producer made with `block_when_full=False`, raises QueueFullError.
+        Raises MessageTooLargeError, InvalidArgumentError, TransactionConflictError at once. Where `max_pending_bytes`
+        are on their way it waits for room, or, for a producer made with `block_when_full=False`, raises QueueFullError.
         """
         self._producer.send_nowait(  # shadowed by the native method
             value,
@@ -106,15 +109,18 @@ class Producer:
             sequence_id=sequence_id,
             deliver_at=deliver_at,
             deliver_after=deliver_after,
+            transaction=transaction,
         )
 
-    def send_batch(self, values: Any, keys: Any = None, *, event_times: Any = None, transaction: None = None) -> None:
+    def send_batch(
+        self, values: Any, keys: Any = None, *, event_times: Any = None, transaction: Transaction | None = None
+    ) -> None:
         """Enqueue many messages at once, waiting for room where needed. Failures surface as with send_nowait.
 
         `values`, `keys`: sequences of equal length: lists, NumPy arrays (bytes, object, 2-D uint8) or Arrow arrays
         (binary, string, large ones, chunked). `event_times`: NumPy int64 or datetime64[ms], or Arrow, milliseconds
-        since 1970. Raises InvalidArgumentError, MessageTooLargeError, UnsupportedError (`transaction`); TimeoutError
-        when no room came free within `send_timeout`.
+        since 1970. Raises InvalidArgumentError, MessageTooLargeError, TransactionConflictError when the
+        transaction has ended; TimeoutError when no room came free within `send_timeout`.
         """
         self._portal.run(self._producer.send_batch(values, keys, event_times=event_times, transaction=transaction))
 

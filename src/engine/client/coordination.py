@@ -1,0 +1,102 @@
+"""What a client asks of the coordinator of transactions: any broker, since all of them read the same records."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engine.client.pool import Pool, persist
+from engine.errors import (
+    ConnectError,
+    EngineError,
+    TimeoutError,
+    TransactionNotFoundError,
+    UnknownOutcomeError,
+    UnsupportedError,
+)
+from engine.model.transactions import TransactionState
+from engine.wire.commands import Command
+
+_ACTIONS = {TransactionState.COMMITTED: "commit", TransactionState.ABORTED: "abort"}
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a transaction stands. `accepted`: the numbers of the attempts that a commit has accepted; None: all."""
+
+    id: str
+    state: TransactionState
+    deadline_ms: int
+    accepted: tuple[int, ...] | None
+
+
+async def begin(pool: Pool, timeout_s: float, name: str | None) -> Standing:
+    """A new transaction, or the one of that name. Raises ConnectError, TimeoutError, InvalidArgumentError."""
+    header = {"timeout": timeout_s, "name": name}
+
+    async def once() -> Standing:
+        return _standing(await _ask(pool, Command.NEW_TXN, header))
+
+    return await persist(pool, once, pool.options.operation_timeout, "beginning a transaction")
+
+
+async def look(pool: Pool, ident: str) -> Standing:
+    """How it stands. Raises TransactionNotFoundError, ConnectError, TimeoutError."""
+
+    async def once() -> Standing:
+        return _standing({"id": ident, **await _ask(pool, Command.TXN_STATE, {"id": ident})})
+
+    return await persist(pool, once, pool.options.operation_timeout, f"looking at the transaction {ident}")
+
+
+async def end(pool: Pool, ident: str, state: TransactionState, accepted: Sequence[str] | None) -> TransactionState:
+    """How it has ended. Where an answer was lost, the transaction is looked at, and ended again if it is open.
+
+    Raises TransactionConflictError, TransactionNotFoundError; UnknownOutcomeError when nobody could be asked.
+    """
+    header = {"id": ident, "action": _ACTIONS[state], "accepted": accepted}
+    loop, backoff, unsure = asyncio.get_running_loop(), pool.retry_delays(), False
+    deadline = loop.time() + pool.options.operation_timeout
+    while True:
+        try:
+            if unsure and (found := await _ask(pool, Command.TXN_STATE, {"id": ident}))["state"] != "OPEN":
+                return TransactionState(found["state"])
+            return TransactionState((await _ask(pool, Command.END_TXN, header))["state"])
+        except (ConnectError, TimeoutError, UnknownOutcomeError) as e:
+            unsure, why = True, str(e)
+        except TransactionNotFoundError as e:
+            if not unsure:
+                raise
+            raise UnknownOutcomeError(f"the transaction {ident} has ended, and nobody knows any more how: {e}") from e
+        except EngineError as e:
+            if not e.layout_stale:
+                raise
+            why = str(e)
+        delay = backoff.next()
+        if pool.closed or loop.time() + delay >= deadline:
+            raise UnknownOutcomeError(
+                f"whether the transaction {ident} is {state} could not be found out: {why}; "
+                "it is, or it is aborted when its timeout is over"
+            )
+        await asyncio.sleep(delay)
+
+
+async def _ask(pool: Pool, command: Command, header: dict[str, Any]) -> dict[str, Any]:
+    connection = await pool.get()
+    if "transactions" not in connection.features:
+        raise UnsupportedError(f"the broker at {connection.url} lacks the feature transactions")
+    answer = await connection.request(command, dict(header), pool.options.operation_timeout)
+    result: dict[str, Any] = answer["result"]
+    return result
+
+
+def _standing(found: dict[str, Any]) -> Standing:
+    accepted = found.get("accepted")
+    return Standing(
+        id=found["id"],
+        state=TransactionState(found["state"]),
+        deadline_ms=found["deadline_ms"],
+        accepted=None if accepted is None else tuple(accepted),
+    )

@@ -1,0 +1,148 @@
+"""The part that one client has in one transaction: what it has sent and acknowledged there, and what became of it.
+
+Messages and acknowledgements enter when they go out and leave when they are answered. Whoever ends the transaction
+waits until all have left, and hears of the first one that has failed. Consumers that acknowledged here are told how the
+transaction ended: before that, nothing is acknowledged (SEMANTICS 12).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeVar
+
+from engine._native.sealed import TransactionScope
+from engine.client.connection import ignore_outcome
+from engine.client.pool import Pool
+from engine.errors import InvalidArgumentError
+from engine.model.transactions import attempt_number, parse_id
+
+T = TypeVar("T")
+
+
+class Sender(Protocol):
+    """A producer that has taken messages in it."""
+
+    def send_open(self) -> None:
+        """Everything that it has taken is on its way when this returns."""
+
+
+class Acknowledger(Protocol):
+    """A consumer that has acknowledged in it."""
+
+    def transaction_ended(self, scope: Scope, counted: bool) -> None:
+        """Its acknowledgements have taken effect, or never will."""
+
+
+class Scope(TransactionScope):
+    """Loop thread only, but for join(), and `refusal`, which any thread may read. Raises InvalidArgumentError.
+
+    `fields`: what the headers of SEND and ACK say of it. `error`: the first failure. `abandoned`: it is being aborted,
+    and nobody cares for what fails.
+    """
+
+    def __init__(self, pool: Pool, ident: str, attempt: str | None) -> None:
+        super().__init__(parse_id(ident), attempt_number(attempt))
+        self.pool = pool
+        self.id = ident
+        self.attempt = attempt
+        self.fields = {"transaction": ident, "attempt": attempt}
+        self.error: Exception | None = None
+        self.abandoned = False
+        self.on_acknowledged: Callable[[], object] | None = None  # called when a consumer wants to know how it ends
+        self._senders: dict[Sender, None] = {}  # in order, so that a simulation repeats
+        self._acknowledgers: dict[Acknowledger, None] = {}
+        self._under_way = 0
+        self._waiting: list[asyncio.Future[None]] = []
+
+    def join(self, sender: Sender) -> None:
+        """A producer begins to take messages in it. From any thread."""
+        self._senders[sender] = None
+
+    def check_open(self) -> None:
+        """Raise what refuses everything new."""
+        if self.refusal is not None:
+            raise self.refusal
+
+    # -- what is under way -----------------------------------------------------------------------------------
+
+    def entered(self) -> None:
+        """Something is under way."""
+        self._under_way += 1
+
+    def left(self) -> None:
+        """It is not any more, one way or the other. What has failed says so in the same turn of the loop."""
+        self._under_way -= 1
+        if not self._under_way:
+            waiting, self._waiting = self._waiting, []
+            for future in waiting:
+                if not future.done():
+                    future.set_result(None)
+
+    def fail(self, error: Exception) -> None:
+        """Something has failed."""
+        self.error = self.error or error
+
+    async def run(self, acknowledging: Coroutine[Any, Any, T]) -> T:
+        """Await an acknowledgement. It goes on to its end when the caller is cancelled, and counts until then."""
+        self.entered()
+        task = asyncio.ensure_future(self._run(acknowledging))
+        task.add_done_callback(ignore_outcome)
+        return await asyncio.shield(task)
+
+    async def _run(self, acknowledging: Coroutine[Any, Any, T]) -> T:
+        try:
+            return await acknowledging
+        except Exception as e:
+            self.fail(e)
+            raise
+        finally:
+            self.left()
+
+    async def flush(self) -> None:
+        """Wait until nothing is under way. Raises the first failure."""
+        for sender in list(self._senders):
+            sender.send_open()
+        while self._under_way:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(future)
+            await future
+        if self.error is not None:
+            raise self.error
+
+    # -- how it ends -----------------------------------------------------------------------------------------
+
+    def acknowledged_by(self, consumer: Acknowledger) -> None:
+        """The consumer is told how it ends."""
+        self._acknowledgers[consumer] = None
+        if self.on_acknowledged is not None:
+            self.on_acknowledged()
+
+    def settle(self, counted: bool) -> None:
+        """It has ended; tell the consumers, once."""
+        consumers, self._acknowledgers = self._acknowledgers, {}
+        for consumer in consumers:
+            consumer.transaction_ended(self, counted)
+
+
+class InTransaction:
+    """What producers and consumers take as a `transaction`."""
+
+    scope: Scope
+
+
+def scope_of(transaction: object, pool: Pool) -> Scope:
+    """The scope of a transaction that this client has begun or joined. Raises InvalidArgumentError for anything else.
+
+    From any thread.
+    """
+    if not isinstance(transaction, InTransaction):
+        raise InvalidArgumentError(
+            f"transaction is {type(transaction).__name__}; what client.transaction() has begun is right"
+        )
+    scope = transaction.scope
+    if scope.pool is not pool:
+        raise InvalidArgumentError(
+            f"the transaction {scope.id} was begun by another client; this one's join_transaction(id) takes part in it"
+        )
+    return scope

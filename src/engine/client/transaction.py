@@ -1,0 +1,308 @@
+"""`AsyncTransaction`: sends and acknowledgements that take effect together, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from typing import Any, Self
+
+from engine.aio.backoff import Backoff
+from engine.aio.bag import Bag
+from engine.aio.turns import Turns
+from engine.client.coordination import Standing, begin, end, look
+from engine.client.options import check_number
+from engine.client.pool import Pool
+from engine.client.scope import InTransaction, Scope
+from engine.errors import AlreadyClosedError, EngineError, TransactionConflictError, TransactionNotFoundError
+from engine.limits import TRANSACTION_TIMEOUT_S_MAX, TRANSACTION_TIMEOUT_S_MIN
+from engine.model.names import check_name
+from engine.model.transactions import TransactionState, accepted_numbers, attempt_number, parse_id
+
+log = logging.getLogger(__name__)
+
+GOODBYE_S_MAX = 2.0  # a client that closes gives its open transactions so long to be aborted
+LOOK_S_FIRST = 0.05  # how often one looks whether a transaction has ended that others end
+LOOK_S_MAX = 2.0
+
+
+class AsyncTransaction(InTransaction):
+    """Sends and acknowledgements, over any topics, that take effect together or not at all.
+
+    Made by `client.transaction()` and `client.join_transaction()`; both are awaited, or entered with `async with`. At
+    the end of the block one that was begun is committed, or aborted when the block raises; of one that was joined
+    everything is written by then, and it stays as it is. It takes part in `producer.send(…, transaction=)`,
+    `consumer.acknowledge(…, transaction=)` and the like of the client that made it.
+
+    What nobody ends is aborted when its timeout is over.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        standing: Standing,
+        *,
+        name: str | None,
+        attempt: str | None,
+        joined: bool,
+        ended: Callable[[Any], object],
+    ) -> None:
+        self.scope = Scope(pool, standing.id, attempt)
+        self._pool = pool
+        self._name = name
+        self._ended = ended
+        self.joined = joined  # somebody else ends it: leaving the block does not
+        self._state = TransactionState.OPEN
+        self._accepted: tuple[int, ...] | None = None
+        self._endings = Turns()
+        self._timer: asyncio.TimerHandle | None = None
+        self._following = self._over = False
+        if joined:
+            self.scope.on_acknowledged = self._follow  # consumers need to know
+        if standing.state.final:
+            self._learn(standing.state, standing.accepted)
+        else:
+            left = max(0.0, (standing.deadline_ms - pool.options.clock.time_ms()) / 1000)
+            self._timer = asyncio.get_running_loop().call_later(left + LOOK_S_FIRST, self._follow)
+
+    # -- what it is ------------------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """16 hexadecimal digits, by which others join it."""
+        return self.scope.id
+
+    @property
+    def name(self) -> str | None:
+        """The name it was asked for by."""
+        return self._name
+
+    @property
+    def attempt(self) -> str | None:
+        """The attempt in it that everything done with this object belongs to."""
+        return self.scope.attempt
+
+    @property
+    def state(self) -> str:
+        """ "OPEN", "COMMITTED" or "ABORTED", as far as this client knows: it does not ask."""
+        return str(self._state)
+
+    # -- ending it -------------------------------------------------------------------------------------------
+
+    async def commit(self, accepted: Sequence[str] | None = None) -> None:
+        """Make everything in it take effect. First everything sent and acknowledged in it here is waited for; where
+        something of that has failed, it is aborted instead, and the failure is raised.
+
+        `accepted`: of the attempts that have taken part, those whose writes and acknowledgements take effect; of all
+        others, and of what was done without an attempt, nothing ever does. None: everything does. To commit once more
+        changes nothing.
+
+        Raises TransactionConflictError when it was aborted, by its timeout or by somebody; InvalidArgumentError;
+        TransactionNotFoundError; UnknownOutcomeError when nobody could be asked whether it is committed: it is, or it
+        will be aborted when its timeout is over. Cancelled, it is aborted, unless that is too late.
+        """
+        numbers = accepted_numbers(accepted)
+        if self._state.final or self.scope.abandoned:
+            self._check_end(TransactionState.COMMITTED, numbers)
+            return
+        self._refuse("is being committed")
+        try:
+            await self.scope.flush()
+        except asyncio.CancelledError:
+            self._pool.tasks.spawn(self.abort_quietly(), name=f"abort {self.id}")
+            raise
+        except Exception:
+            await self.abort_quietly()
+            raise
+        names = None if accepted is None else list(accepted)
+        await self._endings.take(lambda: self._end(TransactionState.COMMITTED, names, numbers))
+
+    async def abort(self) -> None:
+        """Make sure that nothing in it ever takes effect. To abort once more changes nothing.
+
+        Queue messages that were acknowledged in it are due again; stream consumers go back to what is acknowledged.
+        Raises TransactionConflictError when it is committed; TransactionNotFoundError; UnknownOutcomeError when nobody
+        could be asked: it is aborted when its timeout is over at the latest.
+        """
+        self.scope.abandoned = True
+        self._refuse("is being aborted")
+        await self._endings.take(lambda: self._end(TransactionState.ABORTED, None, None))
+
+    async def flush(self) -> None:
+        """Wait until everything sent and acknowledged in it here is durable. Raises the first failure."""
+        await self.scope.flush()
+
+    async def _end(self, state: TransactionState, names: list[str] | None, numbers: tuple[int, ...] | None) -> None:
+        """One end at a time."""
+        if self._state.final:
+            self._check_end(state, numbers)
+            return
+        try:
+            found = await end(self._pool, self.id, state, names)
+        except TransactionConflictError:
+            with contextlib.suppress(EngineError):
+                standing = await look(self._pool, self.id)
+                self._learn(standing.state, standing.accepted)
+            raise
+        except TransactionNotFoundError as e:
+            self._is_forgotten(e)
+            raise
+        self._learn(found, numbers)
+        self._check_end(state, numbers)
+
+    def _check_end(self, state: TransactionState, accepted: tuple[int, ...] | None) -> None:
+        """Raise TransactionConflictError unless it has ended so."""
+        if self._state is not state or (self.scope.abandoned and state is TransactionState.COMMITTED):
+            how = self._state if self._state.final else "being aborted"
+            raise TransactionConflictError(f"the transaction {self.id} is {how}, and stays so")
+        if accepted != self._accepted:
+            raise TransactionConflictError(f"the transaction {self.id} was committed with other attempts accepted")
+
+    async def abort_quietly(self) -> None:
+        """The same, as far as it can be done."""
+        try:
+            await self.abort()
+        except EngineError as e:
+            log.info("transaction %s was not aborted; its timeout does it: %s", self.id, e)
+
+    # -- how it has ended ------------------------------------------------------------------------------------
+
+    def _refuse(self, why: str) -> None:
+        if not self._over:
+            self.scope.refusal = TransactionConflictError(f"the transaction {self.id} {why}: it takes nothing more")
+
+    def _learn(self, state: TransactionState, accepted: tuple[int, ...] | None) -> None:
+        """It stands so. The first time that this is final, everybody concerned hears of it."""
+        if self._over or not state.final:
+            return
+        self._state, self._accepted = state, accepted
+        counted = accepted is None or self.scope.attempt_number in accepted
+        self._settle(
+            TransactionConflictError(f"the transaction {self.id} is {state}: it takes nothing more"),
+            state is TransactionState.COMMITTED and counted,
+        )
+
+    def _is_forgotten(self, error: TransactionNotFoundError) -> None:
+        """It ended long ago, and nobody knows how. Consumers look at their cursors, which do."""
+        if not self._over:
+            self._settle(error, False)
+
+    def _settle(self, refusal: EngineError, counted: bool) -> None:
+        self._over = True
+        self.scope.refusal = refusal
+        if self._timer is not None:
+            self._timer.cancel()
+        self.scope.settle(counted)
+        self._ended(self)
+
+    def _follow(self) -> None:
+        """Find out how it ends, in the background: its time is over, or somebody else ends it."""
+        if not self._following and not self._over:
+            self._following = True
+            self._pool.tasks.spawn(self._look(), name=f"look at transaction {self.id}")
+
+    async def _look(self) -> None:
+        delays = Backoff(self._pool.options.rng, initial=LOOK_S_FIRST, maximum=LOOK_S_MAX)
+        while not self._over:
+            try:
+                standing = await look(self._pool, self.id)
+                self._learn(standing.state, standing.accepted)
+            except TransactionNotFoundError as e:
+                self._is_forgotten(e)
+            except AlreadyClosedError:
+                return
+            except EngineError as e:
+                log.debug("looking at transaction %s: %s", self.id, e)
+            await asyncio.sleep(delays.next())
+
+    def forget(self) -> None:
+        """The client closes."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._over = True
+        self.scope.refusal = AlreadyClosedError("the client was closed")
+
+    # -- as a context ----------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if self.joined:
+            if error is None:
+                await self.flush()
+        elif error is not None:
+            if not self._state.final:
+                await self.abort_quietly()
+        elif not self.scope.abandoned and self._state is not TransactionState.COMMITTED:  # the block may have ended it
+            await self.commit()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} {self._state}>"
+
+
+class Entering:
+    """A transaction that is not there yet: await it, or enter it."""
+
+    def __init__(self, make: Callable[[], Coroutine[Any, Any, AsyncTransaction]]) -> None:
+        self._make = make
+        self._made: AsyncTransaction | None = None
+
+    def __await__(self) -> Generator[Any, None, AsyncTransaction]:
+        return self._make().__await__()
+
+    async def __aenter__(self) -> AsyncTransaction:
+        self._made = await self
+        return self._made
+
+    async def __aexit__(self, *exc: Any) -> None:
+        if self._made is not None:
+            await self._made.__aexit__(*exc)
+
+
+class Transactions:
+    """Those of one client that have not ended. Loop thread only."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._open: Bag[AsyncTransaction] = Bag()
+
+    def begin(self, timeout: float, name: str | None) -> Entering:
+        """A new one, or the one of that name."""
+        return Entering(lambda: self._begin(timeout, name))
+
+    async def _begin(self, timeout: float, name: str | None) -> AsyncTransaction:
+        check_number("timeout", timeout, TRANSACTION_TIMEOUT_S_MIN, TRANSACTION_TIMEOUT_S_MAX)
+        if name is not None:
+            check_name(name, "transaction name")
+        return self._make(await begin(self._pool, timeout, name), name, None, False)
+
+    def join(self, ident: str, attempt: str | None) -> Entering:
+        """One that somebody has begun."""
+        return Entering(lambda: self._join(ident, attempt))
+
+    async def _join(self, ident: str, attempt: str | None) -> AsyncTransaction:
+        parse_id(ident)
+        attempt_number(attempt)
+        return self._make(await look(self._pool, ident), None, attempt, True)
+
+    def _make(self, standing: Standing, name: str | None, attempt: str | None, joined: bool) -> AsyncTransaction:
+        self._pool.check_open()
+        made = AsyncTransaction(
+            self._pool, standing, name=name, attempt=attempt, joined=joined, ended=self._open.discard
+        )
+        if not standing.state.final:
+            self._open.add(made)
+        return made
+
+    async def close(self) -> None:
+        """Abort what this client has begun, as far as that can be done soon; its timeout does the rest."""
+        aborts = [asyncio.ensure_future(one.abort_quietly()) for one in self._open if not one.joined]
+        if aborts:
+            _, late = await asyncio.wait(aborts, timeout=GOODBYE_S_MAX)
+            for task in late:
+                task.cancel()
+        for one in list(self._open):
+            one.forget()
+        self._open.clear()

@@ -1,0 +1,83 @@
+"""The blocking `Transaction`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+from engine.aio.portal import Portal
+from engine.client import AsyncTransaction
+from engine.client.scope import InTransaction
+
+
+class Transaction(InTransaction):
+    """Sends and acknowledgements, over any topics, that take effect together or not at all.
+
+    Made by `client.transaction()` and `client.join_transaction()`; usable with `with`: at the end of the block one that
+    was begun is committed, or aborted when the block raises; of one that was joined everything is written by then, and
+    it stays as it is. It takes part in `producer.send(…, transaction=)`, `consumer.acknowledge(…, transaction=)` and
+    the like of the client that made it, on any thread.
+
+    What nobody ends is aborted when its timeout is over.
+    """
+
+    def __init__(self, portal: Portal, transaction: AsyncTransaction) -> None:
+        self.scope = transaction.scope
+        self._portal = portal
+        self._transaction = transaction
+
+    @property
+    def id(self) -> str:
+        """16 hexadecimal digits, by which others join it."""
+        return self._transaction.id
+
+    @property
+    def name(self) -> str | None:
+        """The name it was asked for by."""
+        return self._transaction.name
+
+    @property
+    def attempt(self) -> str | None:
+        """The attempt in it that everything done with this object belongs to."""
+        return self._transaction.attempt
+
+    @property
+    def state(self) -> str:
+        """ "OPEN", "COMMITTED" or "ABORTED", as far as this client knows: it does not ask."""
+        return self._transaction.state
+
+    def commit(self, accepted: Sequence[str] | None = None) -> None:
+        """Make everything in it take effect. First everything sent and acknowledged in it here is waited for; where
+        something of that has failed, it is aborted instead, and the failure is raised.
+
+        `accepted`: of the attempts that have taken part, those whose writes and acknowledgements take effect; of all
+        others, and of what was done without an attempt, nothing ever does. None: everything does. To commit once more
+        changes nothing.
+
+        Raises TransactionConflictError when it was aborted, by its timeout or by somebody; InvalidArgumentError;
+        TransactionNotFoundError; UnknownOutcomeError when nobody could be asked whether it is committed: it is, or it
+        will be aborted when its timeout is over. Interrupted, it is aborted, unless that is too late.
+        """
+        self._portal.run(self._transaction.commit(accepted))
+
+    def abort(self) -> None:
+        """Make sure that nothing in it ever takes effect. To abort once more changes nothing.
+
+        Queue messages that were acknowledged in it are due again; stream consumers go back to what is acknowledged.
+        Raises TransactionConflictError when it is committed; TransactionNotFoundError; UnknownOutcomeError when nobody
+        could be asked: it is aborted when its timeout is over at the latest.
+        """
+        self._portal.run(self._transaction.abort())
+
+    def flush(self) -> None:
+        """Wait until everything sent and acknowledged in it here is durable. Raises the first failure."""
+        self._portal.run(self._transaction.flush())
+
+    def __repr__(self) -> str:
+        return repr(self._transaction).replace("<Async", "<", 1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self._portal.run(self._transaction.__aexit__(*exc))
