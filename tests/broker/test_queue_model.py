@@ -16,9 +16,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from pyroaring import BitMap64
 
 from engine._native.offsets import runs
+from engine.aio.tasks import Supervisor
 from engine.broker.dispatcher import _HEADER, QueueConsumer, entries_of
+from engine.broker.operations import Operations
+from engine.broker.pending_acks import Participation
 from engine.broker.subscriptions import HostedSubscription
 from engine.broker.topics import HostedSegment
+from engine.broker.transaction_headers import TransactionHeaders
 from engine.limits import ENTRY_HEADER_SIZE, READ_BLOCK_SIZE
 from engine.metadata.memory import MemoryMetadataStore
 from engine.model.hashrange import HashRange
@@ -130,8 +134,10 @@ class Dispatching(RuleBasedStateMachine):
             self.segment.slow = slow
             spec: Any = SimpleNamespace(name=NAME)
             self.hosted = HostedSegment(spec, self.segment, 1)  # type: ignore[arg-type]
-            cursor = await CursorStore(MemoryMetadataStore(self.clock)).create(NAME, "s", 0)
-            self.subscription = HostedSubscription(self.hosted, "s", cursor)
+            store = MemoryMetadataStore(self.clock)
+            cursor = await CursorStore(store).create(NAME, "s", 0)
+            parts = Participation(TransactionHeaders(store), Operations(store), Supervisor("test"))
+            self.subscription = HostedSubscription(self.hosted, "s", cursor, parts)
 
         self.loop.run_until_complete(main())
         self.publish_entries([3, 20, 1])  # or most sequences end before anything happens

@@ -10,8 +10,10 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from engine._native.offsets import offset_set, runs
+from engine.broker import transactional_acks
 from engine.broker.bucket_acks import acknowledge_alone, check_position, positions_of
 from engine.broker.rates import Rate
+from engine.broker.transactional_acks import transaction_of
 from engine.errors import EngineError, InvalidArgumentError, UnsupportedError
 from engine.limits import READ_BLOCK_SIZE
 from engine.storage.logfile import Block
@@ -325,13 +327,16 @@ class LoneReader(Consumer):
         return skip if hidden is None else runs(hidden | offset_set(skip, block.next_offset))
 
     def _acknowledged(self, block: Block) -> list[list[int]]:
-        """What of a block is acknowledged: below the cursor's position, and, if the segment was shared, above it."""
-        cursor = None if self._subscription is None else self._subscription.cursor
-        if cursor is None or cursor.acked_end <= block.first_offset:
+        """What of a block is acknowledged: below the cursor's position, and, if the segment was shared, above it.
+
+        Likewise what is acknowledged in a transaction that is open.
+        """
+        subscription = self._subscription
+        if subscription is None or subscription.free_from <= block.first_offset:
             return []
         holes: list[list[int]] = []
         at = block.first_offset
-        for start, stop in [*cursor.unacked(at, block.next_offset), (block.next_offset, block.next_offset)]:
+        for start, stop in [*subscription.free(at, block.next_offset), (block.next_offset, block.next_offset)]:
             if at < start:
                 holes.append([at, start - 1])
             at = stop
@@ -348,6 +353,9 @@ class LoneReader(Consumer):
         """Move the cursor to `position`, or acknowledge each of `buckets` up to its own."""
         if self._subscription is None:
             raise UnsupportedError("a reader has no cursor to acknowledge to")
+        inside = transaction_of(header)
+        if inside is not None or self._subscription.pending:
+            return transactional_acks.acknowledge_alone(self, self._subscription, header, inside)
         position = header.get("position")
         if position is None or header.get("buckets") is not None:
             return acknowledge_alone(self, self._subscription, positions_of(header, self.hosted))

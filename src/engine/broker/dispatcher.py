@@ -14,6 +14,8 @@ from pyroaring import BitMap64
 from engine._native.offsets import offset_set, range_set, runs
 from engine.broker.consumers import Consumer, SegmentReader
 from engine.broker.delayed import Delays, has_delays
+from engine.broker.redelivery import backoff_of
+from engine.broker.transactional_acks import acknowledge_some, transaction_of
 from engine.errors import CorruptionError, EngineError, InvalidArgumentError
 from engine.limits import ENTRY_HEADER_SIZE, KIB
 from engine.model.redelivery import Backoff
@@ -105,7 +107,11 @@ class QueueConsumer(Consumer):
         """Individual: `ranges`, inclusive."""
         if header["ack_type"] != "individual" or header.get("ranges") is None:
             raise InvalidArgumentError("a queue consumer acknowledges individually, by `ranges`")
-        return self._dispatcher.acknowledge(self, offset_set(header["ranges"], self.hosted.segment.durable_offset))
+        offsets = offset_set(header["ranges"], self.hosted.segment.durable_offset)
+        inside = transaction_of(header)
+        if inside is not None or self._dispatcher.subscription.pending:
+            return acknowledge_some(self._dispatcher, self, offsets, inside)
+        return self._dispatcher.acknowledge(self, offsets)
 
     def redeliver(self, header: dict[str, Any]) -> None:
         """Hand `ranges` back, to be kept back as `backoff` says."""
@@ -196,12 +202,23 @@ class QueueDispatcher:
 
     def acknowledge(self, by: QueueConsumer, offsets: BitMap64) -> asyncio.Future[None]:
         """Nobody gets these again, whoever held them (SEMANTICS 12). Done when durable."""
-        self._replay -= offsets
+        self.set_aside(by, offsets)
         self._counts.clear(offsets)
+        return self.subscription.ack_set(offsets)
+
+    def set_aside(self, by: QueueConsumer, offsets: BitMap64) -> None:
+        """Nobody holds these any more, and nobody gets them as long as they are not free()."""
+        self._replay -= offsets
         self._delays.forget(offsets)
         for holder in (by,) if offsets <= by.unacknowledged else self.consumers:  # of which there may be thousands
             holder.unacknowledged -= offsets
-        return self.subscription.ack_set(offsets)
+
+    def due_again(self, offsets: BitMap64) -> None:
+        """Undo set_aside(), as if they were handed back. What lies before was not dealt yet in this queue's life."""
+        dealt = offsets & range_set(0, self._next - 1) if self._next else BitMap64()
+        self._replay |= dealt
+        self._counts.increment(offsets)
+        self.pump()
 
     def close(self, error: EngineError) -> None:
         """Every consumer is told."""
@@ -291,7 +308,7 @@ class QueueDispatcher:
             not new
             or block.messages > self.consumers[0].window
             or has_delays(block.data)
-            or self._cursor.unacked(start, block.next_offset) != [(start, block.next_offset)]
+            or self.subscription.free(start, block.next_offset) != [(start, block.next_offset)]
             or self.hosted.hidden(start, block.next_offset) is not None
         ):
             return False
@@ -342,7 +359,7 @@ class QueueDispatcher:
         """The messages of an entry that somebody is to get now."""
         due = BitMap64()
         if entry.last >= self._next:
-            for start, stop in self._cursor.unacked(max(entry.first, self._next), entry.last + 1):
+            for start, stop in self.subscription.free(max(entry.first, self._next), entry.last + 1):
                 due.add_range(start, stop)
             if due and (hidden := self.hosted.hidden(entry.first, entry.last + 1)) is not None:
                 due -= hidden
@@ -379,12 +396,3 @@ class QueueDispatcher:
             runs(skip),
             self._counts.ranges(first.first, last.last),
         )
-
-
-def backoff_of(parts: Any) -> Backoff | None:
-    """[min, max, multiplier] of a REDELIVER. Raises InvalidArgumentError."""
-    if parts is None:
-        return None
-    if not isinstance(parts, list) or len(parts) != 3:
-        raise InvalidArgumentError(f"backoff {parts!r:.80}; [min, max, multiplier] is right")
-    return Backoff(*parts)

@@ -10,8 +10,10 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from engine.aio.tasks import Supervisor
 from engine.broker.operations import Operations
 from engine.broker.ownership import Owned, OwnerLease, Ownership
+from engine.broker.pending_acks import Participation
 from engine.broker.topics import HostedSegment
 from engine.broker.transaction_buffer import TransactionBuffer
 from engine.broker.transaction_headers import TransactionHeaders
@@ -54,6 +56,7 @@ class OpenSegments:
         self._ownership = ownership
         self.headers = TransactionHeaders(metadata)
         self.operations = Operations(metadata)
+        self._participation = Participation(self.headers, self.operations, Supervisor("acknowledgements"))
         self._hosted: dict[SegmentName, HostedSegment] = {}
         self._opening: dict[SegmentName, asyncio.Task[HostedSegment]] = {}
         self._leaving: dict[SegmentName, asyncio.Task[Any]] = {}  # being unloaded, deleted or swept
@@ -200,7 +203,7 @@ class OpenSegments:
             hosted.transactions.abandon()
         await self._store.abandon(hosted.name)
         for subscription in hosted.subscriptions.values():
-            await subscription.cursor.close()
+            await subscription.end()
 
     # -- unloading -------------------------------------------------------------------------------------------------
 
@@ -215,7 +218,7 @@ class OpenSegments:
 
     async def _unload(self, hosted: HostedSegment) -> None:
         for subscription in hosted.subscriptions.values():
-            await subscription.cursor.close()
+            await subscription.end()
         if hosted.transactions is not None:
             await hosted.transactions.close()
         await self._store.release(hosted.name)
@@ -280,7 +283,7 @@ class OpenSegments:
         if hosted is not None and hosted.transactions is not None:
             hosted.transactions.abandon()
         for subscription in hosted.subscriptions.values() if hosted is not None else ():
-            await subscription.cursor.close()
+            await subscription.end()
         await self._cursors.delete_all(name, lease)
         await self._forget_transactions(name, lease)
         if lease is not None:
@@ -300,7 +303,7 @@ class OpenSegments:
         if record is not None:
             with contextlib.suppress(ConflictError):  # somebody else's, by now
                 await unsure.delete(self._metadata, record.key, record.stat.version)
-            await self.operations.forget_segment(name)
+        await self.operations.forget_segment(name)
 
     async def on_disk(self) -> Mapping[TopicName, Sequence[SegmentName]]:
         """The segments that have a directory, of whatever topic."""
@@ -378,6 +381,7 @@ class OpenSegments:
         for hosted in self:
             if hosted.transactions is not None:
                 hosted.transactions.abandon()
+        await self._participation.tasks.close()
         await self.headers.close()
         await self._store.close()
         self._hosted.clear()
@@ -392,7 +396,7 @@ class OpenSegments:
             hosted.close_consumers(NotOwnerError(f"the broker of {hosted.name} is closing"))
         for hosted in self:
             for subscription in hosted.subscriptions.values():
-                await subscription.cursor.close()
+                await subscription.end()
 
 
 def _names(layout: SegmentLayout, name: SegmentName) -> bool:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pyroaring import BitMap64
 
 from engine._native.offsets import range_set, runs
+from engine.errors import InvalidArgumentError
+from engine.model.redelivery import Backoff
 
 PLANES_MAX = 32  # a count that reaches 2^32 - 1 stays there
 
@@ -67,3 +71,12 @@ class RedeliveryCounts:
             return []
         groups = self.groups(range_set(first, last))
         return sorted([*run, count] for count, group in groups if count for run in runs(group))
+
+
+def backoff_of(parts: Any) -> Backoff | None:
+    """[min, max, multiplier] of a REDELIVER. Raises InvalidArgumentError."""
+    if parts is None:
+        return None
+    if not isinstance(parts, list) or len(parts) != 3:
+        raise InvalidArgumentError(f"backoff {parts!r:.80}; [min, max, multiplier] is right")
+    return Backoff(*parts)

@@ -243,6 +243,7 @@ async def _stream_subscription(connection: Connection, hosted: HostedSegment, he
     """The subscription, once nobody dead is in the way of a consumer, and it is the latest of its name."""
     name = header["consumer_name"]
     subscription = await _subscription(connection, hosted, header, SubscriptionKind.STREAM)
+    await subscription.pending.refresh()  # who comes after the end of a transaction begins where that leaves the cursor
     await _evict_dead(connection, lambda: subscription.rivals(name, header["mode"]))
     if subscription.is_read_elsewhere(connection, name):  # by its later session, if this is a dead one's held-up word
         await connection.prove_alive()

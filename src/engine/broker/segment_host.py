@@ -24,6 +24,7 @@ from engine.storage.dedup import held_in, pack_held
 
 if TYPE_CHECKING:
     from engine.metadata.store import MetadataStore
+    from engine.storage.cursor import Cursor
     from engine.storage.store import SegmentStore
 
 log = logging.getLogger(__name__)
@@ -97,8 +98,7 @@ class SegmentHosting(OpenSegments):
             skips = hosted.segment.sealed and position is InitialPosition.LATEST
             start = hosted.readable if skips else 0
             cursor = await self._cursors.create(hosted.name, name, start, hosted.segment.lease)
-            hosted.check_open()
-            found = hosted.subscriptions.setdefault(name, HostedSubscription(hosted, name, cursor))
+            found = await self._opened_subscription(hosted, name, cursor)
         return found
 
     async def known_subscription(self, hosted: HostedSegment, name: str) -> HostedSubscription | None:
@@ -109,8 +109,17 @@ class SegmentHosting(OpenSegments):
                 cursor = await self._cursors.open(hosted.name, name, hosted.segment.lease)
             except NotFoundError:
                 return None
-            hosted.check_open()
-            found = hosted.subscriptions.setdefault(name, HostedSubscription(hosted, name, cursor))
+            found = await self._opened_subscription(hosted, name, cursor)
+        return found
+
+    async def _opened_subscription(self, hosted: HostedSegment, name: str, cursor: Cursor) -> HostedSubscription:
+        """With what transactions have acknowledged, before anybody gets a message."""
+        pending = await self.operations.acks(hosted.name, name)
+        hosted.check_open()
+        found = hosted.subscriptions.get(name)
+        if found is None:
+            found = hosted.subscriptions[name] = HostedSubscription(hosted, name, cursor, self._participation)
+            found.pending.restore(pending)
         return found
 
     async def acknowledged(self, hosted: HostedSegment, subscriptions: Iterable[str]) -> int:
@@ -175,7 +184,8 @@ class SegmentHosting(OpenSegments):
         hosted = self._hosted.get(spec.name)
         if hosted is not None and (found := hosted.subscriptions.pop(subscription, None)) is not None:
             found.close(NotFoundError(f"the subscription {subscription!r} was deleted"))
-            await found.cursor.close()
+            await found.end()
+        await self.operations.forget_subscription(spec.name, subscription)
         await self._cursors.delete(spec.name, subscription)
 
     async def seek_subscription(self, spec: SegmentSpec, subscription: str, offset: int | InitialPosition) -> None:
@@ -190,7 +200,9 @@ class SegmentHosting(OpenSegments):
         # Nobody is attached from the moment the cursor is elsewhere: what they acknowledge would move it once more.
         found.seeks += 1
         found.close(NotOwnerError(f"{found} is moved to {offset}; attach again"))
+        found.pending.drop()
         await found.cursor.seek(min(max(offset, segment.first_offset), segment.durable_offset))
+        await self.operations.forget_subscription(hosted.name, subscription)
         found.redeliveries = RedeliveryCounts()
         found.look()
 
@@ -200,10 +212,14 @@ class SegmentHosting(OpenSegments):
         if hosted is None:
             await self.check_gone(spec)
             raise NotFoundError(f"{spec.name} has no store")
-        if subscription is None and hosted.transactions is not None:
-            await hosted.transactions.settle()
-        if subscription is not None and await self.known_subscription(hosted, subscription) is None:
+        if subscription is None:
+            if hosted.transactions is not None:
+                await hosted.transactions.settle()
+            return
+        found = await self.known_subscription(hosted, subscription)
+        if found is None:
             raise NotFoundError(f"subscription {subscription!r} has no cursor in {spec.name}")
+        await found.pending.settle()
 
     # -- what there is ---------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from engine._native.offsets import runs as offset_runs
 from engine.broker.bucket_acks import Position, check_attached, find, positions_of
 from engine.broker.consumers import Consumer, SegmentReader
 from engine.broker.spread import NOBODY, spread
+from engine.broker.transactional_acks import acknowledge_buckets, transaction_of
 from engine.errors import EngineError, FencedError
 from engine.limits import CONNECTION_WRITE_HIGH, READ_BLOCK_SIZE
 from engine.storage.logfile import Block
@@ -99,7 +100,10 @@ class SharedConsumer(Consumer):
 
     def acknowledge(self, header: dict[str, Any]) -> Awaitable[Any]:
         """Cumulative, by `buckets` or one `position` for all of them (SEMANTICS 19)."""
-        return self._dispatcher.acknowledge(self, positions_of(header, self.hosted))
+        positions, inside = positions_of(header, self.hosted), transaction_of(header)
+        if inside is not None or self._dispatcher.subscription.pending:
+            return acknowledge_buckets(self._dispatcher, self, positions, inside)
+        return self._dispatcher.acknowledge(self, positions)
 
 
 class SharedDispatcher:
@@ -208,6 +212,11 @@ class SharedDispatcher:
             if not consumer.end_told:
                 consumer.end_told = True
                 consumer.send_end(self.hosted.segment.next_offset)
+
+    @property
+    def ledger(self) -> BucketLedger:
+        """Who was sent what, and has not acknowledged it."""
+        return self._ledger
 
     # -- acknowledging ---------------------------------------------------------------------------------------------
 
@@ -349,11 +358,11 @@ class SharedDispatcher:
 
     def _route(self, block: Block) -> list[Parcel]:
         """What goes to whom of a block that was read at `_asked`."""
-        ledger, cursor = self._ledger, self._cursor
+        ledger, free = self._ledger, self.subscription.free
         if block.first_offset > self._asked:  # retention took what was before
             ledger.forget(block.first_offset)
         new = max(block.first_offset, ledger.next_offset)
-        runs = cursor.unacked(new, block.next_offset) if cursor.acked_end > new else None
+        runs = free(new, block.next_offset) if self.subscription.free_from > new else None
         if (hidden := self.hosted.hidden(new, block.next_offset)) is not None:
             runs = _without([(new, block.next_offset)] if runs is None else runs, hidden)
         parcels = ledger.route(block.parts, self._room_messages, self._room_bytes, runs)

@@ -8,14 +8,22 @@ from typing import TYPE_CHECKING
 
 from pyroaring import BitMap64
 
-from engine._native.offsets import range_set
+from engine._native.offsets import range_set, runs
 from engine.aio.bag import Bag
 from engine.broker.consumers import Consumer, LoneReader, Range
 from engine.broker.dispatcher import QueueConsumer, QueueDispatcher
+from engine.broker.pending_acks import Participation, PendingAcks
 from engine.broker.rates import Rate
 from engine.broker.redelivery import RedeliveryCounts
 from engine.broker.shared import SharedConsumer, SharedDispatcher, Sharing
-from engine.errors import AlreadyClosedError, ConsumerBusyError, EngineError, FencedError, SubscriptionKindError
+from engine.errors import (
+    AlreadyClosedError,
+    ConsumerBusyError,
+    EngineError,
+    FencedError,
+    NotOwnerError,
+    SubscriptionKindError,
+)
 
 if TYPE_CHECKING:
     from engine.broker.connection import Connection
@@ -32,9 +40,9 @@ class HostedSubscription:
     """
 
     __slots__ = ("_dispatcher", "_drained", "_lone", "_looking", "_shared", "cursor", "hosted", "left", "name", "out",
-                 "reassignments", "redeliveries", "seeks", "was_shared")  # fmt: skip
+                 "pending", "reassignments", "redeliveries", "seeks", "was_queue", "was_shared")  # fmt: skip
 
-    def __init__(self, hosted: HostedSegment, name: str, cursor: Cursor) -> None:
+    def __init__(self, hosted: HostedSegment, name: str, cursor: Cursor, parts: Participation) -> None:
         self.hosted = hosted
         self.name = name
         self.cursor = cursor
@@ -50,11 +58,16 @@ class HostedSubscription:
         self._looking = False  # look() will be called when the cursor is saved, or after a while
         # How often each message came back; kept while no queue consumer is attached, forgotten at a restart.
         self.redeliveries = RedeliveryCounts()
+        self.was_queue = False  # by whom it was read last
+        self.pending = PendingAcks(self, parts)
 
     @property
     def in_use(self) -> bool:
-        """Whether anybody is attached or waits, or there are counts of redeliveries, which are nowhere else."""
-        return bool(self.consumers or self._drained or self.redeliveries)
+        """Whether anybody is attached or waits, or there are counts of redeliveries, which are nowhere else.
+
+        Likewise while a transaction acknowledges here: it is to take effect as soon as it has ended.
+        """
+        return bool(self.consumers or self._drained or self.redeliveries or self.pending.in_use)
 
     @property
     def consumers(self) -> list[Consumer]:
@@ -112,6 +125,7 @@ class HostedSubscription:
     def _make_room(self, name: str, attached: list[Consumer]) -> None:
         """Close the earlier session of a stream consumer; nobody else's."""
         self.hosted.check_open()
+        self.was_queue = self._dispatcher is not None
         if self._dispatcher is not None:
             raise SubscriptionKindError(
                 f"{self} is read by queue consumers, which a stream consumer cannot join; "
@@ -131,6 +145,7 @@ class HostedSubscription:
                 f"{self} is read by the stream consumer {attached[0].name!r}, which a queue consumer cannot join; "
                 "stream_consumer(…) or another subscription is right"
             )
+        self.was_queue = True
         if self._dispatcher is None:
             self._dispatcher = QueueDispatcher(self)
         consumer = QueueConsumer(connection, ident, name, self._dispatcher, priority)
@@ -201,6 +216,59 @@ class HostedSubscription:
                 offsets.add_range(start, stop)
             return self.ack_set(offsets, below)
         return self._then_look(self.cursor.ack_individual(runs, below))
+
+    # -- in transactions -------------------------------------------------------------------------------------------
+
+    def free(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """The runs [start, stop) of what is neither acknowledged nor held for a transaction inside [start, stop)."""
+        found = self.cursor.unacked(start, stop)
+        if not self.pending or not found:
+            return found
+        left = self.unacked(start, stop)
+        left -= self.pending.offsets
+        return [(first, last + 1) for first, last in runs(left)]
+
+    def unacked(self, start: int, stop: int) -> BitMap64:
+        """What is not acknowledged inside [start, stop)."""
+        left = BitMap64()
+        for first, end in self.cursor.unacked(start, stop):
+            left.add_range(first, end)
+        return left
+
+    @property
+    def free_from(self) -> int:
+        """Everything from here on is free."""
+        return max(self.cursor.acked_end, self.pending.offsets.max() + 1 if self.pending else 0)
+
+    def take(self, offsets: BitMap64) -> asyncio.Future[None]:
+        """What a transaction has acknowledged takes effect. Done when durable."""
+        self.redeliveries.clear(offsets)
+        return self.ack_set(offsets)
+
+    def take_back(self, offsets: BitMap64) -> None:
+        """What a transaction has acknowledged is due again: it was aborted.
+
+        In a queue to anybody, as if it was handed back. Who reads a stream begins again at the cursor: he has gone on,
+        and would acknowledge these with what is behind them.
+        """
+        if self.hosted.closed:
+            return
+        if self._dispatcher is not None:
+            self._dispatcher.due_again(offsets)
+        elif self.was_queue:
+            self.redeliveries.increment(offsets)
+        else:
+            self.seeks += 1
+            self.close(
+                NotOwnerError(f"{self}: a transaction was aborted, and what it acknowledged is due; attach again")
+            )
+
+    async def end(self) -> None:
+        """Finish saving; nothing is acknowledged here any more. Idempotent."""
+        await self.pending.close()
+        await self.cursor.close()
+
+    # -- what is left ----------------------------------------------------------------------------------------------
 
     @property
     def backlog(self) -> int:

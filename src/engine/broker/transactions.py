@@ -113,8 +113,7 @@ def begin(connection: Connection, header: Header, payload: memoryview) -> None:
 
 async def _begin(connection: Connection, header: Header) -> dict[str, Any]:
     view = await connection.broker.transactions.coordinator.begin(header["timeout"], header.get("name"))
-    accepted = view.header.accepted
-    return {"id": view.id, **_standing(view), "accepted": None if accepted is None else list(accepted)}
+    return {"id": view.id, **_standing(view)}
 
 
 def end(connection: Connection, header: Header, payload: memoryview) -> None:
@@ -143,4 +142,9 @@ async def _state(connection: Connection, header: Header) -> dict[str, Any]:
 
 
 def _standing(view: TransactionView) -> dict[str, Any]:
-    return {"state": str(view.header.state), "deadline_ms": view.header.timeout_ms}
+    accepted = view.header.accepted
+    return {
+        "state": str(view.header.state),
+        "deadline_ms": view.header.timeout_ms,
+        "accepted": None if accepted is None else list(accepted),
+    }

@@ -157,8 +157,9 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
         "hash": _OPT_STR,
     },
     # `snapshot`: the whole list, in place of whatever the client has. Else `removed`, then `added`: a topic in both is
-    # another one of its name. `born`: when each of `snapshot`, or of `added`, was created, milliseconds.
-    # `more`: this is a part, and the next one follows; `hash`, of the list after all of it, is in the last.
+    # another one of its name. `born`: when each of `snapshot`, then of `added`, was created, milliseconds.
+    # `more`: this is a part, and the next one follows; `hash`, of the list after all of it, is in the last. A part of a
+    # snapshot also says what has changed in those before it. `restart`: a snapshot begins, the parts before are void.
     _C.WATCH_TOPIC_LIST_UPDATE: {
         "request_id": _OPT_INT,
         "session_id": int,
@@ -168,6 +169,7 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
         "added": list,
         "born": list,
         "more": bool,
+        "restart": _OPT_BOOL,
     },
     _C.WATCH_TOPIC_LIST_CLOSE: {"session_id": int},
     # At any broker -> SUCCESS {"topics": [name, ...], "more": bool}: a page of the names behind `after`, in order.
@@ -308,7 +310,7 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
     # -> SUCCESS {"state"}. `action`: "commit" | "abort"; the same once more changes nothing. `accepted`: the names of
     # the attempts whose operations take effect; None: all.
     _C.END_TXN: {"request_id": int, "id": str, "action": str, "accepted": _OPT_LIST},
-    # -> SUCCESS {"state", "deadline_ms"}.
+    # -> SUCCESS {"state", "deadline_ms", "accepted"}, as of NEW_TXN.
     _C.TXN_STATE: {"request_id": int, "id": str},
 }
 
