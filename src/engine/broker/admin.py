@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from engine.broker.config import BrokerConfig
+from engine.broker.dynamic_config import DynamicConfig
 from engine.broker.leading import LeaderAdmin
 from engine.control.service import ScalableTopicService
 from engine.errors import ConnectError, InvalidArgumentError, NotOwnerError, TimeoutError, UnsupportedError
@@ -15,6 +16,7 @@ from engine.model.autoscale import AutoScalePolicyOverride
 from engine.model.names import SegmentName, TopicName
 from engine.model.policies import FOR_EVER, NamespacePolicies
 
+T = TypeVar("T")
 Forward = Callable[[TopicName, str, dict[str, Any]], Awaitable[Any]]
 
 
@@ -26,11 +28,21 @@ class AdminService:
     NotOwnerError is raised. Every method raises InvalidArgumentError for malformed arguments.
     """
 
-    def __init__(self, service: ScalableTopicService, config: BrokerConfig, forward: Forward | None = None) -> None:
+    def __init__(
+        self,
+        service: ScalableTopicService,
+        config: BrokerConfig,
+        forward: Forward | None = None,
+        *,
+        dynamic: DynamicConfig | None = None,
+        metrics: Callable[[], str] | None = None,
+    ) -> None:
         self.leading = LeaderAdmin(service)
         self._service = service
         self._config = config
         self._forward = forward
+        self._dynamic = dynamic
+        self._metrics = metrics
 
     async def _led(self, method: str, topic: str | TopicName, **arguments: Any) -> Any:
         """The method of LeaderAdmin, here or at the topic's leader."""
@@ -193,6 +205,28 @@ class AdminService:
         """Let a namespace override nothing."""
         await self._service.scaling.set_namespace_policy(namespace, None)
 
+    # -- brokers ---------------------------------------------------------------------------------------------------
+
+    async def get_metrics(self) -> str:
+        """This broker's, as Prometheus text."""
+        return _there(self._metrics)()
+
+    async def get_dynamic_configuration(self) -> dict[str, Any]:
+        """What was set at run time."""
+        return _there(self._dynamic).values()
+
+    async def get_runtime_configuration(self) -> dict[str, Any]:
+        """What is in effect on this broker, of all that may be set at run time."""
+        return _there(self._dynamic).runtime()
+
+    async def set_dynamic_configuration(self, name: str, value: str | float) -> None:
+        """For all brokers. Raises InvalidArgumentError (no such name), InvalidConfigurationError (value)."""
+        await _there(self._dynamic).set(name, value)
+
+    async def remove_dynamic_configuration(self, name: str) -> None:
+        """Back to what each broker was started with. Raises InvalidArgumentError (no such name)."""
+        await _there(self._dynamic).unset(name)
+
     async def close(self) -> None:
         """Nothing is held."""
 
@@ -201,6 +235,12 @@ def _policies_of(config: BrokerConfig) -> NamespacePolicies:
     """What holds where a namespace has none."""
     time_s = FOR_EVER if config.retention_time is None else int(config.retention_time)
     return NamespacePolicies(time_s, config.retention_size, config.durability)
+
+
+def _there(part: T | None) -> T:
+    if part is None:
+        raise UnsupportedError("only a broker can say that")
+    return part
 
 
 def _mapping(override: AutoScalePolicyOverride | None) -> dict[str, Any]:

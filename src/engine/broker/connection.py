@@ -8,6 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from engine.aio.bag import Bag
 from engine.broker import requests, topic_lists, transactions
 from engine.broker.keepalive import Pulse
 from engine.broker.tokens import token_refusal
@@ -38,30 +39,9 @@ class Connection:
     Ids of producers, consumers and sessions are the client's and unique within its connection.
     """
 
-    __slots__ = (
-        "_abandoned",
-        "_heard",
-        "_held",
-        "_opening",
-        "_paused",
-        "_requests",
-        "broker",
-        "closed",
-        "closed_ids",
-        "consumers",
-        "frames",
-        "held_back",
-        "noted",
-        "producers",
-        "pulse",
-        "ready",
-        "registrations",
-        "stream",
-        "topic_lists",
-        "trusted",
-        "watches",
-        "writable",
-    )  # fmt: skip
+    __slots__ = ("_abandoned", "_heard", "_held", "_list_turn", "_opening", "_paused", "_requests", "_until_lost",
+                 "broker", "closed", "closed_ids", "consumers", "frames", "held_back", "noted", "producers", "pulse",
+                 "ready", "registrations", "stream", "topic_lists", "trusted", "watches", "writable")  # fmt: skip
 
     def __init__(self, broker: Broker, stream: FrameStream, *, trusted: bool = False) -> None:
         self.broker = broker
@@ -89,6 +69,8 @@ class Connection:
         # Why frames are not read at the moment, and how many requests are under way.
         self._held: set[str] = set()
         self._requests = 0
+        self._until_lost: Bag[asyncio.Task[Any]] = Bag()  # of those, what ends with the connection
+        self._list_turn: asyncio.Lock | None = None
 
     # -- FrameHandler ----------------------------------------------------------------------------------------------
 
@@ -154,8 +136,10 @@ class Connection:
         if self._heard is not None and not self._heard.done():
             self._heard.set_result(None)
         if isinstance(error, ProtocolError):
-            log.warning("connection from %s was closed: %s", self.stream.peer, error)
+            log.warning("connection from %s was closed: %s", self.stream.peer, error, extra={"peer": self.stream.peer})
         self.broker.forget(self)
+        for task in list(self._until_lost):
+            task.cancel()
         for one in self._attached():
             one.connection_lost()
         for owned in self._owned():
@@ -191,7 +175,7 @@ class Connection:
 
     def fail(self, error: EngineError) -> None:
         """Say why, and close the connection."""
-        log.warning("connection from %s is closed: %s", self.stream.peer, error)
+        log.warning("connection from %s is closed: %s", self.stream.peer, error, extra={"peer": self.stream.peer})
         self.error(0, error)
         self.stream.close()
 
@@ -262,15 +246,21 @@ class Connection:
         """Whether the client is there and still wants what is being opened."""
         return not self.closed and ident not in self._abandoned
 
-    def start(self, request_id: int, work: Coroutine[Any, Any, Any]) -> None:
-        """Do it in the background and answer: nothing (it answers itself), or SUCCESS with the dict it returns."""
+    def start(self, request_id: int, work: Coroutine[Any, Any, Any], *, until_lost: bool = False) -> None:
+        """Do it in the background and answer: nothing (it answers itself), or SUCCESS with the dict it returns.
+
+        `until_lost`: it is of no use when the peer is gone, and is cancelled then.
+        """
         self._begun()
         task = self.broker.tasks.spawn(self._work(request_id, work))
         if task is None:
             work.close()
             self._ended()
-        else:
-            task.add_done_callback(lambda _: work.close())  # for one that was cancelled before it began
+            return
+        task.add_done_callback(lambda _: work.close())  # for one that was cancelled before it began
+        if until_lost:
+            self._until_lost.add(task)
+            task.add_done_callback(self._until_lost.discard)
 
     async def _work(self, request_id: int, work: Coroutine[Any, Any, Any]) -> None:
         try:
@@ -284,6 +274,13 @@ class Connection:
             self.error(request_id, EngineError(f"the broker failed: {type(e).__name__}: {e}"))
         finally:
             self._ended()
+
+    @property
+    def list_turn(self) -> asyncio.Lock:
+        """Who holds it may send a part of a topic list; the next one does when the peer has taken that."""
+        if self._list_turn is None:
+            self._list_turn = asyncio.Lock()
+        return self._list_turn
 
     def _begun(self) -> None:
         self._requests += 1

@@ -70,7 +70,8 @@ class KeepAlive:
         for connection in list(self._connections):
             fault = self._look(connection, now)
             if fault:
-                log.warning("connection from %s is dropped: %s", connection.stream.peer, fault)
+                peer = connection.stream.peer
+                log.warning("connection from %s is dropped: %s", peer, fault, extra={"peer": peer, "reason": fault})
                 connection.stream.abort()
         self._swept()
         self.start()

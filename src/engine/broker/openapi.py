@@ -15,6 +15,7 @@ from engine.errors import (
     EngineError,
     FencedError,
     InvalidArgumentError,
+    InvalidConfigurationError,
     MemoryLimitError,
     MessageTooLargeError,
     NotFoundError,
@@ -32,6 +33,7 @@ from engine.model.autoscale import JSON_NAMES
 # The HTTP status of each error; others are 500.
 CODES: dict[type[EngineError], int] = {
     InvalidArgumentError: 400,
+    InvalidConfigurationError: 400,
     AuthenticationError: 401,
     AuthorizationError: 403,
     NotFoundError: 404,
@@ -60,6 +62,8 @@ _NAMES = {
     "segment": "a segment's id",
     "other": "the other segment's id",
     "descriptor": "start-end-id, as in 0000-7fff-1",
+    "name": "a key of the configuration, or the specification's name of it",
+    "value": "a number, or text with a unit",
 }
 _TEXT = {"type": "string"}
 _NUMBER = {"type": "integer"}
@@ -70,6 +74,7 @@ _SEGMENT = "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}"
 _POLICIES = "/admin/v2/namespaces/{tenant}/{namespace}/policies"
 _SCALE = _TOPIC + "/autoScalePolicy"
 _SCALE_ALL = "/admin/v2/namespaces/{tenant}/{namespace}/scalableTopicAutoScalePolicy"
+_SETTINGS = "/admin/v2/brokers/configuration"
 _UNITS = "What is missing is not overridden. Times are seconds, rates per second and segment"
 
 _NEW_TOPIC = {
@@ -126,7 +131,13 @@ OPERATIONS: list[tuple[str, str, str, dict[str, Any] | None, bool]] = [
     ("get", _SCALE_ALL, "What a namespace overrides of how its topics change their shape", None, True),
     ("put", _SCALE_ALL, f"Replace it. {_UNITS}", _OVERRIDES, False),
     ("delete", _SCALE_ALL, "Override nothing", None, False),
-    ("get", "/health", "Whether the broker is ready", None, True),
+    ("get", _SETTINGS, "Names of the limits that may be set at run time", None, True),
+    ("get", _SETTINGS + "/values", "What was set, for all brokers", None, True),
+    ("get", _SETTINGS + "/runtime", "What is in effect on this broker", None, True),
+    ("post", _SETTINGS + "/{name}/{value}", "Set a limit, for all brokers and until it is taken back", None, False),
+    ("delete", _SETTINGS + "/{name}", "Go back to what each broker was started with", None, False),
+    ("get", "/health", "Whether the broker lives: 503 says that only a restart helps", None, True),
+    ("get", "/ready", "Whether to send work here: 503 says why not", None, True),
     ("get", "/metrics", "Metrics as Prometheus text", None, False),
     ("get", "/openapi.json", "This document", None, True),
 ]

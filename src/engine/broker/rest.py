@@ -1,7 +1,8 @@
-"""The admin API over HTTP: the specification's paths, errors as JSON, metrics, health, and its own description."""
+"""The admin API over HTTP: the specification's paths, errors as JSON. `rest_pages.py` has what is about the broker."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import ssl
@@ -11,16 +12,14 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from engine.broker.config import BrokerConfig
-from engine.broker.metrics.catalogue import metrics_text
-from engine.broker.metrics.exposition import METRICS_TYPE
-from engine.broker.openapi import CODES, openapi
+from engine.broker.openapi import CODES
+from engine.broker.rest_pages import AT_ANY_TIME, WITHOUT_TOKEN, page_routes
 from engine.broker.tokens import bearer_refusal
 from engine.errors import (
     AlreadyClosedError,
     ConnectError,
     EngineError,
     InvalidArgumentError,
-    StorageError,
 )
 from engine.limits import METADATA_VALUE_SIZE_MAX
 from engine.model.autoscale import JSON_NAMES, AutoScalePolicyOverride
@@ -36,7 +35,6 @@ log = logging.getLogger(__name__)
 SCALABLE = "/admin/v2/scalable"
 SEGMENTS = "/admin/v2/segments"
 NAMESPACES = "/admin/v2/namespaces"
-HEALTH = "/health"  # answered without a token
 _TOPIC = SCALABLE + "/{tenant}/{namespace}/{topic}"
 _SUBSCRIPTION = _TOPIC + "/subscriptions/{subscription}"
 _SEGMENT = SEGMENTS + "/{tenant}/{namespace}/{topic}/{descriptor}"
@@ -54,6 +52,8 @@ class AdminServer:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._runner: web.AppRunner | None = None
+        self._under_way = 0
+        self._quiet = asyncio.Event()
         self.scheme = "http"
         self.host = ""
         self.port = 0
@@ -65,7 +65,7 @@ class AdminServer:
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
         """Serve; the address, with the port that was taken for 0. Raises ConnectError."""
-        middlewares: list[Any] = [_errors_as_json, _only_with_token(self._broker.config)]
+        middlewares: list[Any] = [_errors_as_json, _only_with_token(self._broker.config), self._only_while_running]
         application = web.Application(middlewares=middlewares, client_max_size=METADATA_VALUE_SIZE_MAX)
         application.add_routes(_routes(self._broker))
         self._runner = web.AppRunner(application, access_log=None)
@@ -86,8 +86,28 @@ class AdminServer:
         self.host, self.port = self._runner.addresses[0][:2]
         return self.host, self.port
 
+    @web.middleware
+    async def _only_while_running(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path in AT_ANY_TIME:
+            return await handler(request)
+        if self._broker.refusing:
+            raise AlreadyClosedError("the broker is not running, or not any more")
+        self._under_way += 1
+        self._quiet.clear()
+        try:
+            return await handler(request)
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._quiet.set()
+
+    async def quiet(self) -> None:
+        """Wait for what is being answered; of a broker that is closing, only how it stands can be asked from now on."""
+        while self._under_way:
+            await self._quiet.wait()
+
     async def close(self) -> None:
-        """Finish what is being answered and stop. Idempotent."""
+        """Stop. Idempotent."""
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()
@@ -110,7 +130,7 @@ def _only_with_token(config: BrokerConfig) -> Middleware:
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         refusal = bearer_refusal(config, request.headers.get("Authorization"))
-        if refusal is not None and request.path != HEALTH:
+        if refusal is not None and request.path not in WITHOUT_TOKEN:
             raise refusal
         return await handler(request)
 
@@ -123,8 +143,7 @@ def _error(status: int, reason: str, code: int) -> web.Response:
 
 
 def _routes(broker: Broker) -> list[web.RouteDef]:
-    api, segments = _Scalable(broker.admin), _Segments(broker.admin)
-    scaling, pages = _AutoScale(broker.admin), _Pages(broker)
+    api, segments, scaling = _Scalable(broker), _Segments(broker), _AutoScale(broker)
     return [
         web.get(SCALABLE + "/{tenant}/{namespace}", api.list_topics),
         web.put(_TOPIC, api.create_topic),
@@ -150,17 +169,23 @@ def _routes(broker: Broker) -> list[web.RouteDef]:
         web.get(_SCALE_ALL, scaling.get_all),
         web.put(_SCALE_ALL, scaling.set_all),
         web.delete(_SCALE_ALL, scaling.remove_all),
-        web.get("/openapi.json", pages.openapi),
-        web.get("/metrics", pages.metrics),
-        web.get(HEALTH, pages.health),
+        *page_routes(broker),
     ]
 
 
-class _Scalable:
-    """Topics, subscriptions, namespaces."""
+class _Handlers:
+    """Each does what one route asks for."""
 
-    def __init__(self, admin: AdminService) -> None:
-        self._admin = admin
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    @property
+    def _admin(self) -> AdminService:
+        return self._broker.admin
+
+
+class _Scalable(_Handlers):
+    """Topics, subscriptions, namespaces."""
 
     async def list_topics(self, request: web.Request) -> web.Response:
         pairs = [text.partition("=") for text in request.query.getall("property", [])]
@@ -224,11 +249,8 @@ class _Scalable:
         return web.Response(status=204)
 
 
-class _Segments:
+class _Segments(_Handlers):
     """The shape of topics, and single segments."""
-
-    def __init__(self, admin: AdminService) -> None:
-        self._admin = admin
 
     async def split(self, request: web.Request) -> web.Response:
         await _body(request, {})
@@ -270,11 +292,8 @@ class _Segments:
         return web.Response(status=204)
 
 
-class _AutoScale:
+class _AutoScale(_Handlers):
     """What a topic, or a namespace for its topics, overrides; by the specification's names."""
-
-    def __init__(self, admin: AdminService) -> None:
-        self._admin = admin
 
     async def get(self, request: web.Request) -> web.Response:
         return _overrides(await self._admin.get_auto_scale_policy(_topic(request)))
@@ -297,26 +316,6 @@ class _AutoScale:
     async def remove_all(self, request: web.Request) -> web.Response:
         await self._admin.remove_namespace_auto_scale_policy(_namespace(request))
         return web.Response(status=204)
-
-
-class _Pages:
-    """What is about the broker itself."""
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-
-    async def openapi(self, request: web.Request) -> web.Response:
-        return web.json_response(openapi(str(request.url.origin())))
-
-    async def metrics(self, request: web.Request) -> web.Response:
-        return web.Response(text=metrics_text(self._broker), headers={"Content-Type": METRICS_TYPE})
-
-    async def health(self, request: web.Request) -> web.Response:
-        if self._broker.refusing:
-            raise AlreadyClosedError("the broker is not running")
-        if self._broker.trouble is not None:
-            raise StorageError(self._broker.trouble)
-        return web.json_response({"status": "ok", "broker": self._broker.service_url})
 
 
 def _namespace(request: web.Request) -> str:

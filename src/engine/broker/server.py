@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,15 +12,18 @@ from engine.aio.bag import Bag
 from engine.aio.loop_lag import LoopLag
 from engine.aio.tasks import Supervisor
 from engine.aio.workers import Submits, Workers
+from engine.broker.addresses import Addresses
 from engine.broker.admin import AdminService
 from engine.broker.config import BrokerConfig
 from engine.broker.connection import Connection
+from engine.broker.dynamic_config import DynamicConfig
 from engine.broker.idle import IdleLoop
 from engine.broker.keepalive import KeepAlive
 from engine.broker.load_reporter import LoadReports
 from engine.broker.measures import Measures
 from engine.broker.membership import Membership
 from engine.broker.memory import BrokerMemory
+from engine.broker.metrics.catalogue import metrics_text
 from engine.broker.parts import control_config, coordinator, load_reports, storage_config, tls_context
 from engine.broker.rest import AdminServer
 from engine.broker.retention import RetentionLoop
@@ -37,7 +41,7 @@ from engine.storage.writer import FileWorkers
 from engine.wire.chunks import ChunkPool
 from engine.wire.stream import Connector, FrameStream
 from engine.wire.tcp import listen
-from engine.wire.url import format_url, parse_url
+from engine.wire.url import format_url
 
 if TYPE_CHECKING:
     import random
@@ -45,13 +49,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 METADATA_FILE = "metadata.db"
-IN_PROCESS_URL = "engine://embedded"  # what a broker without an address calls itself
 CLOSE_S_MAX = 2.0  # a peer has this long to take what is queued for it when the broker closes
 _REFUSED_MAX = 100  # connections above the limit that are told why they are refused
-_WILDCARDS = ("0.0.0.0", "::", "")
 
 
-class Broker:
+class Broker(Addresses):
     """One broker on one data directory. Loop thread only.
 
     What is not handed in (metadata store, disk, clock, executor) is the machine's own, made by start() and closed by
@@ -74,7 +76,7 @@ class Broker:
 
         `connector`: how the others are reached; over TCP if it is not given.
         """
-        self.config = config or BrokerConfig()
+        super().__init__(config or BrokerConfig())
         self.clock: Clock = clock or SystemClock()
         self.memory = BrokerMemory(self.config)
         self.measures = Measures(self.clock)
@@ -86,6 +88,7 @@ class Broker:
         self.hosting: SegmentHosting
         self.service: ScalableTopicService
         self.admin: AdminService
+        self.dynamic: DynamicConfig
         self.loads: LoadReports
         self.store: SegmentStore
         self.transactions: Transactions
@@ -101,8 +104,6 @@ class Broker:
         # Doors.
         self._pool = ChunkPool()
         self._servers: list[asyncio.Server] = []
-        self._admin_server: AdminServer | None = None
-        self._address: tuple[str, int] | None = None
         self.up_since = 0.0  # the loop's time
         self._keep_alive = KeepAlive(
             self.connections,
@@ -133,7 +134,7 @@ class Broker:
             raise
         self._running, self.up_since = True, asyncio.get_running_loop().time()
         self._keep_alive.start()
-        log.info("broker on %s started", self._data)
+        log.info("broker on %s started", self._data, extra={"data": str(self._data)})
 
     async def _open(self) -> None:
         self._make_directory()
@@ -162,12 +163,18 @@ class Broker:
             config=control_config(self.config),
             brokers=members.brokers,
         )
+        self.dynamic = DynamicConfig(self, metadata)
         self.admin = AdminService(
-            self.service, self.config, (lambda *asked: members.forward(self.admin, *asked)) if self.shared else None
+            self.service,
+            self.config,
+            (lambda *asked: members.forward(self.admin, *asked)) if self.shared else None,
+            dynamic=self.dynamic,
+            metrics=partial(metrics_text, self),
         )
         begun = coordinator(self.config, self.service, members, metadata, self.clock, self._rng)
         self.transactions = Transactions(begun, members.brokers, self.config.transaction_sweep_interval)
         await members.start()
+        await self.dynamic.start()
         await self.service.start()
         self.tasks.spawn(self.transactions.run(), "transactions")
         self._retention = RetentionLoop(self.service, self.hosting, self.config, self.clock, self.admin.prune_segment)
@@ -215,19 +222,23 @@ class Broker:
         for server in self._servers:
             server.close()
         if self._admin_server is not None:
-            await self._admin_server.close()
+            await self._admin_server.quiet()
         self._keep_alive.stop()
         for connection in self.connections:
             connection.hold("closing")
         if self._running:
             await self.tasks.close()
+            await self.dynamic.close()
             await self.service.close()
             await self.members.close_segments()
             await self._close_connections()
             await self.members.close()
         await self._release()
         if self._running:
-            log.info("broker on %s closed", self._data)
+            log.info("broker on %s closed", self._data, extra={"data": str(self._data)})
+        if self._admin_server is not None:
+            await self._admin_server.close()
+        self.loop_lag.stop()
 
     async def _close_connections(self) -> None:
         """Let peers take what is queued for them, then cut."""
@@ -325,58 +336,25 @@ class Broker:
         address = server.sockets[0].getsockname()[:2]
         if self._address is None:
             self._address, self.up_since = address, asyncio.get_running_loop().time()
-        log.info("serving clients on %s", format_url(*address))
+        log.info("serving clients on %s", format_url(*address), extra={"url": format_url(*address)})
         return address[0], address[1]
 
     async def serve_admin(self, host: str, port: int) -> tuple[str, int]:
-        """Serve the admin API over HTTP; the address. Raises ConnectError, InvalidConfigurationError. After start()."""
+        """Serve the admin API over HTTP; the address. Raises ConnectError, InvalidConfigurationError.
+
+        Before start() it says how far the broker is, and nothing else.
+        """
         self._admin_server = AdminServer(self)
+        self.loop_lag.start()
         return await self._admin_server.listen(host, port, tls_context(self.config))
 
-    # -- addresses -------------------------------------------------------------------------------------------------
-
-    @property
-    def identity(self) -> str:
-        """What this broker calls itself in the metadata; fixed."""
-        return self.config.service_url or IN_PROCESS_URL
-
-    @property
-    def service_url(self) -> str:
-        """Where clients reach it: configured, or where it listens."""
-        if self.config.service_url is None and self._address is not None:
-            host, port = self._address
-            return format_url("127.0.0.1" if host in _WILDCARDS else host, port)
-        return self.identity
-
-    @property
-    def reachable(self) -> bool:
-        """Whether other processes reach it. Their clients may be older than it is; those of its own cannot."""
-        return self.service_url != IN_PROCESS_URL
-
-    def url_for(self, stream: FrameStream) -> str:
-        """What the peer of a connection should dial: configured, or what it has dialled."""
-        dialled: str | None = getattr(stream, "local_url", None)
-        return self.config.service_url or dialled or self.service_url
-
-    def dial(self, url: str, stream: FrameStream) -> str:
-        """A broker's URL as the peer of a connection can use it."""
-        return self.url_for(stream) if url == self.identity else url
-
-    @property
-    def admin_url(self) -> str | None:
-        """Where the admin API is."""
-        if self.config.admin_url is not None or self._admin_server is None:
-            return self.config.admin_url
-        return self._admin_server.url
-
-    def admin_url_for(self, stream: FrameStream) -> str | None:
-        """The same for the peer of a connection: an API on all interfaces is on the one it came in by."""
-        server = self._admin_server
-        if self.config.admin_url is not None or server is None or server.host not in _WILDCARDS:
-            return self.admin_url
-        return format_url(parse_url(self.url_for(stream))[0], server.port, server.scheme)
-
     # -- housekeeping ----------------------------------------------------------------------------------------------
+
+    def take_config(self, config: BrokerConfig) -> None:
+        """Other limits from now on; whatever else was said when the broker was made stays."""
+        self.config = config
+        self.memory.configure(config)
+        self.store.resize_cache(config.read_cache_max)
 
     def _swept(self) -> None:
         """After every look at all connections: rates, and memory that nobody uses any more."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 from typing import Any
 
 import click
 
-from engine.cli.serve import LOG_FORMAT, LOG_LEVELS, address, address_or_none, at, event_loop_factory, said_with
+from engine.cli.serve import LOG_FORMATS, LOG_LEVELS, address, address_or_none, at, event_loop_factory, said_with
 from engine.cli.values import service_url
 
 _FILE = click.Path(exists=True, dir_okay=False)
@@ -35,6 +34,7 @@ _FILE = click.Path(exists=True, dir_okay=False)
 @click.option("--tls-key", type=_FILE, help="Its key.")
 @click.option("--config", type=click.Path(dir_okay=False), help="A TOML file; options win over it.")
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
+@click.option("--log-format", type=click.Choice(LOG_FORMATS), default="text", show_default=True, help="One line each.")
 def command(
     brokers: tuple[str, ...],
     listen: tuple[str, int],
@@ -42,12 +42,14 @@ def command(
     allow: tuple[str, ...],
     config: str | None,
     log_level: str,
+    log_format: str,
     **options: str | None,
 ) -> None:
     """Let clients outside reach brokers through one address. SIGTERM or Ctrl-C closes cleanly."""
+    from engine.broker.logs import configure
     from engine.broker.proxy.config import ProxyConfig
 
-    logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT)
+    configure(log_level, log_format)
     loaded = ProxyConfig.load(config, brokers=brokers or None, allow=allow or None, **options)
     with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
         runner.run(serve(listen, admin, loaded))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 from collections.abc import Awaitable
@@ -14,7 +13,7 @@ import click
 from engine.errors import ConnectError
 
 LOG_LEVELS = ["debug", "info", "warning", "error"]
-LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+LOG_FORMATS = ["text", "json"]
 
 
 def address(context: click.Context, parameter: click.Parameter, text: str) -> tuple[str, int]:
@@ -42,13 +41,20 @@ def address_or_none(context: click.Context, parameter: click.Parameter, text: st
 )
 @click.option("--config", type=click.Path(dir_okay=False), help="A TOML file; ENGINE_… variables win over it.")
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
+@click.option("--log-format", type=click.Choice(LOG_FORMATS), default="text", show_default=True, help="One line each.")
 def command(
-    data: str, listen: tuple[str, int], admin: tuple[str, int] | None, config: str | None, log_level: str
+    data: str,
+    listen: tuple[str, int],
+    admin: tuple[str, int] | None,
+    config: str | None,
+    log_level: str,
+    log_format: str,
 ) -> None:
     """Serve a data directory. The port answers when the broker is ready; SIGTERM or Ctrl-C closes cleanly."""
     from engine.broker.config import BrokerConfig
+    from engine.broker.logs import configure
 
-    logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT)
+    configure(log_level, log_format)
     loaded = BrokerConfig.load(config, environment=os.environ)
     with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
         runner.run(serve(data, listen, admin, loaded))
@@ -73,8 +79,8 @@ async def serve(data: str, listen: tuple[str, int], admin: tuple[str, int] | Non
         loop.add_signal_handler(number, stopped.set)
     broker = Broker(data, config=config)
     try:
-        await broker.start()
         admin_at = None if admin is None else await said_with("--admin", broker.serve_admin(*admin))
+        await broker.start()
         listen_at = await said_with("--listen", broker.serve(*listen))
         scheme = "http" if config.tls_cert is None else "https"
         rest = "no admin API" if admin_at is None else f"admin on {scheme}://{at(admin_at)}"

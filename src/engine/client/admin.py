@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
+from engine.client.admin_backend import AdminBackend
 from engine.client.options import INITIAL_POSITIONS, check_choice, check_number
 from engine.errors import InvalidArgumentError
 from engine.limits import BUCKETS_PER_SEGMENT_MAX, SEGMENTS_PER_TOPIC_MAX
@@ -19,94 +20,6 @@ from engine.model.names import SegmentName, TopicName, check_name, parse_namespa
 SEGMENT_ID_MAX = 2**63 - 1
 KEY_HASHES = ("xxh64", "murmur3")
 DURABILITIES = ("fsync", "interval", "os")
-
-
-class AdminBackend(Protocol):
-    """Carries out checked requests. Topics are full names (`topic://…`), instants wall-clock milliseconds."""
-
-    async def create_topic(
-        self,
-        topic: str,
-        *,
-        segments: int | None,
-        properties: Mapping[str, str] | None,
-        key_hash: str | None,
-        durability: str | None,
-        entry_buckets: int | None,
-    ) -> None:
-        """Raises AlreadyExistsError."""
-
-    async def delete_topic(self, topic: str) -> None:
-        """Raises NotFoundError."""
-
-    async def list_topics(self, namespace: str, properties: Mapping[str, str] | None) -> list[str]:
-        """Full names, sorted."""
-
-    async def get_metadata(self, topic: str) -> dict[str, Any]:
-        """The specification's ScalableTopicMetadata."""
-
-    async def get_stats(self, topic: str) -> dict[str, Any]:
-        """The specification's stats."""
-
-    async def split_segment(self, topic: str, segment_id: int) -> dict[str, Any]:
-        """The new metadata."""
-
-    async def merge_segments(self, topic: str, segment_id: int, other_id: int) -> dict[str, Any]:
-        """The new metadata."""
-
-    async def rebucket_segment(self, topic: str, segment_id: int, buckets: int) -> dict[str, Any]:
-        """The new metadata."""
-
-    async def create_segment(self, segment: str, subscriptions: Sequence[str]) -> None:
-        """`segment`: "segment://…"."""
-
-    async def terminate_segment(self, segment: str) -> None:
-        """`segment`: "segment://…"."""
-
-    async def delete_segment(self, segment: str, force: bool) -> None:
-        """`segment`: "segment://…"."""
-
-    async def create_subscription(self, topic: str, subscription: str, *, initial_position: str) -> None:
-        """Raises AlreadyExistsError, NotFoundError."""
-
-    async def delete_subscription(self, topic: str, subscription: str) -> None:
-        """Raises NotFoundError."""
-
-    async def seek_subscription(self, topic: str, subscription: str, when: str | int) -> None:
-        """`when`: "earliest", "latest" or milliseconds."""
-
-    async def clear_backlog(self, topic: str, subscription: str) -> None:
-        """Raises NotFoundError."""
-
-    async def get_namespace_policies(self, namespace: str) -> dict[str, Any]:
-        """By snake_case name."""
-
-    async def set_namespace_policies(self, namespace: str, policies: Mapping[str, Any]) -> None:
-        """Replace them all."""
-
-    async def remove_namespace_policies(self, namespace: str) -> None:
-        """Back to the broker's defaults."""
-
-    async def set_auto_scale_policy(self, topic: str, policy: Mapping[str, Any]) -> None:
-        """By snake_case name. Raises NotFoundError."""
-
-    async def get_auto_scale_policy(self, topic: str) -> dict[str, Any]:
-        """By snake_case name. Raises NotFoundError."""
-
-    async def remove_auto_scale_policy(self, topic: str) -> None:
-        """Raises NotFoundError."""
-
-    async def set_namespace_auto_scale_policy(self, namespace: str, policy: Mapping[str, Any]) -> None:
-        """By snake_case name."""
-
-    async def get_namespace_auto_scale_policy(self, namespace: str) -> dict[str, Any]:
-        """By snake_case name."""
-
-    async def remove_namespace_auto_scale_policy(self, namespace: str) -> None:
-        """Back to the broker's configuration."""
-
-    async def close(self) -> None:
-        """Release what it holds. Idempotent."""
 
 
 class AsyncAdmin:
@@ -331,6 +244,32 @@ class AsyncAdmin:
         parse_namespace(namespace)
         await (await self._get()).remove_namespace_auto_scale_policy(namespace)
 
+    # -- brokers ---------------------------------------------------------------------------------------------
+
+    async def get_metrics(self) -> str:
+        """The metrics of the broker that answers, as Prometheus text."""
+        return await (await self._get()).get_metrics()
+
+    async def get_dynamic_configuration(self) -> dict[str, Any]:
+        """What was set at run time, by the keys of the configuration."""
+        return await (await self._get()).get_dynamic_configuration()
+
+    async def get_runtime_configuration(self) -> dict[str, Any]:
+        """What is in effect on the broker that answers, of all that may be set at run time."""
+        return await (await self._get()).get_runtime_configuration()
+
+    async def set_dynamic_configuration(self, name: str, value: str | float) -> None:
+        """Set a limit for all brokers, at once and over restarts, whatever they were started with.
+
+        `name`: a key of the configuration, or the specification's name, with the value in the unit it has there; text
+        may have a unit. Raises InvalidArgumentError (it cannot be set at run time), InvalidConfigurationError (value).
+        """
+        await (await self._get()).set_dynamic_configuration(_check_text("name", name), _check_value(value))
+
+    async def remove_dynamic_configuration(self, name: str) -> None:
+        """Go back to what each broker was started with. Raises InvalidArgumentError (it cannot be set at run time)."""
+        await (await self._get()).remove_dynamic_configuration(_check_text("name", name))
+
     async def close(self) -> None:
         """Release what it holds. Idempotent."""
         backend, self._backend = self._backend, None
@@ -362,3 +301,15 @@ def when_ms(when: str | datetime) -> str | int:
 
 def _check_id(name: str, value: object) -> None:
     check_number(name, value, 0, SEGMENT_ID_MAX, whole=True)
+
+
+def _check_text(what: str, text: str) -> str:
+    if not isinstance(text, str) or not text:
+        raise InvalidArgumentError(f"{what} is {text!r:.80}; text is right")
+    return text
+
+
+def _check_value(value: str | float) -> str | float:
+    if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
+        raise InvalidArgumentError(f"value is {value!r:.80}; a number, or text with a unit, is right")
+    return value

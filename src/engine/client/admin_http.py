@@ -27,6 +27,7 @@ from engine.wire.tcp import reason
 SCALABLE = "/admin/v2/scalable"
 SEGMENTS = "/admin/v2/segments"
 NAMESPACES = "/admin/v2/namespaces"
+CONFIGURATION = "/admin/v2/brokers/configuration"
 
 # For answers that carry no code of ours, as from a proxy in between.
 _BY_STATUS: dict[int, type[EngineError]] = {401: AuthenticationError, 403: AuthorizationError, 404: NotFoundError}
@@ -199,6 +200,26 @@ class HttpAdmin:
         """DELETE …/scalableTopicAutoScalePolicy"""
         await self._call("DELETE", *namespace.split("/"), "scalableTopicAutoScalePolicy", under=NAMESPACES)
 
+    async def get_metrics(self) -> str:
+        """GET /metrics"""
+        return str(await self._call("GET", under="/metrics"))
+
+    async def get_dynamic_configuration(self) -> dict[str, Any]:
+        """GET /admin/v2/brokers/configuration/values"""
+        return dict(await self._call("GET", "values", under=CONFIGURATION))
+
+    async def get_runtime_configuration(self) -> dict[str, Any]:
+        """GET /admin/v2/brokers/configuration/runtime"""
+        return dict(await self._call("GET", "runtime", under=CONFIGURATION))
+
+    async def set_dynamic_configuration(self, name: str, value: str | float) -> None:
+        """POST /admin/v2/brokers/configuration/{name}/{value}"""
+        await self._call("POST", name, str(value), under=CONFIGURATION)
+
+    async def remove_dynamic_configuration(self, name: str) -> None:
+        """DELETE /admin/v2/brokers/configuration/{name}"""
+        await self._call("DELETE", name, under=CONFIGURATION)
+
     async def close(self) -> None:
         """Close the HTTP session."""
         await self._session.close()
@@ -224,7 +245,9 @@ def _quote(part: str) -> str:
 
 
 async def _json(response: aiohttp.ClientResponse) -> Any:
-    """The answer's JSON, None for an empty one or one that is no JSON."""
+    """The answer's JSON, or its text where it says that it is text; None for an empty one or one that is no JSON."""
+    if response.content_type == "text/plain" and response.status == 200:
+        return await response.text()
     try:
         return await response.json(content_type=None) if await response.read() else None
     except ValueError:

@@ -242,7 +242,14 @@ class TopicScaling:
 
     async def _act(self, decision: Action) -> bool:
         which = spoken(decision.segment_ids)
-        log.info("%s: auto-scale: %s of %s, for: %s", self.topic, _verb(decision), which, decision.reason)
+        log.info(
+            "%s: auto-scale: %s of %s, for: %s",
+            self.topic,
+            _verb(decision),
+            which,
+            decision.reason,
+            extra={"change": _verb(decision), "segments": list(decision.segment_ids), "why": str(decision.reason)},
+        )
         epoch = self._layout().epoch
         self._acting = True
         try:

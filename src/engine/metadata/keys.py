@@ -10,6 +10,7 @@ from engine.model.names import SegmentName, TopicName
 TOPICS = "/topics/"
 NAMESPACES = "/namespaces/"
 BROKERS = "/brokers/"
+CONFIGURATION = "/configuration/"
 LOAD = "load"  # what a segment's load report is called below the segment
 
 
@@ -32,6 +33,11 @@ def decode(part: str) -> str:
 def broker(url: str) -> str:
     """Holds a live broker's addresses; ephemeral."""
     return f"{BROKERS}{encode(url)}"
+
+
+def setting(name: str) -> str:
+    """Holds what an operator has set at run time, for all brokers."""
+    return f"{CONFIGURATION}{encode(name)}"
 
 
 def namespace(tenant: str, name: str) -> str:

@@ -100,6 +100,10 @@ class SegmentStore:
         """The open segment of that name."""
         return self._segments.get(name)
 
+    def resize_cache(self, bytes_max: int) -> None:
+        """Keep so much of the newest messages in memory from now on."""
+        self._context.cache.resize(bytes_max)
+
     def statistics(self) -> StorageStatistics:
         """Of all its segments."""
         context = self._context

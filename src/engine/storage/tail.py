@@ -108,6 +108,9 @@ class TailCache:
         tail.push(piece)
         self._order.append(tail)
         self._bytes += piece.size
+        self._drop()
+
+    def _drop(self) -> None:
         while self._bytes > self._bytes_max:
             self._bytes -= self._order.popleft().drop_oldest()
 
@@ -120,6 +123,11 @@ class TailCache:
     def limit(self) -> int:
         """The most that is kept."""
         return self._bytes_max
+
+    def resize(self, bytes_max: int) -> None:
+        """Another limit from now on."""
+        self._bytes_max = bytes_max
+        self._drop()
 
     def clear(self, tail: Tail) -> None:
         """Forget a segment's pieces."""

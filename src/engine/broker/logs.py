@@ -1,0 +1,105 @@
+"""Logs as lines of text or of JSON: what happened, and its facts as fields; a flood of the same warning is thinned out.
+
+Fields are what a call hands over as `extra=`, and what of the arguments of its sentence says itself what it is: a
+topic, a segment, an error. They stand in the sentence too.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import UTC, datetime
+from typing import Any
+
+from engine.model.names import SegmentName, TopicName
+
+BURST = 10  # warnings of one kind, in one period, that are all written
+PERIOD_S = 10.0
+KINDS_MAX = 1_000  # sources of warnings that are told apart; then all are forgotten
+
+# What the standard library puts into every record; the rest are fields.
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+class TextFormatter(logging.Formatter):
+    """One line for people: time, level, source, sentence, fields as name=value."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
+        """The sentence with its fields."""
+        text = super().formatMessage(record)
+        return " ".join([text, *(f"{name}={value}" for name, value in fields_of(record).items())])
+
+
+class JsonFormatter(logging.Formatter):
+    """One object a line. `event` is the sentence before its arguments were put in: the same for all of its kind."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Time in UTC, level, logger, message, event, fields, and what was raised."""
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line: dict[str, Any] = {
+            "time": at.replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.args:
+            line["event"] = str(record.msg)
+        line |= arguments_of(record) | fields_of(record)
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str, ensure_ascii=False)
+
+
+class RateLimit(logging.Filter):
+    """Lets BURST warnings and errors of one kind pass in each period, and counts the others in the next that passes.
+
+    Of a kind are those of one logger with one sentence, before its arguments are put in. What is critical passes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: dict[tuple[str, str], tuple[float, int]] = {}  # since when, how many
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether it is written; `suppressed` of a record says how many like it were not."""
+        if not logging.WARNING <= record.levelno < logging.CRITICAL:
+            return True
+        kind = (record.name, str(record.msg))
+        since, count = self._seen.get(kind, (record.created, 0))
+        if record.created - since >= PERIOD_S:
+            if count > BURST:
+                record.suppressed = count - BURST
+            since, count = record.created, 0
+        if len(self._seen) >= KINDS_MAX:
+            self._seen.clear()
+        self._seen[kind] = since, count + 1
+        return count < BURST
+
+
+def fields_of(record: logging.LogRecord) -> dict[str, Any]:
+    """What was handed over as `extra`, and `suppressed`."""
+    return {name: value for name, value in vars(record).items() if name not in _STANDARD}
+
+
+def arguments_of(record: logging.LogRecord) -> dict[str, Any]:
+    """Those whose type is a name."""
+    found: dict[str, Any] = {}
+    for argument in record.args if isinstance(record.args, tuple) else ():
+        if isinstance(argument, SegmentName):
+            found |= {"topic": str(argument.topic), "segment": argument.segment_id}
+        elif isinstance(argument, TopicName):
+            found["topic"] = str(argument)
+        elif isinstance(argument, BaseException):
+            found |= {"error": type(argument).__name__, "reason": str(argument)}
+    return found
+
+
+def configure(level: str, log_format: str) -> None:
+    """All logs of the process go to the error stream. `log_format`: "text" or "json"."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    handler.addFilter(RateLimit())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

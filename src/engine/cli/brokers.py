@@ -1,0 +1,75 @@
+"""`engine brokers config`: limits that are changed while brokers run."""
+
+from __future__ import annotations
+
+import click
+
+from engine.broker.config import setting
+from engine.cli import output
+from engine.cli.connection import connect, connection_options, json_option
+
+
+@click.group()
+def command() -> None:
+    """Brokers, and what may be set while they run."""
+
+
+@command.group()
+def config() -> None:
+    """Limits that are changed at run time: for all brokers that share a metadata store, and over restarts."""
+
+
+@config.command("list")
+@json_option
+@connection_options
+def list_config(url: str, data: str | None, as_json: bool) -> None:
+    """Every limit that may be set, what is in effect, and whether it was set here."""
+    with connect(url, data) as client:
+        effective, given = client.admin.get_runtime_configuration(), client.admin.get_dynamic_configuration()
+    if as_json:
+        rows = {name: {"value": value, "set": name in given} for name, value in effective.items()}
+        output.print_json(rows)
+    else:
+        output.print_table(
+            ["limit", "in effect", "set at run time"],
+            [(name, shown(value), "yes" if name in given else "") for name, value in effective.items()],
+        )
+
+
+@config.command()
+@click.argument("name")
+@connection_options
+def get(name: str, url: str, data: str | None) -> None:
+    """What is in effect, in the unit of the configuration's key."""
+    key, _ = setting(name, 0)
+    with connect(url, data) as client:
+        effective = client.admin.get_runtime_configuration()
+    if key not in effective:
+        raise click.UsageError(f"{name!r} cannot be set at run time; {', '.join(effective)} can")
+    click.echo(shown(effective[key]))
+
+
+@config.command("set")
+@click.argument("name")
+@click.argument("value")
+@connection_options
+def set_config(name: str, value: str, url: str, data: str | None) -> None:
+    """Set a limit: a key of the configuration, or the specification's name of it in the unit it has there."""
+    with connect(url, data, create=True) as client:
+        client.admin.set_dynamic_configuration(name, value)
+    click.echo(f"{name} is {value} from now on", err=True)
+
+
+@config.command()
+@click.argument("name")
+@connection_options
+def unset(name: str, url: str, data: str | None) -> None:
+    """Go back to what each broker was started with."""
+    with connect(url, data) as client:
+        client.admin.remove_dynamic_configuration(name)
+    click.echo(f"{name} is what each broker was started with", err=True)
+
+
+def shown(value: float) -> str:
+    """All its digits: it is to be typed again."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
