@@ -96,7 +96,7 @@ TOPIC_CHANGES_KEPT = 16_384  # of a namespace; who is further behind gets the wh
 PROXY_WRITE_HIGH = 256 * KIB  # queued for one side; above it nothing is read from the other
 PROXY_WRITE_LOW = 64 * KIB
 PROXY_BROKERS_MAX = 10_000  # that brokers have named
-PROXY_LIST_REQUESTS_MAX = 1_000  # for topic lists, under way on one connection
+PROXY_LIST_REQUESTS_MAX = 100  # for topic lists, under way on one connection
 PROXY_LIST_REQUEST_SIZE_MAX = 128 * KIB
 PROXY_LISTS_ASIDE_MAX = 512 * KIB  # of parts that wait for memory; above it nothing is read from the broker
 

@@ -1,18 +1,22 @@
 """Topic lists on the wire: a page of one, and `TopicListSession`, a client that follows one.
 
-Updates are put together in one place (`_assemble`) and sent in one place (`_send`).
+Whatever is told of a list costs memory twice, and has permits for both (PIP-442): "heap" while it is put together, of a
+fixed size until it is known, and "direct" from before it is encoded until the peer's socket has taken it. What is put
+together is one frame of bounded size, and on one connection they follow each other: a peer that does not read holds one
+frame of memory, however much it asks for.
 """
 
 from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from engine.control.topic_lists import TopicList
-from engine.errors import InvalidArgumentError
-from engine.limits import TOPICS_PER_FRAME_MAX
+from engine.aio.memory_limiter import LimitType
+from engine.control.topic_lists import Change, TopicList
+from engine.errors import InvalidArgumentError, MemoryLimitError, TooManyRequestsError
+from engine.limits import TOPIC_LIST_INITIAL_SIZE, TOPIC_LISTS_PER_CONNECTION_MAX, TOPICS_PER_FRAME_MAX
 from engine.model.topic_filter import TopicFilter
 from engine.wire.commands import Command
 
@@ -20,62 +24,115 @@ if TYPE_CHECKING:
     from engine.broker.connection import Connection
 
 _CHANGES_S = 0.01  # what changes within this time is told together; of every so many topics
-_TOPICS_LOOKED_AT = 1_000  # the hash is of the whole list
+_TOPICS_LOOKED_AT = 1_000
+_AGAIN_S = 1.0  # a change that there was no memory to tell is told later
+_NAME_OVERHEAD = 16  # of a name and the time of its birth, encoded
+_HEADER_OVERHEAD = 256
+_START = ""  # before every name
 
 Header = dict[str, Any]
 Part = dict[str, Any]
 
 
+async def tell(
+    connection: Connection, command: Command, make: Callable[[], Awaitable[tuple[Header, int] | None]]
+) -> bool:
+    """Send the frame that `make` puts together, of the size that it says; done when the peer has taken it, or is gone.
+
+    Whether there was one. Raises MemoryLimitError, and what `make` raises. Permits come back in any case.
+    """
+    limiter = connection.broker.memory.topic_lists
+    async with connection.list_turn:
+        heap = await limiter.acquire(TOPIC_LIST_INITIAL_SIZE, LimitType.HEAP_MEMORY)
+        try:
+            made = await make()
+            if made is None:
+                return False
+            header, size = made
+            await limiter.update(heap, size)
+            direct = await limiter.acquire(size, LimitType.DIRECT_MEMORY)
+            try:
+                connection.send(command, header)
+            finally:  # also when the connection is gone by now: it tells then, too
+                connection.stream.when_taken(lambda: limiter.release(direct))
+        finally:
+            limiter.release(heap)
+        await _taken(connection)
+    return True
+
+
+async def _taken(connection: Connection) -> None:
+    taken = asyncio.Event()
+    connection.stream.when_taken(taken.set)
+    await taken.wait()
+
+
+def _size(names: Sequence[str]) -> int:
+    """Bytes of names and times of birth on the wire, at most."""
+    return sum(len(name) if name.isascii() else 4 * len(name) for name in names) + _NAME_OVERHEAD * len(names)
+
+
+def _fitting(names: list[str], start: int, most: int) -> list[str]:
+    """As many names from there on as one frame holds; at least one if there is one."""
+    some = names[start : start + most]
+    while len(some) > 1 and _size(some) > TOPIC_LIST_INITIAL_SIZE:
+        del some[len(some) // 2 :]
+    return some
+
+
 class TopicListSession:
     """Sends WATCH_TOPIC_LIST_UPDATE: the first, or its last part, under the request's id, then one for every change.
 
-    What changes while the client takes nothing is told as one change: what waits is never more than the topics there
-    are and those the client knows. A TopicListListener. Loop thread only.
+    Of the list it keeps only how far its client knows it: how many of its changes and, while it is sent as a whole, the
+    last name that was sent. What changes while the client takes nothing is told as one. A TopicListListener. Loop
+    thread only.
     """
 
-    __slots__ = ("_added", "_connection", "_ident", "_list", "_namespace", "_parts", "_removed", "_timer", "closed")
+    __slots__ = ("_connection", "_ident", "_list", "_namespace", "_request_id", "_seen", "_task", "_timer",
+                 "_under_way", "_upto", "closed")  # fmt: skip
 
     def __init__(self, connection: Connection, ident: int, namespace: str) -> None:
         self._connection = connection
         self._ident = ident
         self._namespace = namespace
         self._list: TopicList | None = None
-        self._removed: dict[str, None] = {}  # since the last update, in order
-        self._added: dict[str, None] = {}
-        self._parts: Iterator[Part] | None = None  # of an update that is being sent
+        # What the client knows.
+        self._seen = 0  # of the list's changes
+        self._upto: str | None = None  # of a snapshot: the last name that was sent; None: none is being sent
+        self._under_way = False  # an update of several parts
+        self._request_id: int | None = None  # not answered yet
         self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[Any] | None = None
         self.closed = False
 
     async def open(self, request_id: int, topics: TopicFilter, known: str | None) -> None:
-        """Answer the request and follow the list from then on; `known` is the hash of what the client has.
+        """Answer the request, soon, and follow the list from then on; `known` is the hash of what the client has.
 
-        Raises InvalidArgumentError.
+        Raises InvalidArgumentError, MemoryLimitError, TooManyRequestsError.
         """
-        found = await self._connection.broker.service.topic_lists.open(self._namespace, topics)
+        broker = self._connection.broker
+        async with self._connection.list_turn:
+            permit = await broker.memory.topic_lists.acquire(TOPIC_LIST_INITIAL_SIZE, LimitType.HEAP_MEMORY)
+            try:
+                found = await broker.service.topic_lists.open(self._namespace, topics)
+            finally:
+                broker.memory.topic_lists.release(permit)
         if self.closed:
             return
         self._list = found
         found.listeners.add(self)
-        names = None if known == found.hash else list(found.names)
-        self._parts = self._assemble(found, names, [], [], request_id)
+        self._seen, self._request_id = found.changes, request_id
+        self._upto = None if known == found.hash else _START
         self.pump()
 
-    def topic_left(self, name: str) -> None:
-        """Tell soon; one that came and left unseen is not told, but that an earlier one has gone still is."""
-        if name in self._added:
-            del self._added[name]
-        else:
-            self._removed[name] = None
-        self._soon()
-
-    def topic_came(self, name: str) -> None:
+    def list_changed(self) -> None:
         """Tell soon."""
-        self._added[name] = None
-        self._soon()
-
-    def _soon(self) -> None:
-        if self._timer is None and not self.closed and self._list is not None:
+        if self._timer is None and self._list is not None:
             pause = _CHANGES_S * (1 + len(self._list.names) // _TOPICS_LOOKED_AT)
+            self._look_in(pause)
+
+    def _look_in(self, pause: float) -> None:
+        if self._timer is None and not self.closed:
             self._timer = asyncio.get_running_loop().call_later(pause, self._look)
 
     def _look(self) -> None:
@@ -84,55 +141,71 @@ class TopicListSession:
 
     def pump(self) -> None:
         """Send what there is to tell, as long as the client takes it."""
-        while not self.closed and self._connection.writable:
-            part = None if self._parts is None else next(self._parts, None)
-            if part is not None:
-                self._send(part)
-                continue
-            self._parts = None
-            if self._timer is not None or self._list is None or not (self._removed or self._added):
-                return
-            removed, added = list(self._removed), list(self._added)
-            self._removed, self._added = {}, {}
-            self._parts = self._assemble(self._list, None, removed, added, None)
+        if self._task is None and self._timer is None and self._behind:
+            self._task = self._connection.broker.tasks.spawn(self._tell_all(), "topic list")
 
-    def _assemble(
-        self,
-        topics: TopicList,
-        snapshot: list[str] | None,
-        removed: list[str],
-        added: list[str],
-        request_id: int | None,
-    ) -> Iterator[Part]:
-        """One update in parts. Its names, times and hash are those of now, whenever a part is asked for."""
-        names = [("snapshot", snapshot or []), ("removed", removed), ("added", added)]
-        born = {name: topics.born[name] for name in (snapshot or added)}
-        last = {"hash": topics.hash, "more": False, **({} if request_id is None else {"request_id": request_id})}
-        return self._cut(names, snapshot is not None, born, last)
+    @property
+    def _behind(self) -> bool:
+        if self.closed or self._list is None or not self._connection.writable:
+            return False
+        return self._request_id is not None or self._upto is not None or self._seen != self._list.changes
 
-    def _cut(self, names: list[tuple[str, list[str]]], whole: bool, born: dict[str, int], last: Part) -> Iterator[Part]:
-        part = self._part(whole)
-        room = TOPICS_PER_FRAME_MAX
-        for kind, all_of_them in names:
-            at = 0
-            while at < len(all_of_them):
-                if not room:
-                    yield part
-                    part, room = self._part(whole), TOPICS_PER_FRAME_MAX
-                some = all_of_them[at : at + room]
-                at += len(some)
-                room -= len(some)
-                part[kind] = some
-                if kind != "removed":
-                    part["born"] = [born[name] for name in some]
-        yield {**part, **last}
+    async def _tell_all(self) -> None:
+        try:
+            while self._behind:
+                await self._tell()
+        except MemoryLimitError as e:
+            if self._request_id is not None:
+                self._connection.error(self._request_id, e)
+                self.close()
+            else:
+                self._look_in(_AGAIN_S)
+        finally:
+            self._task = None
 
-    def _part(self, whole: bool) -> Part:
-        empty: Part = {"session_id": self._ident, "hash": "", "removed": [], "added": [], "born": [], "more": True}
-        return {**empty, "snapshot": [] if whole else None}
+    async def _tell(self) -> None:
+        """One part. When there is no memory for it, it is as if it had not been put together."""
+        before = self._seen, self._upto, self._under_way, self._request_id
+        try:
+            await tell(self._connection, Command.WATCH_TOPIC_LIST_UPDATE, self._next)
+        except MemoryLimitError:
+            self._seen, self._upto, self._under_way, self._request_id = before
+            raise
 
-    def _send(self, part: Part) -> None:
-        self._connection.send(Command.WATCH_TOPIC_LIST_UPDATE, part)
+    async def _next(self) -> tuple[Part, int] | None:
+        """The next part, and its size; None when there is nothing to tell."""
+        topics = self._list
+        if topics is None:
+            return None
+        changes = topics.since(self._seen, TOPICS_PER_FRAME_MAX)
+        restart = changes is None and self._under_way
+        if changes is None:  # too far behind: the whole list again
+            changes, self._seen, self._upto = [], topics.changes, _START
+        self._seen += len(changes)
+        removed, added = _net(changes, self._upto)
+        snapshot = None if self._upto is None else self._more_names(topics, TOPICS_PER_FRAME_MAX - len(changes))
+        more = self._seen != topics.changes or self._upto is not None
+        if snapshot is None and not (removed or added or more or self._under_way or self._request_id is not None):
+            return None
+        born = [topics.born[name] for name in snapshot or ()] + list(added.values())
+        part: Part = {"session_id": self._ident, "hash": "", "snapshot": snapshot, "removed": removed, "more": more}
+        part |= {"added": list(added), "born": born} | ({"restart": True} if restart else {})
+        self._under_way = more
+        if not more:
+            part |= {"hash": topics.hash, "request_id": self._request_id}
+            self._request_id = None
+        return part, _HEADER_OVERHEAD + sum(map(_size, (snapshot or [], removed, list(added))))
+
+    def _more_names(self, topics: TopicList, most: int) -> list[str]:
+        """Of a snapshot, what comes next."""
+        assert self._upto is not None
+        start = bisect_right(topics.names, self._upto)
+        names = _fitting(topics.names, start, most)
+        if start + len(names) == len(topics.names):
+            self._upto = None
+        elif names:
+            self._upto = names[-1]
+        return names
 
     def close(self) -> None:
         """Follow no more. Idempotent."""
@@ -143,7 +216,8 @@ class TopicListSession:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._parts = None
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
         if self._connection.topic_lists.get(self._ident) is self:
             del self._connection.topic_lists[self._ident]
 
@@ -152,15 +226,31 @@ class TopicListSession:
         self.close()
 
 
+def _net(changes: list[Change], upto: str | None) -> tuple[list[str], dict[str, int]]:
+    """What has (left, come), of the names up to `upto`, as far as the client knows it or is to know it."""
+    removed: dict[str, None] = {}
+    added: dict[str, int] = {}
+    for name, born in changes:
+        if upto is not None and name > upto:
+            continue  # a later part of the snapshot has it as it is then
+        if born is not None:
+            added[name] = born
+        elif added.pop(name, None) is None:
+            removed[name] = None
+    return list(removed), added
+
+
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 
 def watch(connection: Connection, header: Header, payload: memoryview) -> None:
     """WATCH_TOPIC_LIST."""
     topics = _filter(header)
+    if len(connection.topic_lists) >= TOPIC_LISTS_PER_CONNECTION_MAX:
+        raise TooManyRequestsError(f"{TOPIC_LISTS_PER_CONNECTION_MAX} topic lists are watched over this connection")
     session = TopicListSession(connection, header["session_id"], header["namespace"])
     connection.claim(header["session_id"])
-    connection.start(header["request_id"], _watch(connection, session, header, topics))
+    connection.start(header["request_id"], _watch(connection, session, header, topics), until_lost=True)
 
 
 async def _watch(connection: Connection, session: TopicListSession, header: Header, topics: TopicFilter) -> None:
@@ -186,14 +276,18 @@ def close(connection: Connection, header: Header, payload: memoryview) -> None:
 
 def get(connection: Connection, header: Header, payload: memoryview) -> None:
     """GET_TOPICS_OF_NAMESPACE."""
-    connection.start(header["request_id"], _get(connection, header, _filter(header)))
+    connection.start(header["request_id"], _get(connection, header, _filter(header)), until_lost=True)
 
 
-async def _get(connection: Connection, header: Header, topics: TopicFilter) -> dict[str, Any]:
-    found = await connection.broker.service.topic_lists.open(header["namespace"], topics)
-    start = 0 if header.get("after") is None else bisect_right(found.names, header["after"])
-    page = found.names[start : start + TOPICS_PER_FRAME_MAX]
-    return {"topics": page, "more": start + len(page) < len(found.names)}
+async def _get(connection: Connection, header: Header, topics: TopicFilter) -> None:
+    async def page() -> tuple[Header, int]:
+        found = await connection.broker.service.topic_lists.open(header["namespace"], topics)
+        start = 0 if header.get("after") is None else bisect_right(found.names, header["after"])
+        names = _fitting(found.names, start, TOPICS_PER_FRAME_MAX)
+        result = {"topics": names, "more": start + len(names) < len(found.names)}
+        return {"request_id": header["request_id"], "result": result}, _HEADER_OVERHEAD + _size(names)
+
+    await tell(connection, Command.SUCCESS, page)
 
 
 def _filter(header: Header) -> TopicFilter:

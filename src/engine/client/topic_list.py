@@ -159,23 +159,25 @@ class TopicListSession:
             self._apply(parts)
 
     def _apply(self, parts: list[dict[str, Any]]) -> None:
-        came: dict[str, int] = {}
+        """The parts count together, one after the other; from the last that begins again, if one does."""
+        for at, part in enumerate(parts):
+            if part.get("restart"):
+                parts = parts[at:]
+        now: dict[str, int | None] = {} if parts[0]["snapshot"] is None else dict.fromkeys(self.born)
         for part in parts:
-            names = part["added"] if part["snapshot"] is None else part["snapshot"]
+            now.update(dict.fromkeys(part["removed"]))
+            names = [*(part["snapshot"] or ()), *part["added"]]
             if len(names) != len(part["born"]):
-                raise ProtocolError("WATCH_TOPIC_LIST_UPDATE: `born` is not as long as the list it goes with")
-            came.update(zip(names, part["born"], strict=True))
-        if parts[0]["snapshot"] is None:
-            removed = [name for part in parts for name in part["removed"]]
-            added = list(came)
-        else:  # it replaces: what is not in it is gone, and what was made anew is another
-            removed = [name for name, born in self.born.items() if came.get(name) != born]
-            added = [name for name, born in came.items() if self.born.get(name) != born]
+                raise ProtocolError("WATCH_TOPIC_LIST_UPDATE: `born` is not as long as the lists it goes with")
+            now.update(zip(names, part["born"], strict=True))
+        changed = {name: born for name, born in now.items() if self.born.get(name) != born}
+        removed = [name for name in changed if name in self.born]
+        added = {name: born for name, born in changed.items() if born is not None}
         for name in removed:
-            self.born.pop(name, None)
-        self.born.update(came)
-        if (removed or added) and self._opened:
-            self._on_changed(removed, added)
+            del self.born[name]
+        self.born.update(added)
+        if changed and self._opened:
+            self._on_changed(removed, list(added))
 
     def resume_writing(self) -> None:
         """A session writes nothing that could be too much."""

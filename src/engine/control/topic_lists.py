@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import logging
 from bisect import bisect_left, insort
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,7 +18,8 @@ from typing import Protocol
 from engine.aio.bag import Bag
 from engine.aio.tasks import Supervisor
 from engine.control.resources import INDEX_TOPICS, ScalableTopicResources, topic_of_key
-from engine.errors import AlreadyClosedError, EngineError
+from engine.errors import AlreadyClosedError, EngineError, TooManyRequestsError
+from engine.limits import TOPIC_CHANGES_KEPT
 from engine.metadata import keys
 from engine.metadata.store import Event, EventKind, Watch
 from engine.model.layout import SegmentLayout
@@ -29,6 +31,8 @@ log = logging.getLogger(__name__)
 LINGER_S = 60.0
 _RESTART_S = 1.0
 _LISTS_KEPT = 16
+_MADE_AT_ONCE = 500
+LISTED_NAMES_MAX = 1_000_000  # in the lists of one namespace together; one list is made in any case
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,34 +46,56 @@ class TopicFacts:
 class TopicListListener(Protocol):
     """Follows a TopicList. Must neither block nor raise; calls run on the loop."""
 
-    def topic_left(self, name: str) -> None:
-        """It is not in the list any more."""
+    def list_changed(self) -> None:
+        """Something has left or come; `since()` says what."""
 
-    def topic_came(self, name: str) -> None:
-        """It is in the list now. A topic that is deleted and made anew leaves and comes."""
+
+Change = tuple[str, int | None]  # a name, and when the topic was created, milliseconds; None: it has left
 
 
 class TopicList:
     """The topics of one namespace that pass one filter. Loop thread only.
 
-    `names`: "topic://…", sorted. `born`: {name: when it was created, milliseconds}.
+    `names`: "topic://…", sorted. `born`: {name: when it was created, milliseconds}. Whoever follows the list keeps
+    nothing but how many `changes` it has seen: the last TOPIC_CHANGES_KEPT of them are here, once for all.
     """
 
-    def __init__(self, topics: TopicFilter, facts: Mapping[TopicName, TopicFacts]) -> None:
+    def __init__(self, topics: TopicFilter) -> None:
         self.filter = topics
-        passing = {str(n): f.created_ms for n, f in facts.items() if topics.passes(n.local, f.properties)}
-        self.names = sorted(passing)
-        self.born = passing
+        self.names: list[str] = []
+        self.born: dict[str, int] = {}
         self.listeners: Bag[TopicListListener] = Bag()
-        self._hash: str | None = None
+        self.changes = 0
+        self._kept: deque[Change] = deque(maxlen=TOPIC_CHANGES_KEPT)
+        self._sum = 0
 
     @property
     def hash(self) -> str:
-        """Of the sorted names, each with the time it was created: two lists of one hash are the same."""
-        if self._hash is None:
-            text = "\n".join([f"{name} {self.born[name]}" for name in self.names])
-            self._hash = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-        return self._hash
+        """Of the names, each with the time it was created: two lists of one hash are the same."""
+        return f"{self._sum:032x}"
+
+    def since(self, position: int, most: int) -> list[Change] | None:
+        """What changed after the first `position` changes, in order, up to `most`; None when it is forgotten.
+
+        A topic that is deleted and made anew leaves and comes.
+        """
+        behind = self.changes - position
+        if behind > len(self._kept):
+            return None
+        start = len(self._kept) - behind
+        return [self._kept[at] for at in range(start, min(start + most, len(self._kept)))] if behind else []
+
+    def fill(self, facts: Mapping[TopicName, TopicFacts]) -> None:
+        """Some of the topics there are, before anybody follows it; finish() comes after the last."""
+        for topic, one in facts.items():
+            if self.filter.passes(topic.local, one.properties):
+                name = str(topic)
+                self.born[name] = one.created_ms
+                self._sum = (self._sum + _digest(name, one.created_ms)) % _HASHES
+
+    def finish(self) -> None:
+        """All were given to fill()."""
+        self.names = sorted(self.born)
 
     def changed(self, topic: TopicName, facts: TopicFacts | None) -> None:
         """How a topic of the namespace is now; None: it is gone."""
@@ -78,17 +104,28 @@ class TopicList:
         before = self.born.get(name)
         if born == before:
             return
-        self._hash = None
         if before is not None:
             del self.born[name]
             del self.names[bisect_left(self.names, name)]
-            for listener in list(self.listeners):
-                listener.topic_left(name)
+            self._note(name, None, -_digest(name, before))
         if born is not None:
             self.born[name] = born
             insort(self.names, name)
-            for listener in list(self.listeners):
-                listener.topic_came(name)
+            self._note(name, born, _digest(name, born))
+        for listener in list(self.listeners):
+            listener.list_changed()
+
+    def _note(self, name: str, born: int | None, digest: int) -> None:
+        self._sum = (self._sum + digest) % _HASHES
+        self._kept.append((name, born))
+        self.changes += 1
+
+
+_HASHES = 1 << 128
+
+
+def _digest(name: str, born: int) -> int:
+    return int.from_bytes(hashlib.blake2b(f"{name} {born}".encode(), digest_size=16).digest(), "little")
 
 
 class TopicLists:
@@ -102,7 +139,7 @@ class TopicLists:
     async def open(self, namespace: str, topics: TopicFilter) -> TopicList:
         """The list as it is now. Who wants it to stay current joins its `listeners` at once, and calls leave() later.
 
-        Raises InvalidArgumentError, AlreadyClosedError.
+        Raises InvalidArgumentError, AlreadyClosedError, TooManyRequestsError.
         """
         tenant, name = parse_namespace(namespace)
         known = self._namespaces.get(namespace)
@@ -112,7 +149,7 @@ class TopicLists:
         known.looked_at += 1
         try:
             await known.ready()
-            return known.list(topics)
+            return await known.list(topics)
         finally:
             known.looked_at -= 1
             self._rest(namespace, known)
@@ -151,6 +188,8 @@ class _Namespace:
         self._prefix = f"{keys.encode(tenant)}/{keys.encode(name)}/"
         self._facts: dict[TopicName, TopicFacts] = {}
         self._lists: dict[TopicFilter, TopicList] = {}
+        self._making: dict[TopicFilter, asyncio.Future[None]] = {}
+        self._changing: dict[TopicFilter, dict[TopicName, None]] = {}  # topics that changed while a list is made
         self._known = asyncio.Event()  # a whole snapshot was read
         self._stopped = False
         self._watch: Watch | None = None
@@ -168,14 +207,44 @@ class _Namespace:
         """Whether nobody looks at any list."""
         return not self.looked_at and not any(made.listeners for made in self._lists.values())
 
-    def list(self, topics: TopicFilter) -> TopicList:
+    async def list(self, topics: TopicFilter) -> TopicList:
         """The one list of that filter. Of those that nobody follows a few are kept: they are read page by page."""
-        found = self._lists.get(topics)
-        if found is None:
-            if len(self._lists) >= _LISTS_KEPT:
-                self._lists = {f: made for f, made in self._lists.items() if made.listeners}
-            found = self._lists[topics] = TopicList(topics, self._facts)
+        while (found := self._lists.get(topics)) is None:
+            made = self._making.get(topics)
+            if made is None:
+                made = self._making[topics] = asyncio.ensure_future(self._make(topics))
+                made.add_done_callback(lambda done: done.cancelled() or done.exception())  # who asked may have gone
+            await asyncio.shield(made)
         return found
+
+    async def _make(self, topics: TopicFilter) -> None:
+        """Make a list in steps: others are served meanwhile. What changes meanwhile is put right at the end."""
+        try:
+            self._check_room()
+            made, names = TopicList(topics), list(self._facts)
+            changed = self._changing[topics] = {}
+            for start in range(0, len(names), _MADE_AT_ONCE):
+                some = names[start : start + _MADE_AT_ONCE]
+                made.fill({name: self._facts[name] for name in some if name in self._facts})
+                await asyncio.sleep(0)
+            made.finish()
+            for topic in changed:
+                made.changed(topic, self._facts.get(topic))
+            self._lists[topics] = made
+        finally:
+            self._changing.pop(topics, None)
+            del self._making[topics]
+
+    def _check_room(self) -> None:
+        """Let go of lists that nobody follows when they are many. Raises TooManyRequestsError when others are."""
+        if len(self._lists) >= _LISTS_KEPT:
+            self._lists = {f: made for f, made in self._lists.items() if made.listeners}
+        names = sum(len(made.names) for made in self._lists.values())
+        if self._lists and names + len(self._facts) > LISTED_NAMES_MAX:
+            raise TooManyRequestsError(
+                f"the lists of this namespace that others follow have {names} names; one more may be too much"
+                f" (at most {LISTED_NAMES_MAX}): use a filter that somebody follows, or try again later"
+            )
 
     def stop(self) -> None:
         """End it, and wake who waits."""
@@ -234,6 +303,8 @@ class _Namespace:
             self._facts[topic] = facts
         for made in self._lists.values():
             made.changed(topic, facts)
+        for changed in self._changing.values():
+            changed[topic] = None
 
 
 def _facts_of(value: bytes) -> TopicFacts | None:

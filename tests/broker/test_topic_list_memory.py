@@ -1,0 +1,257 @@
+"""What lists of topics cost a broker: permits for what is put together and for what waits for sockets (PIP-442)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from peer import WAIT_S, Peer
+
+import engine.control.topic_lists
+from engine.aio.memory_limiter import LimitType
+from engine.broker import topic_lists
+from engine.broker.config import BrokerConfig
+from engine.broker.memory import BrokerMemory
+from engine.broker.server import Broker
+from engine.client.topic_list import TopicListSession, TopicQuery
+from engine.control.topic_lists import TopicFacts, TopicList
+from engine.errors import PermitQueueFullError, PermitTimeoutError, TooManyRequestsError
+from engine.limits import MIB, TOPIC_LIST_INITIAL_SIZE
+from engine.model.names import TopicName
+from engine.model.topic_filter import TopicFilter
+from engine.testing.loop import run_virtual
+from engine.wire.commands import Command
+
+NS = "public/default"
+LIST = {"namespace": NS, "properties": None, "pattern": None}
+HEAP, DIRECT = LimitType.HEAP_MEMORY, LimitType.DIRECT_MEMORY
+
+
+async def names_of(peer: Peer) -> list[str]:
+    answer = await peer.ask(Command.GET_TOPICS_OF_NAMESPACE, **LIST, after=None)
+    return list(answer["result"]["topics"])
+
+
+async def watch(peer: Peer) -> tuple[int, dict[str, Any]]:
+    session = peer.next_id()
+    return session, await peer.ask(Command.WATCH_TOPIC_LIST, session_id=session, **LIST, hash=None)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """It is a state of the broker, which tells nobody."""
+    async with asyncio.timeout(WAIT_S):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+async def until_queued(broker: Broker, kind: LimitType, count: int) -> None:
+    await until(lambda: broker.memory.topic_lists.statistics()[kind].queue == count)
+
+
+async def until_returned(broker: Broker) -> None:
+    """Every permit has come back."""
+    pools = broker.memory.topic_lists
+    await until(lambda: not any(pool.used or pool.queue for pool in pools.statistics().values()))
+
+
+@pytest.mark.parametrize("kind", [HEAP, DIRECT])
+async def test_without_memory_a_list_waits_and_nothing_else_does(broker, connect, kind):
+    await broker.service.create_topic("a")
+    held = await broker.memory.topic_lists.acquire(100 * MIB, kind)
+    peer = await connect()
+    waiting = asyncio.ensure_future(names_of(peer))
+    await until_queued(broker, kind, 1)
+    assert (await peer.lookup("a"))["dag"]["epoch"] >= 0  # over the same connection
+    assert not waiting.done()
+    broker.memory.topic_lists.release(held)
+    assert await waiting == ["topic://public/default/a"]
+    await until_returned(broker)
+
+
+@pytest.mark.parametrize("kind", ["heap", "direct"])
+async def test_after_its_time_a_list_is_refused_by_a_typed_error(start_broker, kind):
+    async with start_broker(**{f"topic_list_{kind}_timeout": 0.01}) as broker:
+        held = await broker.memory.topic_lists.acquire(100 * MIB, LimitType(kind))
+        peer = await Peer.connect(broker)
+        with pytest.raises(PermitTimeoutError, match=f"topic_list_{kind}"):
+            await names_of(peer)
+        with pytest.raises(PermitTimeoutError, match=f"topic_list_{kind}"):
+            await watch(peer)
+        assert broker.memory.topic_lists.statistics()[LimitType(kind)].timeouts == 2
+        broker.memory.topic_lists.release(held)
+        await names_of(peer)  # the connection is as good as before
+        await until_returned(broker)
+
+
+async def test_a_full_queue_refuses_at_once(start_broker):
+    async with start_broker(topic_list_heap_queue_max=0) as broker:
+        await broker.memory.topic_lists.acquire(100 * MIB, HEAP)
+        with pytest.raises(PermitQueueFullError):
+            await names_of(await Peer.connect(broker))
+
+
+@pytest.mark.parametrize("kind", [HEAP, DIRECT])
+async def test_who_is_gone_does_not_wait_any_more(broker, connect, kind):
+    held = await broker.memory.topic_lists.acquire(100 * MIB, kind)
+    peers = [await connect() for _ in range(3)]
+    asked = [asyncio.ensure_future(ask(peer)) for peer in peers for ask in (names_of, watch)]
+    await until_queued(broker, kind, 3)  # one after the other over each connection
+    for peer in peers:
+        peer.stream.abort()
+    await asyncio.gather(*asked, return_exceptions=True)
+    await until_queued(broker, kind, 0)
+    broker.memory.topic_lists.release(held)
+    await until_returned(broker)
+
+
+async def test_a_change_that_there_is_no_memory_for_is_told_when_there_is(start_broker, monkeypatch):
+    monkeypatch.setattr(topic_lists, "_AGAIN_S", 0.01)
+    async with start_broker(topic_list_direct_timeout=0.01) as broker:
+        peer = await Peer.connect(broker)
+        session, _ = await watch(peer)
+        held = await broker.memory.topic_lists.acquire(100 * MIB, DIRECT)
+        await broker.service.create_topic("a")
+        await until(lambda: broker.memory.topic_lists.statistics()[DIRECT].timeouts)
+        broker.memory.topic_lists.release(held)
+        _, told, _ = await peer.take(Command.WATCH_TOPIC_LIST_UPDATE, session_id=session)
+        assert told["added"] == ["topic://public/default/a"]
+
+
+async def test_who_reads_nothing_holds_one_frame_however_much_it_asks_for(start_broker):
+    async with start_broker() as broker:
+        await asyncio.gather(*(broker.service.create_topic(f"{i:0>240}") for i in range(400)))
+        url = "engine://{}:{}".format(*await broker.serve("127.0.0.1", 0))
+        deaf, reader = await Peer.connect(broker, url), await Peer.connect(broker, url)
+        await names_of(deaf)
+        deaf.stop_reading()
+        for _ in range(500):  # 50 MB of answers, far more than sockets hold
+            deaf.send(Command.GET_TOPICS_OF_NAMESPACE, {"request_id": deaf.next_id(), **LIST, "after": None})
+        pool = broker.memory.topic_lists.pool(DIRECT)
+        stuck = next(c for c in broker.connections if c.stream.peer != reader.stream.peer)
+        await until(lambda: stuck.stream.unsent_bytes)
+        for _ in range(5):
+            assert len(await names_of(reader)) > 100
+        assert 0 < pool.used <= TOPIC_LIST_INITIAL_SIZE
+        assert stuck.stream.unsent_bytes <= TOPIC_LIST_INITIAL_SIZE
+        deaf.stream.abort()
+        await until_returned(broker)
+
+
+async def test_lists_of_one_connection_are_counted(broker, monkeypatch):
+    monkeypatch.setattr(topic_lists, "TOPIC_LISTS_PER_CONNECTION_MAX", 1)
+    peer = await Peer.connect(broker)
+    await watch(peer)
+    with pytest.raises(TooManyRequestsError):
+        await watch(peer)
+    await names_of(peer)
+
+
+async def test_filters_that_match_too_much_are_refused(broker, monkeypatch):
+    monkeypatch.setattr(engine.control.topic_lists, "LISTED_NAMES_MAX", 4)
+    for name in "abc":
+        await broker.service.create_topic(name)
+    peer = await Peer.connect(broker)
+    await watch(peer)
+    with pytest.raises(TooManyRequestsError, match="3 names"):
+        await peer.ask(Command.WATCH_TOPIC_LIST, session_id=99, **{**LIST, "pattern": ".*"}, hash=None)
+    await watch(peer)  # one that is there
+
+
+# -- what a client knows in the end ------------------------------------------------------------------------------------
+
+
+class Wire:
+    """A connection whose peer takes a frame when it is told to."""
+
+    def __init__(self) -> None:
+        self.topic_lists: dict[int, Any] = {}
+        self.writable, self.closed = True, False
+        self.list_turn = asyncio.Lock()
+        self.stream = self
+        self.frames: list[dict[str, Any]] = []
+        self.waiting: list[Any] = []
+        self.broker = SimpleNamespace(memory=BrokerMemory(BrokerConfig()), tasks=self)
+
+    def spawn(self, work: Any, name: str) -> asyncio.Task[Any]:
+        return asyncio.ensure_future(work)
+
+    def send(self, command: Command, header: dict[str, Any], payload: bytes = b"") -> None:
+        self.frames.append(header)
+
+    def when_taken(self, tell: Any) -> None:
+        self.waiting.append(tell)
+
+    def take(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        for tell in waiting:
+            tell()
+
+
+STEP = st.one_of(
+    st.tuples(st.just("change"), st.integers(0, 11), st.integers(0, 3)),
+    st.tuples(st.just("take"), st.just(0), st.just(0)),
+    st.tuples(st.just("wait"), st.just(0), st.just(0)),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sets(st.integers(0, 11)), st.lists(STEP, max_size=60), st.sampled_from([1, 2, 5]), st.sampled_from([2, 4, 50])
+)
+def test_whatever_changes_meanwhile_the_client_has_the_list_in_the_end(first, steps, per_frame, kept):
+    async def play() -> None:
+        facts = {TopicName.parse(f"t{n:02}"): TopicFacts(1, {}) for n in first}
+        listed = TopicList(TopicFilter({}, None))
+        listed.fill(facts)
+        listed.finish()
+        wire, pool = Wire(), SimpleNamespace(options=None)
+        wire.broker.service = SimpleNamespace(topic_lists=SimpleNamespace(open=opened(listed), leave=lambda *_: None))
+        client = TopicListSession(pool, TopicQuery(NS), lambda *_: None)
+        session = topic_lists.TopicListSession(wire, 1, NS)
+        await session.open(7, TopicFilter({}, None), None)
+        for what, number, born in steps:
+            if what == "change":
+                topic = TopicName.parse(f"t{number:02}")
+                listed.changed(topic, TopicFacts(born, {}) if born else None)
+            elif what == "take":
+                wire.take()
+            else:
+                await asyncio.sleep(1.0)
+            deliver(wire, client)
+        for _ in range(200):  # more than there are parts
+            await asyncio.sleep(1.0)
+            wire.take()
+            deliver(wire, client)
+        assert client.born == listed.born
+        assert client._hash == listed.hash
+        assert not client._parts
+        again = TopicList(TopicFilter({}, None))
+        again.fill({TopicName.parse(name): TopicFacts(born, {}) for name, born in listed.born.items()})
+        assert again.hash == listed.hash  # whichever way it was reached
+        session.close()
+        await asyncio.sleep(0)
+        assert [pool.used for pool in wire.broker.memory.topic_lists.statistics().values()] == [0, 0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(topic_lists, "TOPICS_PER_FRAME_MAX", per_frame)
+        patch.setattr(engine.control.topic_lists, "TOPIC_CHANGES_KEPT", kept)
+        run_virtual(play())
+
+
+def opened(listed: TopicList) -> Any:
+    async def open_list(namespace: str, topics: TopicFilter) -> TopicList:
+        return listed
+
+    return open_list
+
+
+def deliver(wire: Wire, client: TopicListSession) -> None:
+    frames, wire.frames = wire.frames, []
+    for header in frames:
+        assert len(header["snapshot"] or []) + len(header["removed"]) + len(header["added"]) <= 5
+        client.frame_received(Command.WATCH_TOPIC_LIST_UPDATE, header, memoryview(b""))
