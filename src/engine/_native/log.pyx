@@ -57,8 +57,9 @@ cdef Claim _claim_at(const uint8_t* p, size_t position):
 def entries(const uint8_t[::1] data not None, bint check_body=True, transaction=None):
     """A Claim for each of the whole entries in a buffer, as it comes from a producer.
 
-    Headers are checked, bodies too unless told otherwise. `transaction`: the (number, attempt) that all of them belong
-    to, None: they are in none. Raises CorruptionError; InvalidArgumentError for one that says something else.
+    Headers are checked, bodies too unless they were when they were stored. `transaction`: the (number, attempt) that
+    all of them belong to, None: they are in none; of stored ones, which may be in any, nothing is asked. Raises
+    CorruptionError; InvalidArgumentError for one that says something else.
     """
     cdef size_t n = data.shape[0], at = 0
     cdef const uint8_t* start = &data[0] if n else NULL
@@ -75,7 +76,7 @@ def entries(const uint8_t[::1] data not None, bint check_body=True, transaction=
         e.raise_fault(fault, e.unknown(), e.unknown())
     cdef list found = []
     while at < n:
-        if not _is_in(start + at, inside, high, low):
+        if check_body and not _is_in(start + at, inside, high, low):
             raise InvalidArgumentError("an entry says that it is in another transaction, or in none, than its frame does")
         found.append(_claim_at(start + at, at))
         at += load32(start + at + e.AT_SIZE)
