@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from engine.broker.metrics.exposition import AnyFamily, exposition
-from engine.broker.metrics.pools import pool_families
+from engine.broker.metrics.pools import pool_families, topic_list_families
 from engine.broker.metrics.process import process_families
 from engine.broker.metrics.segments import segment_families, subscription_families
 from engine.broker.metrics.shapes import shape_families
@@ -26,6 +26,7 @@ def families(broker: Broker) -> Iterator[AnyFamily]:
     hosted = list(broker.hosting)
     yield from whole_families(broker)
     yield from pool_families(pools(broker))
+    yield from topic_list_families("broker_topic_list", broker.memory.topic_lists, broker.config.cluster_name)
     yield from segment_families(hosted)
     yield from subscription_families(hosted)
     yield from shape_families(broker.service.statistics())

@@ -20,14 +20,15 @@ def pool_families(pools: Sequence[PoolStatistics]) -> Iterator[AnyFamily]:
     yield gauge("memory_pool_limit_bytes", "The most; 0: no limit", [(labels, pool.limit) for labels, pool in memory])
     yield gauge("pool_used", "In use, of what is counted in pieces", [(labels, pool.used) for labels, pool in counted])
     yield gauge("pool_limit", "The most; 0: no limit", [(labels, pool.limit) for labels, pool in counted])
-    yield gauge("pool_queue_size", "Who waits for room", [(labels, pool.queue) for labels, pool in queued])
+    every = [({"pool": pool.name}, pool) for pool in pools]
+    yield gauge("pool_queue_size", "Who waits for room", [(labels, pool.queue) for labels, pool in every])
     yield gauge("pool_queue_max_size", "The most who may wait", [(labels, pool.queue_max) for labels, pool in queued])
     waits = [(labels, pool.waits) for labels, pool in queued]
     yield histogram("pool_wait_time_ms", "How long those waited who got room", waits)
     timeouts = [(labels, pool.timeouts) for labels, pool in queued]
     yield counter("pool_timeout_total", "Gave up after the time allowed", timeouts)
-    refusals = [(labels, pool.refusals) for labels, pool in queued]
-    yield counter("pool_refused_total", "Found the queue full", refusals)
+    refusals = [(labels, pool.refusals) for labels, pool in every]
+    yield counter("pool_refused_total", "Refused at once, since too many wait already", refusals)
 
 
 def topic_list_families(prefix: str, limiter: AsyncDualMemoryLimiter, cluster: str) -> Iterator[AnyFamily]:

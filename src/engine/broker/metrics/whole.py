@@ -66,9 +66,9 @@ def _metadata(broker: Broker) -> Iterator[AnyFamily]:
 
 def pools(broker: Broker) -> list[PoolStatistics]:
     """Whatever this broker bounds."""
-    stored, publishing = broker.store.statistics(), broker.memory
+    stored, connected = broker.store.statistics(), len(broker.connections)
     return [
-        PoolStatistics("publish", "bytes", publishing.in_flight, publishing.limit),
+        *broker.memory.pools(),
         PoolStatistics("read_cache", "bytes", stored.cache_bytes, stored.cache_limit),
-        PoolStatistics("connections", "connections", len(broker.connections), broker.config.connections_max),
+        PoolStatistics("connections", "connections", connected, broker.config.connections_max),
     ]
