@@ -1,10 +1,12 @@
 """`AsyncSemaphore`: permits counted in bytes (or anything else), given in order, within a time, to a bounded queue.
 
-The rules are those of PIP-442. Two things it leaves open are decided here:
+The rules are those of PIP-442. Three things it leaves open are decided here:
 
 * A request for more than the whole limit is neither refused nor cut down: it is granted when nothing else is out.
   `used` then tells the truth, which is more than the limit.
 * Who holds a permit and grows it is served before those who hold none: what it holds comes free only when it goes on.
+* When all that is out is held by those who wait to grow, the first of them is served although it does not fit: else they
+  would wait for each other until their time is over. So `used` may be more than the limit by one such growth.
 """
 
 from __future__ import annotations
@@ -146,6 +148,10 @@ class AsyncSemaphore:
         others = self.used - held
         return others + size <= self._limit or others == 0
 
+    def _stuck(self) -> bool:
+        """Whether all that is out is held by those who wait to grow."""
+        return sum(waiter.permit.size for waiter in self._growing if waiter.permit is not None) >= self.used
+
     def _grant(self, permit: Permit, size: int) -> Permit:
         self.used += size - permit.size
         permit.size = size
@@ -158,6 +164,7 @@ class AsyncSemaphore:
         loop = asyncio.get_running_loop()
         waiter = _Waiter(size, permit, loop.time(), loop.create_future())
         queue[waiter] = None
+        self._serve()
         timer = None if self.timeout is None else loop.call_later(self.timeout, self._expire, waiter)
         try:
             return await waiter.future
@@ -195,7 +202,7 @@ class AsyncSemaphore:
                 waiter = next(iter(queue))
                 held = 0 if waiter.permit is None else waiter.permit.size
                 gone = waiter.future.done() or (waiter.permit is not None and waiter.permit.released)
-                if not gone and not self._fits(waiter.size, held):
+                if not (gone or self._fits(waiter.size, held) or (queue is self._growing and self._stuck())):
                     return
                 del queue[waiter]
                 if not gone:
