@@ -5,8 +5,8 @@ The rules are those of PIP-442. Three things it leaves open are decided here:
 * A request for more than the whole limit is neither refused nor cut down: it is granted when nothing else is out.
   `used` then tells the truth, which is more than the limit.
 * Who holds a permit and grows it is served before those who hold none: what it holds comes free only when it goes on.
-* When all that is out is held by those who wait to grow, the first of them is served although it does not fit: else they
-  would wait for each other until their time is over. So `used` may be more than the limit by one such growth.
+* When all that is out is held by those who wait to grow, the first of them is served although it does not fit: else
+  they would wait for each other until their time is over. So `used` may pass the limit by one such growth.
 """
 
 from __future__ import annotations

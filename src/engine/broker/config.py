@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from engine.broker import config_checks as right
 from engine.broker.machine import share_of_memory
 from engine.errors import InvalidArgumentError, InvalidConfigurationError
 from engine.limits import (
@@ -179,11 +180,11 @@ class BrokerConfig:
             value = getattr(self, key)
             if isinstance(value, str) and (found := parse(value)) is not None:
                 object.__setattr__(self, key, found)
-        for key, right in self._wrong().items():
-            if right and key == "auth_token":
-                raise InvalidConfigurationError(f"auth_token is malformed; {right} is right")
-            if right:
-                raise InvalidConfigurationError(f"{key} is {getattr(self, key)!r}; {right} is right")
+        for key, wanted in self._wrong().items():
+            if wanted and key == "auth_token":
+                raise InvalidConfigurationError(f"auth_token is malformed; {wanted} is right")
+            if wanted:
+                raise InvalidConfigurationError(f"{key} is {getattr(self, key)!r}; {wanted} is right")
         self.auto_scale_policy()
 
     def auto_scale_policy(self) -> AutoScalePolicy:
@@ -200,50 +201,52 @@ class BrokerConfig:
     def _wrong(self) -> dict[str, str]:
         """For every key: what would be right, or "" when it is."""
         return {
-            "service_url": _optional_text(self.service_url, "engine://"),
-            "cluster_name": _name(self.cluster_name),
-            "admin_url": _optional_text(self.admin_url, "http"),
-            "auth_token": _token(self.auth_token),
-            "tls_cert": _pair(self.tls_cert, self.tls_key, "tls_key"),
-            "tls_key": _pair(self.tls_key, self.tls_cert, "tls_cert"),
-            "scalable_topic_enabled": _boolean(self.scalable_topic_enabled),
-            "auto_create_topics": _boolean(self.auto_create_topics),
-            "segments": _integer(self.segments, 1, SEGMENTS_PER_TOPIC_MAX),
-            "entry_buckets": _integer(self.entry_buckets, 1, BUCKETS_PER_SEGMENT_MAX),
-            "scalable_topic_sealed_segment_drain_enabled": _boolean(self.scalable_topic_sealed_segment_drain_enabled),
-            "durability": _choice(self.durability, _DURABILITIES),
-            "key_hash": _choice(self.key_hash, _KEY_HASHES),
-            "sync_interval_ms": _integer(self.sync_interval_ms, 1, 3_600_000),
-            "log_file_size": _integer(self.log_file_size, 64 * MIB, 16 * LOG_FILE_SIZE_MAX),
-            "retention_time": _number(self.retention_time, 0, optional=True),
-            "retention_size": "" if self.retention_size is None else _integer(self.retention_size, 0, 2**62),
-            "retention_interval": _number(self.retention_interval, 0.01),
-            "transaction_sweep_interval": _number(self.transaction_sweep_interval, 0.01),
-            "transaction_retention_time": _number(self.transaction_retention_time, 0),
-            "transaction_named_retention_time": _number(self.transaction_named_retention_time, 0),
-            "segment_idle_time": _number(self.segment_idle_time, 0.01, optional=True),
-            "session_timeout": _number(self.session_timeout, 0.1),
-            "consumer_grace_period": _number(self.consumer_grace_period, 0),
-            "keep_alive": _number(self.keep_alive, 0),
-            "handshake_timeout": _number(self.handshake_timeout, 0.01),
-            "connections_max": _integer(self.connections_max, 1, 1_000_000),
-            "frame_size_max": _integer(self.frame_size_max, FRAME_SIZE_MAX, 4 * FRAME_SIZE_MAX),
-            "connections_per_address_max": _integer(self.connections_per_address_max, 0, 1_000_000),
-            "lookups_max": _integer(self.lookups_max, 1, 10_000_000),
-            "topic_loads_max": _integer(self.topic_loads_max, 1, 10_000_000),
-            "publish_bytes_max": _integer(self.publish_bytes_max, FRAME_SIZE_MAX, 2**40),
-            "read_cache_max": _integer(self.read_cache_max, 0, 2**40),
-            "reads_in_flight_max": _integer(self.reads_in_flight_max, 0, 2**40),
-            "receive_buffers_max": _integer(self.receive_buffers_max, FRAME_SIZE_MAX, 2**40),
-            "topic_list_heap_max": _integer(self.topic_list_heap_max, MIB, 2**40),
-            "topic_list_heap_timeout": _number(self.topic_list_heap_timeout, 0.001),
-            "topic_list_heap_queue_max": _integer(self.topic_list_heap_queue_max, 0, 10_000_000),
-            "topic_list_direct_max": _integer(self.topic_list_direct_max, MIB, 2**40),
-            "topic_list_direct_timeout": _number(self.topic_list_direct_timeout, 0.001),
-            "topic_list_direct_queue_max": _integer(self.topic_list_direct_queue_max, 0, 10_000_000),
-            "scalable_topic_auto_scale_interval": _number(self.scalable_topic_auto_scale_interval, 0.01),
-            "scalable_topic_load_report_interval": _number(self.scalable_topic_load_report_interval, 0.01),
-            "scalable_topic_load_report_rate_change_threshold": _share(
+            "service_url": right.optional_text(self.service_url, "engine://"),
+            "cluster_name": right.name(self.cluster_name),
+            "admin_url": right.optional_text(self.admin_url, "http"),
+            "auth_token": right.token(self.auth_token),
+            "tls_cert": right.pair(self.tls_cert, self.tls_key, "tls_key"),
+            "tls_key": right.pair(self.tls_key, self.tls_cert, "tls_cert"),
+            "scalable_topic_enabled": right.boolean(self.scalable_topic_enabled),
+            "auto_create_topics": right.boolean(self.auto_create_topics),
+            "segments": right.integer(self.segments, 1, SEGMENTS_PER_TOPIC_MAX),
+            "entry_buckets": right.integer(self.entry_buckets, 1, BUCKETS_PER_SEGMENT_MAX),
+            "scalable_topic_sealed_segment_drain_enabled": right.boolean(
+                self.scalable_topic_sealed_segment_drain_enabled
+            ),
+            "durability": right.choice(self.durability, _DURABILITIES),
+            "key_hash": right.choice(self.key_hash, _KEY_HASHES),
+            "sync_interval_ms": right.integer(self.sync_interval_ms, 1, 3_600_000),
+            "log_file_size": right.integer(self.log_file_size, 64 * MIB, 16 * LOG_FILE_SIZE_MAX),
+            "retention_time": right.number(self.retention_time, 0, optional=True),
+            "retention_size": "" if self.retention_size is None else right.integer(self.retention_size, 0, 2**62),
+            "retention_interval": right.number(self.retention_interval, 0.01),
+            "transaction_sweep_interval": right.number(self.transaction_sweep_interval, 0.01),
+            "transaction_retention_time": right.number(self.transaction_retention_time, 0),
+            "transaction_named_retention_time": right.number(self.transaction_named_retention_time, 0),
+            "segment_idle_time": right.number(self.segment_idle_time, 0.01, optional=True),
+            "session_timeout": right.number(self.session_timeout, 0.1),
+            "consumer_grace_period": right.number(self.consumer_grace_period, 0),
+            "keep_alive": right.number(self.keep_alive, 0),
+            "handshake_timeout": right.number(self.handshake_timeout, 0.01),
+            "connections_max": right.integer(self.connections_max, 1, 1_000_000),
+            "frame_size_max": right.integer(self.frame_size_max, FRAME_SIZE_MAX, 4 * FRAME_SIZE_MAX),
+            "connections_per_address_max": right.integer(self.connections_per_address_max, 0, 1_000_000),
+            "lookups_max": right.integer(self.lookups_max, 1, 10_000_000),
+            "topic_loads_max": right.integer(self.topic_loads_max, 1, 10_000_000),
+            "publish_bytes_max": right.integer(self.publish_bytes_max, FRAME_SIZE_MAX, 2**40),
+            "read_cache_max": right.integer(self.read_cache_max, 0, 2**40),
+            "reads_in_flight_max": right.integer(self.reads_in_flight_max, 0, 2**40),
+            "receive_buffers_max": right.integer(self.receive_buffers_max, FRAME_SIZE_MAX, 2**40),
+            "topic_list_heap_max": right.integer(self.topic_list_heap_max, MIB, 2**40),
+            "topic_list_heap_timeout": right.number(self.topic_list_heap_timeout, 0.001),
+            "topic_list_heap_queue_max": right.integer(self.topic_list_heap_queue_max, 0, 10_000_000),
+            "topic_list_direct_max": right.integer(self.topic_list_direct_max, MIB, 2**40),
+            "topic_list_direct_timeout": right.number(self.topic_list_direct_timeout, 0.001),
+            "topic_list_direct_queue_max": right.integer(self.topic_list_direct_queue_max, 0, 10_000_000),
+            "scalable_topic_auto_scale_interval": right.number(self.scalable_topic_auto_scale_interval, 0.01),
+            "scalable_topic_load_report_interval": right.number(self.scalable_topic_load_report_interval, 0.01),
+            "scalable_topic_load_report_rate_change_threshold": right.share(
                 self.scalable_topic_load_report_rate_change_threshold
             ),
         }
@@ -343,50 +346,6 @@ def _parse(key: str, text: str) -> Any:
         return text  # refused by name when the record is made
 
 
-def _boolean(value: Any) -> str:
-    return "" if isinstance(value, bool) else "true or false"
-
-
-def _integer(value: Any, low: int, high: int) -> str:
-    good = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
-    return "" if good else f"an integer from {low} to {high}"
-
-
-def _number(value: Any, low: float, *, optional: bool = False) -> str:
-    if value is None and optional:
-        return ""
-    good = isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value < float("inf")
-    return "" if good else f"a number of seconds from {low:g}, or text like '5m',"
-
-
-def _share(value: Any) -> str:
-    good = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= _SHARE_MAX
-    return "" if good else f"a part from 0 to {_SHARE_MAX:g}, or text like '25%',"
-
-
-def _choice(value: Any, right: tuple[str, ...]) -> str:
-    return "" if value in right else " or ".join(right)
-
-
-def _optional_text(value: Any, start: str) -> str:
-    return "" if value is None or (isinstance(value, str) and value.startswith(start)) else f"a URL {start}…"
-
-
-def _name(value: Any) -> str:
-    return "" if isinstance(value, str) and value.isprintable() and value else "text"
-
-
-def _token(value: Any) -> str:
-    good = value is None or (isinstance(value, str) and value.isascii() and value.isprintable() and value.strip())
-    return "" if good else "text of printable ASCII characters"
-
-
-def _pair(value: Any, other: Any, name: str) -> str:
-    good = value is None or (isinstance(value, str) and value and other is not None)
-    return "" if good else f"the path of a PEM file, together with {name},"
-
-
-_SHARE_MAX = 10.0
 _FIELDS = {f.name: str(f.type) for f in dataclasses.fields(BrokerConfig)}
 _SIZES = (
     "log_file_size", "retention_size", "frame_size_max", "publish_bytes_max", "read_cache_max", "reads_in_flight_max",

@@ -1,0 +1,59 @@
+"""What is right about a value that an operator has set: each says what would be right, or "" when it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+SHARE_MAX = 10.0
+
+
+def boolean(value: Any) -> str:
+    """A switch."""
+    return "" if isinstance(value, bool) else "true or false"
+
+
+def integer(value: Any, low: int, high: int) -> str:
+    """A whole number within bounds."""
+    good = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+    return "" if good else f"an integer from {low} to {high}"
+
+
+def number(value: Any, low: float, *, optional: bool = False) -> str:
+    """Seconds, from a least number on."""
+    if value is None and optional:
+        return ""
+    good = isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value < float("inf")
+    return "" if good else f"a number of seconds from {low:g}, or text like '5m',"
+
+
+def share(value: Any) -> str:
+    """A part of one, or a little more."""
+    good = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= SHARE_MAX
+    return "" if good else f"a part from 0 to {SHARE_MAX:g}, or text like '25%',"
+
+
+def choice(value: Any, right: tuple[str, ...]) -> str:
+    """One of these."""
+    return "" if value in right else " or ".join(right)
+
+
+def optional_text(value: Any, start: str) -> str:
+    """Text that begins so, or nothing."""
+    return "" if value is None or (isinstance(value, str) and value.startswith(start)) else f"a URL {start}…"
+
+
+def name(value: Any) -> str:
+    """Something to call it by."""
+    return "" if isinstance(value, str) and value.isprintable() and value else "text"
+
+
+def token(value: Any) -> str:
+    """What can be said in a header of HTTP, or nothing."""
+    good = value is None or (isinstance(value, str) and value.isascii() and value.isprintable() and value.strip())
+    return "" if good else "text of printable ASCII characters"
+
+
+def pair(value: Any, other: Any, name: str) -> str:
+    """A path that is there together with another, or neither."""
+    good = value is None or (isinstance(value, str) and value and other is not None)
+    return "" if good else f"the path of a PEM file, together with {name},"
