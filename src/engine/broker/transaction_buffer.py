@@ -9,19 +9,17 @@ opens the segment, is claimed while its transaction is open and hidden for ever 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyroaring import BitMap64
 
 from engine._native.offsets import range_set
 from engine._native.transacted import Transacted, size_below
-from engine.aio.turns import Turns
+from engine.broker.transaction_settling import Settling, insist
 from engine.broker.transaction_writes import PendingWrite, RecordsByEntry, Span, span_of, span_recorded, transacted_from
 from engine.errors import AlreadyClosedError, EngineError, StorageError, TransactionConflictError
-from engine.metadata.store import OutcomeUnknownError
 from engine.model.transactions import OperationKind, TransactionOperation, TransactionState, id_text
 from engine.storage.logfile import Block
 
@@ -33,14 +31,7 @@ if TYPE_CHECKING:
     from engine.storage.segment import Segment
     from engine.storage.visibility import Visibility
 
-log = logging.getLogger(__name__)
-
-SETTLE_S = 0.1  # what is decided meanwhile is saved together
 UNSAVED_MESSAGES_MAX = 1_000_000  # without any in a transaction: recovery would have to look at them
-_AGAIN_S_FIRST, _AGAIN_S_MAX = 0.05, 1.0
-_TOGETHER = 256
-
-_Passable = (EngineError, OutcomeUnknownError)  # of the metadata store; what was asked for is asked for again
 
 
 class TransactionBuffer:
@@ -69,13 +60,9 @@ class TransactionBuffer:
         self._writes: dict[int, list[PendingWrite]] = {}
         self._followed: set[int] = set()
         self._ended: dict[int, TransactionView | None] = {}
-        self._done: list[str] = []  # records to delete once what was decided is saved
         self._confirming: set[asyncio.Future[list[Appended]]] = set()
         self._withdrawing: set[asyncio.Future[None]] = set()
-        # What was decided is saved in turns.
-        self._turns = Turns()
-        self._timer: asyncio.TimerHandle | None = None
-        self._settling: asyncio.Task[None] | None = None
+        self._settling = Settling(segment, visibility, operations)
         self._telling = False
         self._closed = False
         visibility.changed = self._tell_soon
@@ -182,17 +169,8 @@ class TransactionBuffer:
             producer=span.producer,
             sequences=(span.low, span.high),
         )
-        pause = _AGAIN_S_FIRST
-        while True:
-            try:
-                pending.add_record(await self._operations.append(pending.number, operation))
-                return
-            except AlreadyClosedError:
-                raise
-            except _Passable as e:
-                log.warning("%s: the record of %r is written again: %s", self._segment.name, pending.write, e)
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _AGAIN_S_MAX)
+        what = f"the record of {pending.write!r} in {self._segment.name}"
+        pending.add_record(await insist(what, lambda: self._operations.append(pending.number, operation)))
 
     async def _recorded_at(self, place: Appended, number: int, producer: int) -> int | None:
         """The version of the record of a duplicate's original; None: it was decided before, and is visible.
@@ -223,25 +201,11 @@ class TransactionBuffer:
         gone = self._loop.create_future()
         self._withdrawing.add(gone)
         try:
-            await self._delete(pending.keys)
+            for key in pending.keys:
+                await insist(f"deleting {key}", partial(self._operations.delete, key))
         finally:
             self._withdrawing.discard(gone)
             gone.set_result(None)
-
-    async def _delete(self, keys: Iterable[str]) -> None:
-        """Delete records, however long the metadata store is in trouble."""
-        for key in keys:
-            pause = _AGAIN_S_FIRST
-            while True:
-                try:
-                    await self._operations.delete(key)
-                    break
-                except AlreadyClosedError:
-                    raise
-                except _Passable as e:
-                    log.warning("%s: the record %s is deleted again: %s", self._segment.name, key, e)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _AGAIN_S_MAX)
 
     async def recorded(self) -> None:
         """Done when everything in the log has its record, or its answer. To be awaited once nothing is appended."""
@@ -262,13 +226,11 @@ class TransactionBuffer:
         for pending in writes:
             if pending.ready:
                 self.visibility.decide(pending.write, visible=pending.counts(view))
-                self._done += pending.keys
+                self._settling.soon(pending.keys)
         if left:
             self._writes[number] = left
         else:
             self._leave(number)
-        if len(left) < len(writes):
-            self._settle_soon()
 
     def _forget(self, pending: PendingWrite) -> None:
         left = self._writes.get(pending.number, [])
@@ -295,39 +257,6 @@ class TransactionBuffer:
 
     # -- settling ----------------------------------------------------------------------------------------------------
 
-    def _settle_soon(self, after: float = SETTLE_S) -> None:
-        if self._timer is None and not self._closed:
-            self._timer = self._loop.call_later(after, self._begin_to_settle)
-
-    def _begin_to_settle(self) -> None:
-        self._timer = None
-        self._settling = self._loop.create_task(self._settle_quietly())
-
-    async def _settle_quietly(self) -> None:
-        try:
-            await self._turns.take(self._save)
-        except _Passable as e:
-            if not (self._closed or self._segment_lost):
-                log.warning("%s: what transactions left is saved again: %s", self._segment.name, e)
-                self._settle_soon(_AGAIN_S_MAX)
-
-    @property
-    def _segment_lost(self) -> bool:
-        lease = self._segment.lease
-        return lease is not None and not lease.held
-
-    async def _save(self) -> None:
-        """What was decided first, then the records that led to it are deleted."""
-        done, self._done = self._done, []
-        try:
-            await self.visibility.save()
-            while done:
-                some = done[:_TOGETHER]
-                await asyncio.gather(*map(self._operations.delete, some))
-                del done[: len(some)]
-        finally:
-            self._done += done
-
     async def settle(self) -> None:
         """Apply what has ended, durably; its records are gone when this returns.
 
@@ -340,15 +269,21 @@ class TransactionBuffer:
                 continue
             if number in self._writes:
                 raise StorageError(f"{self._segment.name}: {id_text(number)} wrote what is not durable yet; try again")
-            self._done += [record.key for record in records if record.number == number]
-        await self._turns.take(self._save)
+            self._settling.records += [record.key for record in records if record.number == number]
+        await self._settling.save()
 
     # -- life --------------------------------------------------------------------------------------------------------
 
     @property
     def busy(self) -> bool:
         """Whether something is undecided, or decided and not settled."""
-        return bool(self._writes or self._confirming or self._done or self._withdrawing)
+        return bool(self._writes or self._confirming or self._settling.records or self._withdrawing)
+
+    @property
+    def operation_records(self) -> int:
+        """How many there are of writes here, as far as is known."""
+        undecided = sum(len(pending.keys) for writes in self._writes.values() for pending in writes)
+        return undecided + len(self._settling.records)
 
     @property
     def holding(self) -> tuple[int, int] | None:
@@ -374,25 +309,22 @@ class TransactionBuffer:
         settled = self.visibility.unsettled_from
         far = settled is not None and self._segment.durable_offset - settled > UNSAVED_MESSAGES_MAX
         if far and self.visibility.limit is None:
-            self._settle_soon(0)
+            self._settling.soon()
 
     async def close(self) -> None:
         """What is on its way is finished, what is decided saved, as far as that can be done. Idempotent."""
         if self._closed:
             return
         await self.recorded()
-        if not self._segment_lost:
-            with contextlib.suppress(*_Passable):
-                await self._turns.take(self._save)
+        await self._settling.close()
         self.abandon()
         await self.visibility.close()
 
     def abandon(self) -> None:
         """Not a word more: it is somebody else's, or gone. Idempotent."""
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-        for task in (*self._confirming, *((self._settling,) if self._settling is not None else ())):
+        self._settling.abandon()
+        for task in self._confirming:
             task.cancel()
         for number in self._followed | self._ended.keys():
             self._headers.release(number, self._heard)
@@ -412,9 +344,8 @@ class TransactionBuffer:
             self._found(entry, records.of(entry))
         for number in list(self._writes):
             await self._resume(number)
-        if strays or self._done:
-            self._done += strays  # of what was decided before, or never came into the log
-            self._settle_soon()
+        if strays:  # of what was decided before, or never came into the log
+            self._settling.soon(strays)
 
     def _found(self, entry: Transacted, records: Iterable[Operation]) -> None:
         span = Span(entry.producer, entry.first_sequence, entry.last_sequence)
