@@ -45,6 +45,7 @@ class CountingStore(MemoryMetadataStore):
         super().__init__(clock)
         self.lists = 0
         self.refusals: list[tuple[Exception, bool]] = []
+        self.after_list: Callable[[], Awaitable[object]] | None = None  # awaited once an index was listed
 
     async def list(self, *args: Any) -> Any:
         self.lists += 1
@@ -52,7 +53,11 @@ class CountingStore(MemoryMetadataStore):
 
     async def list_index(self, *args: Any) -> Any:
         self.lists += 1
-        return await super().list_index(*args)
+        found = await super().list_index(*args)
+        if self.after_list is not None:
+            after, self.after_list = self.after_list, None
+            await after()
+        return found
 
     async def put_sequence(self, *args: Any, **more: Any) -> Record:
         if not self.refusals:
@@ -563,6 +568,22 @@ async def test_a_claim_that_an_earlier_owner_was_faster_with_counts(world: World
 
     await world.crash()
     await world.open_with(meanwhile)
+    await world.same_for_ever([0])
+
+
+async def test_a_record_that_an_earlier_owner_writes_while_recovery_looks_counts(world: World) -> None:
+    """It came after all records were listed, and before the transaction was committed."""
+    number = await world.begin()
+    await world.append(number, 0)
+    term = world.term
+
+    async def meanwhile() -> None:
+        await world.record(number, 0, 0, term=term)
+        await world.end(number)
+
+    await world.crash()
+    world.metadata.after_list = meanwhile
+    await world.open()
     await world.same_for_ever([0])
 
 

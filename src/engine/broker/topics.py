@@ -66,9 +66,9 @@ class HostedSegment:
     async def _begin_transactions(
         self, make: Callable[[], Coroutine[Any, Any, TransactionBuffer]]
     ) -> TransactionBuffer:
-        if self.transactions is None:
-            self.transactions = await make()
-        return self.transactions
+        found = self.transactions or await make()
+        self.transactions = found
+        return found
 
     def check_active(self) -> None:
         """Raise SegmentSealedError when nothing can be appended any more."""

@@ -367,6 +367,7 @@ class TransactionBuffer:
         if view is not None and view.header.state is TransactionState.OPEN:
             await asyncio.gather(*map(self._claim, unrecorded))
         else:
+            await self._look_again(number, unrecorded)
             self._ended.setdefault(number, view)
         for pending in unrecorded:
             pending.found()
@@ -378,7 +379,13 @@ class TransactionBuffer:
         await self._record(pending)
         view = await self._headers.read(pending.number)
         if view is None or (view.header.state.final and pending.version is not None and pending.version > view.version):
-            # Too late. An earlier owner's may have come in between, and whoever looks next will find that.
-            for operation in await self._operations.of(pending.number):
+            await self._look_again(pending.number, [pending])
+
+    async def _look_again(self, number: int, unrecorded: list[PendingWrite]) -> None:
+        """An earlier owner may have written a record since recovery looked for them. Now that the transaction has
+        ended, all that came in time is there, and whoever looks later finds the same.
+        """
+        for operation in await self._operations.of(number) if unrecorded else ():
+            for pending in unrecorded:
                 if pending.is_recorded_by(operation):
                     pending.add_record(operation)
