@@ -17,10 +17,12 @@ COMMANDS = {
     "topics": "engine.cli.topics",
     "subscriptions": "engine.cli.subscriptions",
     "namespaces": "engine.cli.namespaces",
+    "brokers": "engine.cli.brokers",
     "produce": "engine.cli.produce",
     "consume": "engine.cli.consume",
     "perf": "engine.cli.perf",
     "inspect": "engine.cli.inspect",
+    "top": "engine.cli.top",
     "demo": "engine.cli.demo",
 }
 

@@ -1,0 +1,264 @@
+"""What `engine top` shows of two looks at a broker's metrics: records, and the tables that are made of them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from math import inf
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from engine.cli.exposition import Metrics, quantile
+from engine.cli.output import show, size
+
+SORTS = ("in", "out", "backlog", "stored", "name")
+BAR_WIDTH = 20
+NEARLY_FULL = 0.8
+_TIMES = {
+    "publish to durable": "publish_to_durable_seconds",
+    "durable to delivered": "durable_to_delivered_seconds",
+    "log sync": "storage_sync_seconds",
+    "metadata commit": "metadata_commit_seconds",
+    "event loop lag": "event_loop_lag_seconds",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRow:
+    """One open segment, with all of its subscriptions."""
+
+    topic: str
+    segment: str
+    sealed: bool
+    buckets: int
+    msg_rate_in: float
+    bytes_rate_in: float
+    msg_rate_out: float
+    bytes_rate_out: float
+    backlog: int
+    stored: int
+    producers: int
+    consumers: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRow:
+    """The sums of a topic's segments that are open on this broker."""
+
+    topic: str
+    segments: int
+    sealed: int
+    msg_rate_in: float
+    bytes_rate_in: float
+    msg_rate_out: float
+    bytes_rate_out: float
+    backlog: int
+    stored: int
+    producers: int
+    consumers: int
+    changing: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRow:
+    """Something bounded. `limit`: 0 for none."""
+
+    pool: str
+    bytes: bool
+    used: int
+    limit: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One look. Times are {what: (median, 99 of 100)} in seconds, of what came since the look before it."""
+
+    broker: str
+    ready: bool
+    connections: int
+    producers: int
+    consumers: int
+    memory: int
+    times: dict[str, tuple[float | None, float | None]]
+    topics: list[TopicRow] = field(default_factory=list)
+    segments: list[SegmentRow] = field(default_factory=list)
+    pools: list[PoolRow] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs. What took longer than the last bound of its histogram is the text "inf"."""
+        times = {what: ["inf" if t == inf else t for t in found] for what, found in self.times.items()}
+        return asdict(self) | {"times": times}
+
+
+def look(now: Metrics, before: Metrics | None = None, sort: str = "in") -> View:
+    """What is there; without `before` the times are those of all that the broker has done."""
+    before = before or Metrics("")
+    segments = _segments(now)
+    info = [labels for labels, _ in now.of("broker_info")]
+    return View(
+        broker=info[0].get("broker", "") if info else "",
+        ready=now.one("broker_ready") == 1,
+        connections=int(now.one("connections")),
+        producers=int(now.one("producers")),
+        consumers=int(now.one("consumers")),
+        memory=int(now.resident),
+        times={what: _times(name, now, before) for what, name in _TIMES.items()},
+        topics=sorted(_topics(now, segments), key=_key(sort)),
+        segments=sorted(segments, key=_key(sort)),
+        pools=_pools(now),
+    )
+
+
+def _key(sort: str) -> Any:
+    fields = {"in": "msg_rate_in", "out": "msg_rate_out", "backlog": "backlog", "stored": "stored"}
+    if sort == "name":
+        return lambda row: (row.topic, int(getattr(row, "segment", 0)))
+    return lambda row: (-getattr(row, fields[sort]), row.topic, int(getattr(row, "segment", 0)))
+
+
+def _times(name: str, now: Metrics, before: Metrics) -> tuple[float | None, float | None]:
+    counts, earlier = now.buckets(name), before.buckets(name)
+    return quantile(0.5, counts, earlier), quantile(0.99, counts, earlier)
+
+
+def _segments(now: Metrics) -> list[SegmentRow]:
+    def of(name: str) -> dict[tuple[str, ...], float]:
+        return now.by(name, "topic", "segment")
+
+    sealed, buckets, stored = of("segment_sealed"), of("segment_buckets"), of("storage_size")
+    rate_in, bytes_in = of("rate_in"), of("throughput_in")
+    rate_out, bytes_out = of("subscription_rate_out"), of("subscription_throughput_out")
+    backlog, producers, consumers = of("subscription_back_log"), of("segment_producers"), of("segment_consumers")
+    return [
+        SegmentRow(
+            at[0], at[1], bool(sealed.get(at, 0)), int(buckets.get(at, 0)), rate_in.get(at, 0.0), bytes_in.get(at, 0.0),
+            rate_out.get(at, 0.0), bytes_out.get(at, 0.0), int(backlog.get(at, 0)), int(stored[at]),
+            int(producers.get(at, 0)), int(consumers.get(at, 0)),
+        )
+        for at in stored
+    ]  # fmt: skip
+
+
+def _topics(now: Metrics, segments: list[SegmentRow]) -> list[TopicRow]:
+    changing = now.by("scalable_topic_change_pending", "topic")
+    rows: dict[str, list[SegmentRow]] = {}
+    for row in segments:
+        rows.setdefault(row.topic, []).append(row)
+    return [_topic(topic, found, changing.get((topic,), 0) > 0) for topic, found in rows.items()]
+
+
+def _topic(topic: str, rows: list[SegmentRow], changing: bool) -> TopicRow:
+    def total(name: str) -> Any:
+        return sum(getattr(row, name) for row in rows)
+
+    return TopicRow(
+        topic, len(rows), total("sealed"), total("msg_rate_in"), total("bytes_rate_in"), total("msg_rate_out"),
+        total("bytes_rate_out"), total("backlog"), total("stored"), total("producers"), total("consumers"), changing,
+    )  # fmt: skip
+
+
+def _pools(now: Metrics) -> list[PoolRow]:
+    waiting = now.by("pool_queue_size", "pool")
+    return [
+        PoolRow(at[0], is_bytes, int(used), int(now.one(limit, pool=at[0])), int(waiting.get(at, 0)))
+        for name, limit, is_bytes in (
+            ("memory_pool_used_bytes", "memory_pool_limit_bytes", True),
+            ("pool_used", "pool_limit", False),
+        )
+        for at, used in now.by(name, "pool").items()
+    ]
+
+
+# -- for people --------------------------------------------------------------------------------------------------------
+
+
+def rendered(view: View, note: str = "", rows: int = 1_000_000, segments: bool = False) -> RenderableType:
+    """All of it. `note`: what is wrong with the look itself. `rows`: lines there are for topics and segments."""
+    counts = f"{view.connections:,} connections, {view.producers:,} producers, {view.consumers:,} consumers"
+    head = Text.assemble(
+        (view.broker or "a broker", "bold"),
+        "  ",
+        ("ready", "green") if view.ready else ("not ready", "bold red"),
+        f"  {counts}, {size(view.memory)} resident",
+    )
+    parts: list[RenderableType] = [head, Text(note, style="bold red") if note else Text("")]
+    parts += [_side_by_side(_pool_table(view), _time_table(view)), Text(""), _topic_table(view, rows)]
+    if segments:
+        parts += [Text(""), _segment_table(view, max(rows - len(view.topics) - 2, 3))]
+    return Group(*parts)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="right" if index else "left", no_wrap=True)
+    return table
+
+
+def _side_by_side(left: Table, right: Table) -> Table:
+    grid = Table.grid(padding=(0, 4))
+    grid.add_row(left, right)
+    return grid
+
+
+def _pool_table(view: View) -> Table:
+    table = _table("pool", "used", "of", "waiting", "")
+    for pool in view.pools:
+        written = size if pool.bytes else show
+        limit = written(pool.limit) if pool.limit else "-"
+        table.add_row(pool.pool, written(pool.used), limit, show(pool.waiting), _bar(pool.used, pool.limit))
+    return table
+
+
+def _bar(used: int, limit: int) -> Text:
+    part = min(used / limit, 1.0) if limit else 0.0
+    full = round(part * BAR_WIDTH)
+    return Text("━" * full + "·" * (BAR_WIDTH - full), style="red" if part > NEARLY_FULL else "cyan")
+
+
+def _time_table(view: View) -> Table:
+    table = _table("within", "half", "99 of 100")
+    for what, found in view.times.items():
+        table.add_row(what, *(duration(seconds) for seconds in found))
+    return table
+
+
+def _topic_table(view: View, rows: int) -> Table:
+    table = _table("topic", "segments", "in msg/s", "in", "out msg/s", "out", "backlog", "stored", "prod.", "cons.")
+    for t in view.topics[:rows]:
+        name = f"{t.topic} (changing)" if t.changing else t.topic
+        shape = f"{t.segments - t.sealed}" + (f" + {t.sealed} sealed" if t.sealed else "")
+        table.add_row(name, shape, *_numbers(t))
+    _add_rest(table, len(view.topics) - rows)
+    return table
+
+
+def _segment_table(view: View, rows: int) -> Table:
+    table = _table("segment of", "id", "in msg/s", "in", "out msg/s", "out", "backlog", "stored", "prod.", "cons.")
+    for s in view.segments[:rows]:
+        table.add_row(s.topic, s.segment + (" sealed" if s.sealed else ""), *_numbers(s))
+    _add_rest(table, len(view.segments) - rows)
+    return table
+
+
+def _add_rest(table: Table, count: int) -> None:
+    if count > 0:
+        table.add_row(f"… and {count:,} more")
+
+
+def _numbers(row: TopicRow | SegmentRow) -> tuple[str, ...]:
+    rates = (show(row.msg_rate_in), f"{size(row.bytes_rate_in)}/s", show(row.msg_rate_out))
+    counts = (show(row.backlog), size(row.stored), show(row.producers), show(row.consumers))
+    return (*rates, f"{size(row.bytes_rate_out)}/s", *counts)
+
+
+def duration(seconds: float | None) -> str:
+    """A bound of a histogram: 0.5 ms, 2.5 s; a dash for nothing, more than a minute for what is above the last."""
+    if seconds is None:
+        return "-"
+    if seconds == inf:
+        return "> 1 min"
+    return f"{seconds * 1000:g} ms" if seconds < 1 else f"{seconds:g} s"
