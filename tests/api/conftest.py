@@ -38,3 +38,10 @@ def blocking(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[engine.
 
     """Opens the same data directory, each time anew."""
     return lambda: engine.open_async(tmp_path / "data")
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[engine.AsyncEngine]:
+    """An engine that other clients may connect to."""
+    async with engine.open_async(tmp_path / "data", listen="127.0.0.1:0") as served:
+        yield served

@@ -12,7 +12,7 @@ from engine._native.bucket_marks import BucketMarks
 from engine._native.offsets import pack
 from engine.client.connection import Connection, ignore_outcome
 from engine.client.scope import Scope
-from engine.errors import ConnectError, EngineError, TimeoutError
+from engine.errors import ConnectError, EngineError, TimeoutError, TransactionConflictError
 from engine.model.positions import bucket_position
 from engine.wire.commands import Command
 
@@ -126,14 +126,15 @@ class Acknowledging(ABC):
             raise TimeoutError(f"{self.name}: an acknowledgement was not confirmed within {timeout:g} s") from e
         if scope is None:
             self.note(position, ranges or (), buckets or ())
-        elif position is not None or ranges:
-            self._drop_copies(ranges or [[0, (position or 0) - 1]])
         return True
 
-    def _drop_copies(self, ranges: Any) -> None:
-        """These were acknowledged in a transaction: what of them waits here after a loss would be delivered twice."""
-        if self._may_wait(ranges, ()):
-            self._acknowledged_again(ranges)
+    def check_once(self, buckets: Buckets) -> None:
+        """Raise TransactionConflictError where some of what is to be acknowledged may have been delivered twice."""
+        if self._may_wait([[0, -1]], buckets):
+            raise TransactionConflictError(
+                f"{self.name}: the connection was lost, and some messages may have been delivered twice; abort the "
+                "transaction, and they come once more"
+            )
 
     def note(self, position: int | None, ranges: Any, buckets: Buckets) -> None:
         """So much is durable now, and acknowledged."""

@@ -171,6 +171,7 @@ class Attachment(Acknowledging):
             self._detach()
             self._say_close(connection, self._consumer_id)
             self._lost(NotOwnerError(f"{self.name} is read again from the cursor"))
+        self.again_upto = 0  # what comes again is what counts
 
     # -- attaching -------------------------------------------------------------------------------------------
 
@@ -271,6 +272,8 @@ class Attachment(Acknowledging):
         before, self._seeks = self._seeks, (url, answer.get("seeks") or 0)
         moved = before is not None and before[0] == url and before != self._seeks
         self.rewound = moved or answer["position"] < self.confirmed
+        if self.rewound and self.mode != QUEUE:
+            self.again_upto = 0  # what was delivered before the cursor was moved back was another reading
         self.position = self.expected = self.confirmed = answer["position"]
         self.marks = BucketMarks(self.segment_id, self.bucket_ends, True) if self.mode == SHARED else None
         self._attached_again.set()

@@ -27,7 +27,7 @@ from engine.client.redelivery import QueueOptions
 from engine.client.scope import InTransaction, Scope, scope_of
 from engine.client.topic import TopicLayout
 from engine.client.unacked import Unacknowledged
-from engine.errors import NotFoundError
+from engine.errors import NotFoundError, TransactionConflictError
 from engine.model.names import TopicName
 from engine.model.positions import MessageId
 from engine.model.redelivery import Backoff
@@ -236,17 +236,26 @@ class AsyncQueueConsumer(Receiver):
     async def _acknowledge(self, found: dict[int, BitMap64], scope: Scope | None = None) -> None:
         self._settle()
         held = {i: (self._lives.get(i, 0), self._unacked.take(i, offsets)) for i, offsets in found.items()}
+        if scope is not None and any(life and len(held[i][1]) < len(found[i]) for i, (life, _) in held.items()):
+            self._give_back(held)
+            raise TransactionConflictError(
+                "the connection was lost, and some of these messages may have been delivered to somebody else, or twice"
+            )
         try:
             waits = [wait for i, offsets in found.items() for wait in self._sent(i, offsets, scope)]
             saved = await all_acknowledged(waits)
         except BaseException:
-            for segment_id, (life, offsets) in held.items():
-                if self._lives.get(segment_id, 0) == life:
-                    self._unacked.give_back(segment_id, offsets)
-            self._watch()
+            self._give_back(held)
             raise
         if not all(saved):
             self._check_open()  # closed meanwhile: nothing was saved; else the segment is done with, all acknowledged
+
+    def _give_back(self, held: dict[int, tuple[int, BitMap64]]) -> None:
+        """They are not acknowledged after all."""
+        for segment_id, (life, offsets) in held.items():
+            if self._lives.get(segment_id, 0) == life:
+                self._unacked.give_back(segment_id, offsets)
+        self._watch()
 
     def _sent(self, segment_id: int, offsets: BitMap64, scope: Scope | None) -> list[Coroutine[Any, Any, bool]]:
         """Send the acknowledgement of these; what is left is to wait. Nothing where the segment is done with."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from engine._native.batch import MessageBatch
@@ -44,6 +44,7 @@ class AsyncStreamConsumer(Receiver):
         self._confirmed_there: dict[int, int] = {}
         # Acknowledged in transactions that have not ended, as far as known.
         self._unsettled: dict[Scope, list[tuple[Attachment, _Ack]]] = {}
+        self._concerned: dict[Scope, dict[Attachment, None]] = {}  # also where that has failed
 
     async def start(self) -> None:
         """Register with the topic's controller and attach to the segments it assigns."""
@@ -198,8 +199,8 @@ class AsyncStreamConsumer(Receiver):
     async def _acknowledge(self, vector: Mapping[int, Asked], scope: Scope | None) -> None:
         due = [(a, ack) for i, asked in vector.items() if (a := self.attachments.get(i)) for ack in self._due(a, asked)]
         elsewhere = {i: asked for i, asked in vector.items() if i not in self.attachments}
-        if scope is not None and vector and not due and not elsewhere:
-            raise TransactionConflictError(f"all of it is acknowledged already, outside of the transaction {scope.id}")
+        if scope is not None:
+            self._begin_inside(scope, due, bool(vector) and not elsewhere)
         under_way = [
             (a, ack, a.start_ack("cumulative", position=ack.position, buckets=ack.buckets, scope=scope))
             for a, ack in due
@@ -251,10 +252,18 @@ class AsyncStreamConsumer(Receiver):
             done = True  # told once: ids of later messages do not say it again
         if done and scope is not None and attachment.segment_id not in lost:
             self._unsettled.setdefault(scope, []).append((attachment, ack))
-            scope.acknowledged_by(self)
         elif done and scope is None:
             self._is_acknowledged(attachment, ack)
         return done
+
+    def _begin_inside(self, scope: Scope, due: Sequence[tuple[Attachment, _Ack]], is_all: bool) -> None:
+        """Whatever becomes of it, when the transaction is aborted all of this comes again."""
+        if is_all and not due:
+            raise TransactionConflictError(f"all of it is acknowledged already, outside of the transaction {scope.id}")
+        self._concerned.setdefault(scope, {}).update(dict.fromkeys(attachment for attachment, _ in due))
+        scope.acknowledged_by(self)
+        for attachment, ack in due:
+            attachment.check_once(ack.buckets or ())
 
     def _is_acknowledged(self, attachment: Attachment, ack: _Ack) -> None:
         if attachment.mode == SHARED:
@@ -266,13 +275,15 @@ class AsyncStreamConsumer(Receiver):
 
     def transaction_ended(self, scope: Scope, counted: bool) -> None:
         """What was acknowledged in it is so now, or is delivered again, with all that came behind it."""
-        acks = [] if self._closed else self._unsettled.pop(scope, [])
+        acks, concerned = self._unsettled.pop(scope, []), self._concerned.pop(scope, {})
+        if self._closed:
+            return
         if counted:
             for attachment, ack in acks:
                 attachment.note(ack.position, (), ack.buckets or ())
                 self._is_acknowledged(attachment, ack)
             return
-        for attachment in dict.fromkeys(attachment for attachment, _ in acks):
+        for attachment in concerned:
             if not attachment.closed:
                 self._rewind(attachment)
 

@@ -142,7 +142,8 @@ def accepted_numbers(attempts: Sequence[str] | None) -> tuple[int, ...] | None:
     """Of the attempts that a commit accepts, rising, each once; None accepts all. Raises InvalidArgumentError."""
     if attempts is None:
         return None
-    if isinstance(attempts, (str, bytes)) or len(attempts) > ATTEMPTS_MAX:
+    named = isinstance(attempts, Sequence) and not isinstance(attempts, (str, bytes))
+    if not named or len(attempts) > ATTEMPTS_MAX:
         raise InvalidArgumentError(f"accepted attempts are a list of at most {ATTEMPTS_MAX} names")
     return tuple(sorted({attempt_number(attempt) for attempt in attempts}))
 
