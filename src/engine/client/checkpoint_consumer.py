@@ -8,8 +8,11 @@ delivered (SEMANTICS 10). A member of a group does the same with its share of th
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Any
 
+from engine._native.entry import Entry
 from engine.client.attachment import READER, Attachment
 from engine.client.options import ConsumerOptions
 from engine.client.pool import Pool
@@ -38,6 +41,8 @@ class AsyncCheckpointConsumer(Receiver):
         self._started: dict[int, int] = {}  # where reading begins; 0 for those that are missing (SEMANTICS 27)
         self._finished: set[int] = set()  # sealed, and delivered to the end or deleted
         self._ending = False  # some segment's end is known and not yet delivered
+        # Of what has come: the offset behind the last message that is to be delivered, and the one behind all.
+        self._passed: dict[int, tuple[int, int]] = {}
         self._share: set[int] | None = None  # None: every segment
         self._share_epoch = -1  # of the layout that the share follows from
         self._registration: Registration | None = None
@@ -73,8 +78,8 @@ class AsyncCheckpointConsumer(Receiver):
 
     def checkpoint_now(self) -> Checkpoint:
         """checkpoint() for a caller on the loop."""
-        layout, delivered = self.session.layout, self._queue.positions
-        positions = {i: max(self._started.get(i, 0), delivered.get(i, 0)) for i in layout.segments}
+        layout = self.session.layout
+        positions = {segment_id: self._standing(segment_id) for segment_id in layout.segments}
         return Checkpoint(positions, epoch=layout.epoch, topic=self._topic, topic_created_ms=layout.created_ms)
 
     async def seek(self, checkpoint: Checkpoint) -> None:
@@ -99,6 +104,7 @@ class AsyncCheckpointConsumer(Receiver):
     def _begin_at(self, positions: dict[int, int]) -> None:
         self._finished.clear()
         self._ending = False
+        self._passed.clear()
         self._started = positions
         self.layout_changed(self.session.layout)
 
@@ -158,6 +164,7 @@ class AsyncCheckpointConsumer(Receiver):
             attachment = self.attachments.pop(segment_id, None)
             if attachment is not None:
                 attachment.give_up()
+                self._stand_still(segment_id)
                 self._drop(segment_id)
         self.layout_changed(self.session.layout)
 
@@ -204,12 +211,29 @@ class AsyncCheckpointConsumer(Receiver):
     def detached(self, attachment: Attachment) -> None:
         """Go on where delivery stands."""
         super().detached(attachment)
-        attachment.expected = self._standing(attachment.segment_id)
+        attachment.expected = self._stand_still(attachment.segment_id)
 
     def _standing(self, segment_id: int) -> int:
-        """The next offset to deliver."""
-        start = self._started.get(segment_id, 0)
-        return int(max(start, self._queue.positions.get(segment_id, 0)))
+        """The next offset to deliver. What nobody is to get is passed with the message before it."""
+        delivered = max(self._started.get(segment_id, 0), self._queue.positions.get(segment_id, 0))
+        last, behind = self._passed.get(segment_id, (0, 0))
+        return int(max(delivered, behind) if delivered >= last else delivered)
+
+    def _stand_still(self, segment_id: int) -> int:
+        """The same; nothing more is passed of what has come so far."""
+        standing = self._started[segment_id] = self._standing(segment_id)
+        self._passed.pop(segment_id, None)
+        return standing
+
+    def _push(self, attachment: Attachment, entries: list[Entry], header: dict[str, Any], begin: int) -> int:
+        """Remember where the last message of it is, and where the block ends."""
+        pushed = super()._push(attachment, entries, header, begin)
+        if entries:
+            last, behind = self._passed.get(attachment.segment_id, (0, 0))[0], _behind(entries)
+            if pushed:
+                last = _without_tail(behind, header.get("skip") or ())
+            self._passed[attachment.segment_id] = (last, behind)
+        return pushed
 
     def segment_gone(self, attachment: Attachment) -> None:
         """Its children may come."""
@@ -266,6 +290,20 @@ class AsyncCheckpointConsumer(Receiver):
     async def _leave(self) -> None:
         if self._registration is not None:
             await self._registration.close()
+
+
+def _behind(entries: list[Entry]) -> int:
+    """The offset behind a block."""
+    return entries[-1].first_offset + entries[-1].count
+
+
+def _without_tail(behind: int, skip: Sequence[list[int]]) -> int:
+    """The offset behind the last message of a block, `behind` its end, that is not skipped."""
+    for first, last in sorted(skip, reverse=True):
+        if last + 1 < behind:
+            break
+        behind = min(behind, first)
+    return behind
 
 
 def _instant(milliseconds: int) -> str:

@@ -86,16 +86,16 @@ def disagreement(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _overtaken(evidence: Evidence, events: list[Fact]) -> Iterator[tuple[Fact, Send, Send]]:
-    """(event, its send, the send before it) where, under one key of one client, a later send stands before."""
-    last: dict[tuple[str, str], Send] = {}
+    """(event, its send, the send before it) where, under one key of one client in one topic, a later send is before."""
+    last: dict[tuple[str, str, str], Send] = {}
     for event in events:
         send = evidence.sends.get(event["value"])
         if send is None or send.key is None:
             continue
-        before = last.get((send.client, send.key))
+        before = last.get((send.topic, send.client, send.key))
         if before is not None and before.invoked > send.invoked:
             yield event, send, before
-        last[send.client, send.key] = send
+        last[send.topic, send.client, send.key] = send
 
 
 def key_order(evidence: Evidence) -> Iterator[Violation]:

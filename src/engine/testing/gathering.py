@@ -27,8 +27,9 @@ def gather(events: list[Fact]) -> Evidence:
     for event in events:
         if event["phase"] == "invoke":
             calls[event["call"]] = event
-        _gather_progress(evidence, event)
-        _GATHERERS.get(event["what"], _gather_nothing)(evidence, event, calls.get(event.get("call"), event))
+        call = calls.get(event.get("call"), event)
+        _gather_progress(evidence, event, call)
+        _GATHERERS.get(event["what"], _gather_nothing)(evidence, event, call)
     _count_acks(evidence)
     return evidence
 
@@ -37,12 +38,14 @@ def _gather_nothing(evidence: Evidence, event: Fact, call: Fact) -> None:
     """Events for people."""
 
 
-def _gather_progress(evidence: Evidence, event: Fact) -> None:
+def _gather_progress(evidence: Evidence, event: Fact, call: Fact) -> None:
+    """In a transaction, which may have ended meanwhile, a refusal is an answer."""
     if event["what"] == "healed":
         evidence.healed = event["n"]
     if evidence.healed is None or "call" not in event:
         return
-    if event["phase"] == "invoke" or (event["phase"] != "ok" and event["call"] in evidence.stalled):
+    refused = event["phase"] != "ok" and "transaction" not in call
+    if event["phase"] == "invoke" or (refused and event["call"] in evidence.stalled):
         evidence.stalled[event["call"]] = event
     else:
         evidence.stalled.pop(event["call"], None)

@@ -197,6 +197,11 @@ class SimStream:
         """Bytes received since the connection was made."""
         return self._reader.bytes_received
 
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes received of a frame that is not whole, or that is not wanted yet."""
+        return self._reader.pending_bytes
+
     def compact(self) -> None:
         """Hold no more memory than half a received frame needs."""
         self._reader.compact()
