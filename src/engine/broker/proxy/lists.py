@@ -1,8 +1,11 @@
 """`TopicLists`: what one session asks of topic lists and is answered, through the memory limiter (PIP-442).
 
 A request waits for its initial permit before a broker sees it. An answer grows that permit to its own size, waits for
-one of direct memory, and gives both back when its bytes have left the socket. What waits lets everything else of the
-connection pass, until too much of it waits: then nothing is read from the broker.
+one of direct memory and is handed to the socket; the direct one goes back when its bytes have left. What waits lets
+everything else of the connection pass, until too much of it waits: then nothing is read from the broker.
+
+A session that cannot pass on what it has holds no heap memory meanwhile. So who holds some goes on without any, and
+sessions do not wait for each other in a ring.
 """
 
 from __future__ import annotations
@@ -33,13 +36,14 @@ _AGAIN_S = 0.5  # after a part of a watched list found no memory, when it is tri
 _HELD = "lists"
 
 Asking = tuple[int, asyncio.Task[None]]
+Permits = list[MemoryPermit]
 
 
 class TopicLists:
     """Of one session. Loop thread only.
 
-    Invariant: a permit is in `_granted`, with an answer that waits, or with one on its way to the socket, and goes back
-    when that ends. Checked by what the limiter says when all sessions have gone.
+    Invariant: a permit is in the list of a request or of an answer, and goes back when that ends. Checked by what the
+    limiter says when all sessions have gone.
     """
 
     def __init__(
@@ -52,9 +56,9 @@ class TopicLists:
         self._broker = broker
         # Requests by their ids: those that wait for a permit, with their sessions, and those that were sent on.
         self._asking: dict[int, Asking] = {}
-        self._granted: dict[int, MemoryPermit] = {}
-        # Answers in order, each with its request's id (0: none) and permit.
-        self._aside: deque[tuple[bytes, int, list[MemoryPermit]]] = deque()
+        self._granted: dict[int, Permits] = {}
+        # Answers in order, each with its request's id (0: none) and what that has got.
+        self._aside: deque[tuple[bytes, int, Permits]] = deque()
         self._aside_bytes = 0
         self._passing: asyncio.Task[None] | None = None
         self._room = asyncio.Event()  # the client takes what it is sent
@@ -101,7 +105,7 @@ class TopicLists:
         if self._closed:
             self._limiter.release(permit)
         else:
-            self._granted[request_id] = permit
+            self._granted[request_id] = [permit]
             self._to_broker.put(frame)
 
     def _unasked(self, frame: Piece) -> None:
@@ -123,14 +127,14 @@ class TopicLists:
 
     def answered(self, kind: int, frame: Piece) -> None:
         """A part of a list, or what may be the answer to a request for one. Raises ProtocolError."""
-        request_id = field_of(frame, "request_id") or 0
-        permit = self._granted.pop(request_id, None) if type(request_id) is int else None
-        if kind == Command.ERROR and permit is not None:
-            self._limiter.release(permit)
-        if kind == Command.ERROR or (kind == Command.SUCCESS and permit is None):
+        request_id = field_of(frame, "request_id")
+        held = self._granted.pop(request_id, None) if type(request_id) is int else None
+        if kind == Command.ERROR and held is not None:
+            self._give_back(held)
+        if kind == Command.ERROR or (kind == Command.SUCCESS and held is None):
             self._to_client.put(bytes(frame))
             return
-        self._aside.append((bytes(frame), 0 if permit is None else request_id, [] if permit is None else [permit]))
+        self._aside.append((bytes(frame), 0 if held is None else request_id, held or []))
         self._aside_bytes += len(frame)
         if self._aside_bytes > PROXY_LISTS_ASIDE_MAX:
             self._broker.hold(_HELD)
@@ -155,40 +159,56 @@ class TopicLists:
         finally:
             self._passing = None
 
-    async def _pass(self, frame: bytes, request_id: int, held: list[MemoryPermit]) -> None:
-        def give_back() -> None:
-            for permit in held:
-                self._limiter.release(permit)
-
+    async def _pass(self, frame: bytes, request_id: int, held: Permits) -> None:
         try:
-            await self._room.wait()
-            await self._permit(len(frame), held, patient=not request_id)
+            if not self._room.is_set():
+                self._give_back_all(held)
+                await self._room.wait()
+            direct = await self._permit(len(frame), held, patient=not request_id)
         except MemoryLimitError as e:
-            give_back()
             self._to_client.put(error_frame(request_id, e))
-        except BaseException:
-            give_back()
-            raise
         else:
-            self._to_client.put(frame, give_back)
+            self._to_client.put(frame, lambda: self._limiter.release(direct))
+        finally:
+            self._give_back(held)
 
-    async def _permit(self, size: int, held: list[MemoryPermit], *, patient: bool) -> None:
-        """Put what it takes to send so many bytes into `held`, which may have the request's.
+    async def _permit(self, size: int, held: Permits, *, patient: bool) -> MemoryPermit:
+        """Direct memory for so many bytes; the heap's is in `held` then, which may have the request's to begin with.
 
         `patient`: what nobody has asked for cannot be refused; it waits, and the broker with it.
         """
         while True:
             try:
-                if held:
-                    await self._limiter.update(held[0], size)
-                else:
-                    held.append(await self._limiter.acquire(size, LimitType.HEAP_MEMORY))
-                held.append(await self._limiter.acquire(size, LimitType.DIRECT_MEMORY))
-                return
+                await self._permit_heap(size, held)
+                return await self._limiter.acquire(size, LimitType.DIRECT_MEMORY)
             except MemoryLimitError:
                 if not patient:
                     raise
+            self._give_back_all(held)
             await asyncio.sleep(_AGAIN_S)
+
+    async def _permit_heap(self, size: int, held: Permits) -> None:
+        """Grow what the request has got. Where there is no room it is given back first, and the whole is waited for."""
+        pool = self._limiter.pool(LimitType.HEAP_MEMORY)
+        mine = held[0].size if held else 0
+        if size > mine and (pool.queue or pool.used - mine + size > pool.limit):
+            self._give_back_all(held)
+        if held:
+            await self._limiter.update(held[0], size)
+        else:
+            held.append(await self._limiter.acquire(size, LimitType.HEAP_MEMORY))
+
+    def _give_back(self, held: Permits) -> None:
+        while held:
+            self._limiter.release(held.pop())
+
+    def _give_back_all(self, held: Permits) -> None:
+        """Of this answer, of those behind it, and of requests whose answers may not be read for now."""
+        self._give_back(held)
+        for _, _, others in self._aside:
+            self._give_back(others)
+        for others in self._granted.values():
+            self._give_back(others)
 
     def close(self) -> None:
         """The session has ended: nothing is held any more. Idempotent."""
@@ -197,8 +217,6 @@ class TopicLists:
             task.cancel()
         if self._passing is not None:
             self._passing.cancel()
-        permits = [*self._granted.values(), *(permit for _, _, held in self._aside for permit in held)]
+        self._give_back_all([])
         self._granted.clear()
         self._aside.clear()
-        for permit in permits:
-            self._limiter.release(permit)
