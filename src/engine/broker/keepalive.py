@@ -21,7 +21,7 @@ _SWEEPS_PER_PERIOD = 4
 class Pulse:
     """When a connection last showed that it lives. Times of the loop's clock."""
 
-    __slots__ = ("heard_at", "pinged", "received", "since", "taken", "written_at")
+    __slots__ = ("frame_at", "frames", "heard_at", "pinged", "received", "since", "taken", "written_at")
 
     def __init__(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -29,6 +29,8 @@ class Pulse:
         self.received = -1  # what was received in total at `heard_at`
         self.heard_at = now
         self.pinged = False
+        self.frames = 0  # how many had come at the last look
+        self.frame_at = now  # when one was last finished, or none was begun
         self.taken = 0  # what the peer had taken at the last look
         self.written_at = now  # when it last took something, or there was nothing to take
 
@@ -37,7 +39,8 @@ class KeepAlive:
     """Looks at every connection a few times per keep-alive period. Nothing is done per frame. Loop thread only.
 
     A peer silent for one period is pinged, silent for two dropped; so is one that takes nothing of what is queued
-    for it for two periods, and one that has not finished its handshake in time.
+    for it for two periods, one that does not finish a frame for as long, and one that has not finished its handshake
+    in time.
     """
 
     def __init__(
@@ -86,6 +89,8 @@ class KeepAlive:
             pulse.received, pulse.heard_at, pulse.pinged = received, now, False
         elif hasattr(stream, "compact"):
             stream.compact()
+        if connection.frames != pulse.frames or connection.held or not getattr(stream, "pending_bytes", 0):
+            pulse.frames, pulse.frame_at = connection.frames, now
         unsent = stream.unsent_bytes
         taken = getattr(stream, "bytes_sent", 0) - unsent
         if unsent == 0 or taken > pulse.taken:
@@ -97,6 +102,8 @@ class KeepAlive:
         pulse = connection.pulse
         if now - pulse.written_at >= 2 * self._period:
             return f"it took nothing of {connection.stream.unsent_bytes} bytes for {now - pulse.written_at:.0f} s"
+        if now - pulse.frame_at >= 2 * self._period:
+            return f"it has not finished a frame for {now - pulse.frame_at:.0f} s"
         if now - pulse.heard_at >= 2 * self._period:
             return f"it was silent for {now - pulse.heard_at:.0f} s"
         if now - pulse.heard_at >= self._period and not pulse.pinged:

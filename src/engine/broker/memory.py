@@ -5,21 +5,21 @@ What a pool is, what happens at its limit, and what is not in any of them is tol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from engine.aio.bag import Bag
 from engine.aio.memory_limiter import AsyncDualMemoryLimiter, LimitType, MemoryLimit
 from engine.aio.semaphore import AsyncSemaphore, PoolStatistics
 from engine.broker.config import BrokerConfig
+from engine.broker.half_frames import HalfFrames
 from engine.broker.outbound import OutboundMemory
 from engine.errors import TooManyRequestsError
 from engine.limits import TOPIC_LOAD_S_MAX
 
 if TYPE_CHECKING:
     from engine.broker.connection import Connection
-
-Gauge = Callable[[], tuple[int, int]]  # (used, limit)
 
 
 class Pausable(Protocol):
@@ -107,8 +107,32 @@ class Lookups:
         return PoolStatistics("lookups", "requests", self.used, self.limit, refusals=self.refusals)
 
 
+class Callers:
+    """How many connections there are from each address. Loop thread only."""
+
+    __slots__ = ("_counts",)
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def add(self, peer: str) -> None:
+        """One more connection from a peer, "engine://host:port"."""
+        self._counts[peer.rpartition(":")[0]] += 1
+
+    def count(self, peer: str) -> int:
+        """How many the host of a peer has."""
+        return self._counts[peer.rpartition(":")[0]]
+
+    def discard(self, peer: str) -> None:
+        """One is gone."""
+        host = peer.rpartition(":")[0]
+        self._counts[host] -= 1
+        if self._counts[host] <= 0:
+            del self._counts[host]
+
+
 class BrokerMemory:
-    """The pools of one broker. Those that others keep are asked through `watch()`. Loop thread only."""
+    """The pools of one broker. Loop thread only."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self.publish = PublishMemory(config.publish_bytes_max)
@@ -125,7 +149,8 @@ class BrokerMemory:
             name="topic_loads",
             unit="requests",
         )
-        self._gauges: dict[str, tuple[str, Gauge]] = {}
+        self.callers = Callers()
+        self.half_frames: HalfFrames | None = None  # of whoever listens
 
     @property
     def in_flight(self) -> int:
@@ -141,10 +166,7 @@ class BrokerMemory:
         """`who` is gone, and what waited for it."""
         self.publish.forget(who)
         self.outbound.forget(who)
-
-    def watch(self, name: str, unit: str, gauge: Gauge) -> None:
-        """A pool that somebody else keeps: (used, limit) when it is asked."""
-        self._gauges[name] = (unit, gauge)
+        self.callers.discard(who.stream.peer)
 
     def configure(self, config: BrokerConfig) -> None:
         """Take the limits of this configuration from now on. What is out stays out until it comes back."""
@@ -154,6 +176,8 @@ class BrokerMemory:
             pool = self.topic_lists.pool(kind)
             pool.timeout, pool.queue_max = limit.timeout, limit.queue_max
             pool.resize(limit.size)
+        if self.half_frames is not None:
+            self.half_frames.resize(config.receive_buffers_max)
         self.lookups.limit = config.lookups_max
         self.topic_loads.queue_max = config.lookups_max
         self.topic_loads.resize(config.topic_loads_max)
@@ -165,9 +189,8 @@ class BrokerMemory:
         yield self.outbound.statistics()
         yield self.lookups.statistics()
         yield self.topic_loads.statistics()
-        for name, (unit, gauge) in self._gauges.items():
-            used, limit = gauge()
-            yield PoolStatistics(name, unit, used, limit)
+        if self.half_frames is not None:
+            yield self.half_frames.statistics()
 
 
 def _topic_list_limits(config: BrokerConfig) -> tuple[MemoryLimit, MemoryLimit]:

@@ -63,7 +63,8 @@ async def _lookup(connection: Connection, session: DagWatchSession, header: Head
     ident = header["session_id"]
     connection.watches[ident] = session
     try:
-        await session.open(header["request_id"], header["create"])
+        with connection.broker.memory.lookups:
+            await session.open(header["request_id"], header["create"])
     except BaseException:
         session.close()
         raise
@@ -131,10 +132,11 @@ async def _topic_schema(
     connection: Connection, topic: TopicName, declared: TopicSchema | None, producer: bool
 ) -> dict[str, Any]:
     schemas = connection.broker.service.schemas
-    if declared is None:
-        history = await schemas.history(topic)
-    else:
-        history = await schemas.declare(topic, declared, producer=producer)
+    with connection.broker.memory.lookups:
+        if declared is None:
+            history = await schemas.history(topic)
+        else:
+            history = await schemas.declare(topic, declared, producer=producer)
     return {"versions": [version.to_mapping() for version in history.versions]}
 
 

@@ -17,6 +17,7 @@ from engine.broker.admin import AdminService
 from engine.broker.config import BrokerConfig
 from engine.broker.connection import Connection
 from engine.broker.dynamic_config import DynamicConfig
+from engine.broker.half_frames import HalfFrames
 from engine.broker.idle import IdleLoop
 from engine.broker.keepalive import KeepAlive
 from engine.broker.load_reporter import LoadReports
@@ -103,6 +104,7 @@ class Broker(Addresses):
         self._retention: RetentionLoop | None = None
         # Doors.
         self._pool = ChunkPool()
+        self.memory.half_frames = HalfFrames(self._pool, self.connections, self.config.receive_buffers_max)
         self._servers: list[asyncio.Server] = []
         self.up_since = 0.0  # the loop's time
         self._keep_alive = KeepAlive(
@@ -155,6 +157,7 @@ class Broker(Addresses):
         )
         members = self.members = self._membership(store, metadata)
         self.hosting = members.hosting
+        self.hosting.loads = self.memory.topic_loads
         self.service = ScalableTopicService(
             metadata,
             members.host,
@@ -274,9 +277,16 @@ class Broker(Addresses):
     def _accept(self, connection: Connection) -> Connection:
         self.connections.add(connection)
         self.measures.accepted += 1
-        if len(self.connections) > self.config.connections_max + _REFUSED_MAX:
+        self.memory.callers.add(connection.stream.peer)
+        many = len(self.connections) > self.config.connections_max + _REFUSED_MAX
+        if many or self._crowded(connection, _REFUSED_MAX):
             connection.stream.abort()
         return connection
+
+    def _crowded(self, connection: Connection, spare: int = 0) -> bool:
+        """Whether its address has too many connections."""
+        most = self.config.connections_per_address_max
+        return 0 < most < self.memory.callers.count(connection.stream.peer) - spare and not connection.trusted
 
     @property
     def started(self) -> bool:
@@ -309,6 +319,10 @@ class Broker(Addresses):
         if len(self.connections) > self.config.connections_max:
             self.measures.refused += 1
             return ConnectError(f"the broker has its maximum of {self.config.connections_max} connections")
+        if self._crowded(connection):
+            self.measures.refused += 1
+            most = self.config.connections_per_address_max
+            return ConnectError(f"the broker has its maximum of {most} connections from this address")
         return None
 
     def forget(self, connection: Connection) -> None:

@@ -6,11 +6,14 @@ So an idle connection owns no receive memory at all, and a thousand of them shar
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
+from collections.abc import Callable
 
 from engine.limits import FRAME_ALIGNMENT, MIB
 
 CHUNK_SIZE = 1 * MIB
+CHUNK_SIZE_SCARCE = CHUNK_SIZE // 16
 CHUNK_ROOM_MIN = CHUNK_SIZE // 4  # with less room than this a chunk is not filled further
 CHUNKS_RETIRED_MAX = 192  # full chunks kept for reuse; more are left to the memory manager
 _LOOKED_AT = 8
@@ -46,17 +49,33 @@ class Chunk:
 
 
 class ChunkPool:
-    """The chunks of one event loop. Not for several threads."""
+    """The chunks of one event loop. Not for several threads.
 
-    __slots__ = ("_current", "_retired", "chunk_size")
+    `taken` is what receivers hold now: each has a chunk while it has half a frame. When that passes half of `limit`,
+    they get no more than they need; when it passes the limit, `on_full` is called at the next turn of the loop.
+    """
+
+    __slots__ = ("_current", "_retired", "_telling", "chunk_size", "limit", "on_full", "taken")
 
     def __init__(self, chunk_size: int = CHUNK_SIZE) -> None:
         self.chunk_size = chunk_size
+        self.limit = 0  # none
+        self.on_full: Callable[[], None] | None = None
+        self.taken = 0
+        self._telling = False
         self._current: Chunk | None = None
         self._retired: deque[Chunk] = deque(maxlen=CHUNKS_RETIRED_MAX)
 
     def take(self, room: int = 0) -> Chunk:
         """A chunk with at least `room` bytes free, and not too few in any case; the caller's until it gives it back."""
+        chunk = self._find(room)
+        self.taken += chunk.size
+        if self.taken > self.limit > 0 and not self._telling:
+            self._telling = True
+            asyncio.get_running_loop().call_soon(self._tell)
+        return chunk
+
+    def _find(self, room: int) -> Chunk:
         chunk, self._current = self._current, None
         if chunk is not None:
             if chunk.size - chunk.used >= max(room, self.chunk_size // 4):
@@ -64,10 +83,23 @@ class ChunkPool:
             self._retire(chunk)
         if room > self.chunk_size:
             return Chunk(room)
+        if self.taken > self.limit // 2 > 0:
+            return Chunk(max(room, CHUNK_SIZE_SCARCE))
         return self._reusable() or Chunk(self.chunk_size)
+
+    def take_exactly(self, size: int) -> Chunk:
+        """A chunk for what is there, and not more."""
+        self.taken += size
+        return Chunk(size)
+
+    def _tell(self) -> None:
+        self._telling = False
+        if self.taken > self.limit > 0 and self.on_full is not None:
+            self.on_full()
 
     def give(self, chunk: Chunk, used: int) -> None:
         """Take a chunk back of which the first `used` bytes are, or were, lent."""
+        self.taken -= chunk.size
         chunk.used = -(-used // FRAME_ALIGNMENT) * FRAME_ALIGNMENT
         if self._current is None and chunk.size - chunk.used >= self.chunk_size // 4:
             self._current = chunk

@@ -152,7 +152,7 @@ class FrameReader:
     def compact(self) -> None:
         """Move half a frame into memory of its own size. For a peer that sent a part and then nothing."""
         if self._chunk is not None and self._chunk.size > self.pending_bytes:
-            self._move_to(Chunk(max(self.pending_bytes, 1)))
+            self._move_to(self._pool.take_exactly(max(self.pending_bytes, 1)))
 
     def _move_to(self, target: Chunk) -> Chunk:
         source = self._chunk

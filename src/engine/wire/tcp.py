@@ -162,6 +162,11 @@ class TcpStream(asyncio.BufferedProtocol):
         return self._reader.bytes_received
 
     @property
+    def pending_bytes(self) -> int:
+        """Bytes received of a frame that is not whole, or that is not wanted yet."""
+        return self._reader.pending_bytes
+
+    @property
     def local_url(self) -> str | None:
         """This end's own address as a service URL: what the peer of an accepted connection has dialled."""
         name = None if self._transport is None else self._transport.get_extra_info("sockname")
