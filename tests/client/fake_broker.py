@@ -9,7 +9,14 @@ from typing import Any
 from fake_entries import SALT, block, entries
 
 from engine.client.client import AsyncClient
-from engine.errors import ConnectError, EngineError, NotFoundError, NotOwnerError
+from engine.errors import (
+    ConnectError,
+    EngineError,
+    NotFoundError,
+    NotOwnerError,
+    TransactionConflictError,
+    TransactionNotFoundError,
+)
 from engine.model.hashrange import HashRange
 from engine.model.names import TopicName
 from engine.wire.commands import FEATURES, Command
@@ -56,6 +63,10 @@ class FakeBroker:
         self.features = list(FEATURES)
         self.admin: str | None = None
         self.refusal: EngineError | None = None  # of the handshake
+        self.transactions: dict[str, str] = {}  # their states
+        self.deadline_ms = 1 << 60
+        self.lose_answers: list[Command] = []  # of each, once: it is done, and the connection breaks
+        self.lose_requests: list[Command] = []  # the same, and nothing is done
         self.seen: list[tuple[Command, dict[str, Any]]] = []
 
     # -- a Connector -----------------------------------------------------------------------------------------
@@ -190,6 +201,10 @@ class FakeConnection:
 
     def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
         self.broker.seen.append((command, header))
+        if command in self.broker.lose_requests:
+            self.broker.lose_requests.remove(command)
+            self.stream.abort()
+            return
         getattr(self, command.name.lower())(header, payload)
         if command is self.broker.hang_up_after:
             self.broker.hang_up_after = None
@@ -370,6 +385,35 @@ class FakeConnection:
             if first <= self.broker.cursors[segment]:
                 self.broker.cursors[segment] = max(self.broker.cursors[segment], last + 1)
         self.answer(header)
+
+    def new_txn(self, header: dict[str, Any], payload: memoryview) -> None:
+        ident = f"{len(self.broker.transactions) + 1:016x}"
+        self.broker.transactions[ident] = "OPEN"
+        self.standing(header, ident)
+
+    def end_txn(self, header: dict[str, Any], payload: memoryview) -> None:
+        states = self.broker.transactions
+        wanted = {"commit": "COMMITTED", "abort": "ABORTED"}[header["action"]]
+        if states.get(header["id"]) == "OPEN":
+            states[header["id"]] = wanted
+        if Command.END_TXN in self.broker.lose_answers:
+            self.broker.lose_answers.remove(Command.END_TXN)
+            self.stream.abort()
+        elif states.get(header["id"], wanted) != wanted:
+            self.error(header, TransactionConflictError("it has ended the other way"))
+        else:
+            self.standing(header, header["id"])
+
+    def txn_state(self, header: dict[str, Any], payload: memoryview) -> None:
+        self.standing(header, header["id"])
+
+    def standing(self, header: dict[str, Any], ident: str) -> None:
+        state = self.broker.transactions.get(ident)
+        if state is None:
+            self.error(header, TransactionNotFoundError("no such transaction"))
+            return
+        self.answer(header, result={"id": ident, "state": state, "deadline_ms": self.broker.deadline_ms,
+                                    "accepted": None})  # fmt: skip
 
     def redeliver(self, header: dict[str, Any], payload: memoryview) -> None: ...
 

@@ -1,0 +1,290 @@
+"""Transactions against a scripted broker: lost answers, failures inside, what is sent, and what is waited for."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from fake_broker import FakeBroker
+
+from engine.client.scope import Scope
+from engine.client.stream_consumer import AsyncStreamConsumer
+from engine.errors import (
+    AlreadyClosedError,
+    StorageError,
+    TransactionConflictError,
+    TransactionNotFoundError,
+    UnknownOutcomeError,
+    UnsupportedError,
+)
+from engine.model.transactions import attempt_number
+from engine.wire.commands import Command
+
+
+class Listener:
+    """Hears how a transaction ends."""
+
+    def __init__(self) -> None:
+        self.told = asyncio.Event()
+        self.counted: bool | None = None
+
+    def transaction_ended(self, scope: Scope, counted: bool) -> None:
+        self.counted = counted
+        self.told.set()
+
+
+def ends(broker: FakeBroker) -> list[str]:
+    return [header["action"] for header in broker.of(Command.END_TXN)]
+
+
+# How an end is found out.
+
+
+async def test_a_commit_whose_answer_was_lost_is_looked_up(broker: FakeBroker):
+    async with broker.client() as client:
+        transaction = await client.transaction()
+        broker.lose_answers.append(Command.END_TXN)
+        await transaction.commit()
+        assert transaction.state == "COMMITTED"
+    assert (ends(broker), len(broker.of(Command.TXN_STATE))) == (["commit"], 1)
+
+
+async def test_a_commit_that_never_arrived_is_made_again(broker: FakeBroker):
+    async with broker.client() as client:
+        transaction = await client.transaction()
+        broker.lose_requests += [Command.END_TXN, Command.TXN_STATE]
+        await transaction.commit()
+        assert transaction.state == "COMMITTED"
+    assert (ends(broker), len(broker.of(Command.TXN_STATE))) == (["commit", "commit"], 2)
+
+
+async def test_a_commit_that_came_too_late_is_a_conflict(broker: FakeBroker):
+    for lost in (False, True):
+        async with broker.client() as client:
+            transaction = await client.transaction()
+            broker.transactions[transaction.id] = "ABORTED"
+            if lost:
+                broker.lose_answers.append(Command.END_TXN)
+            with pytest.raises(TransactionConflictError):
+                await transaction.commit()
+            assert transaction.state == "ABORTED"
+
+
+async def test_an_end_that_nobody_tells_is_unknown(broker: FakeBroker):
+    async with broker.client(operation_timeout=0.05) as client:
+        transaction = await client.transaction()
+        broker.reachable = False
+        broker.cut()
+        with pytest.raises(UnknownOutcomeError):
+            await transaction.commit()
+        assert transaction.state == "OPEN"
+        broker.reachable = True
+        await transaction.commit()
+        assert transaction.state == "COMMITTED"
+
+
+@pytest.mark.parametrize(("lost", "error"), [(True, UnknownOutcomeError), (False, TransactionNotFoundError)])
+async def test_what_is_forgotten_is_not_said_to_be_anything(broker: FakeBroker, lost: bool, error: type[Exception]):
+    async with broker.client() as client:
+        transaction = await client.transaction()
+        broker.transactions.clear()
+        if lost:
+            broker.lose_answers.append(Command.END_TXN)
+        with pytest.raises(error):
+            await transaction.commit()
+        assert transaction.state == "OPEN"
+
+
+async def test_a_broker_without_them_is_refused(broker: FakeBroker):
+    broker.features.remove("transactions")
+    async with broker.client() as client:
+        with pytest.raises(UnsupportedError, match="lacks the feature transactions"):
+            await client.transaction()
+
+
+async def test_one_that_is_forgotten_is_looked_at_when_its_time_is_over(broker: FakeBroker):
+    broker.deadline_ms = 0
+    async with broker.client() as client, await client.producer("t") as producer:
+        transaction = await client.transaction()
+        broker.transactions[transaction.id] = "ABORTED"
+        listener = Listener()
+        transaction.scope.acknowledged_by(listener)
+        await listener.told.wait()
+        assert (transaction.state, listener.counted) == ("ABORTED", False)
+        with pytest.raises(TransactionConflictError):
+            producer.send_nowait(b"late", transaction=transaction)
+
+
+# What goes over the wire, and what is waited for.
+
+
+async def test_a_frame_is_of_one_transaction(broker: FakeBroker):
+    async with broker.client() as client, await client.producer("t") as producer:
+        await producer.send(b"attached")
+        one = await client.transaction()
+        part = await client.join_transaction(one.id, "first")
+        other = await client.transaction()
+        for transaction in (one, one, part, other, None, other):
+            producer.send_nowait(b"x", transaction=transaction)
+        await producer.flush()
+        sent = [(h.get("transaction"), h.get("attempt"), h["entries"]) for h in broker.of(Command.SEND)[1:]]
+        assert sent == [
+            (one.id, None, 1), (one.id, "first", 1), (other.id, None, 1), (None, None, 1), (other.id, None, 1),
+        ]  # fmt: skip
+        assert part.scope.attempt_number == attempt_number("first")
+
+
+async def test_a_commit_waits_for_what_is_sent(broker: FakeBroker):
+    async with broker.client() as client, await client.producer("t") as producer:
+        transaction = await client.transaction()
+        broker.holding = True
+        producer.send_nowait(b"x", transaction=transaction)
+        committing = asyncio.ensure_future(transaction.commit())
+        await broker.until(lambda: bool(broker.of(Command.SEND)))
+        await broker.settle()
+        assert not committing.done()
+        assert ends(broker) == []
+        with pytest.raises(TransactionConflictError):
+            producer.send_nowait(b"late", transaction=transaction)
+        broker.release()
+        await committing
+        assert ends(broker) == ["commit"]
+
+
+async def test_what_failed_inside_aborts_it(broker: FakeBroker):
+    """Also what somebody has caught."""
+    async with broker.client() as client, await client.producer("t") as producer:
+        transaction = await client.transaction()
+        broker.refuse = lambda segment, sequence: StorageError("no room") if sequence == 0 else None
+        with pytest.raises(StorageError):
+            await producer.send(b"x", transaction=transaction)
+        await producer.send(b"y", transaction=transaction)
+        with pytest.raises(StorageError):
+            await transaction.commit()
+        assert (ends(broker), transaction.state) == (["abort"], "ABORTED")
+        await producer.flush()
+        await producer.send(b"z")
+
+
+async def test_a_commit_that_is_cancelled_in_time_aborts(broker: FakeBroker):
+    async with broker.client() as client, await client.producer("t") as producer:
+        transaction = await client.transaction()
+        broker.holding = True
+        producer.send_nowait(b"x", transaction=transaction)
+        committing = asyncio.ensure_future(transaction.commit())
+        await broker.until(lambda: bool(broker.of(Command.SEND)))
+        committing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await committing
+        await broker.until(lambda: transaction.state == "ABORTED")
+        assert ends(broker) == ["abort"]
+        broker.release()
+
+
+async def test_the_end_of_a_transaction_leaves_the_others_alone(broker: FakeBroker):
+    """What is of it fails; what else is in flight is sent again, in order."""
+    failures: list[Exception] = []
+    async with broker.client() as client, await client.producer("t", name="p", on_error=failures.append) as producer:
+        await producer.send(b"0", sequence_id=0)
+        one, other = await client.transaction(), await client.transaction()
+        broker.refuse = lambda segment, sequence: TransactionConflictError("over") if sequence in (2, 5) else None
+        for i, transaction in enumerate((other, one, other, None, one, other), start=1):
+            producer.send_nowait(b"%d" % i, sequence_id=i, transaction=transaction)
+        await producer.flush()
+        assert broker.log[0] == [(0, 1), (1, 1), (3, 1), (4, 1), (6, 1)]
+        await other.commit()
+        with pytest.raises(TransactionConflictError):
+            await one.commit()
+        assert [type(e) for e in failures] == [TransactionConflictError]
+        await producer.send(b"7", sequence_id=7)
+        assert producer.acknowledged_sequence_id == 7
+
+
+async def test_whoever_closes_the_client_aborts(broker: FakeBroker):
+    client = broker.client()
+    transaction = await client.transaction()
+    joined = await client.join_transaction((await broker.client().transaction()).id)
+    await client.close()
+    assert broker.transactions == {transaction.id: "ABORTED", joined.id: "OPEN"}
+    with pytest.raises(AlreadyClosedError):
+        await client.transaction()
+
+
+# Acknowledgements.
+
+
+async def consuming(broker: FakeBroker, client: object) -> AsyncStreamConsumer:
+    consumer = await client.stream_consumer("t", "s")  # type: ignore[attr-defined]
+    assert isinstance(consumer, AsyncStreamConsumer)
+    return consumer
+
+
+async def test_nothing_is_acknowledged_before_the_commit(broker: FakeBroker):
+    """SEMANTICS 12: what was aborted is acknowledged by a later acknowledgement of the same id."""
+    broker.publish(0, [b"a", b"b"])
+    async with broker.client() as client, await consuming(broker, client) as consumer:
+        message = await consumer.receive()
+        assert message is not None
+        transaction = await client.transaction()
+        await consumer.acknowledge_cumulative(message, transaction=transaction)
+        broker.cursors[0] = 0
+        ack = broker.of(Command.ACK)[-1]
+        assert (ack["transaction"], ack["attempt"], ack["position"]) == (transaction.id, None, 1)
+        await transaction.abort()
+        again = [await consumer.receive(), await consumer.receive()]
+        assert [m.value for m in again if m is not None] == [b"a", b"b"]
+        assert len(broker.of(Command.SUBSCRIBE)) == 2
+        await consumer.acknowledge_cumulative(message)
+        assert [(a.get("transaction"), a["position"]) for a in broker.of(Command.ACK)[1:]] == [(None, 1)]
+
+
+async def test_what_was_committed_is_not_acknowledged_again(broker: FakeBroker):
+    broker.publish(0, [b"a", b"b"])
+    async with broker.client() as client, await consuming(broker, client) as consumer:
+        message = await consumer.receive()
+        assert message is not None
+        async with client.transaction() as transaction:
+            await consumer.acknowledge_cumulative(message, transaction=transaction)
+        await consumer.acknowledge_cumulative(message)
+        assert len(broker.of(Command.ACK)) == 1
+        with pytest.raises(TransactionConflictError):
+            await consumer.acknowledge_cumulative(message, transaction=await client.transaction())
+
+
+async def test_what_may_have_come_twice_is_not_acknowledged_in_one(broker: FakeBroker):
+    """The connection is lost between a receive and its acknowledgement: the broker delivers again."""
+    broker.publish(0, [b"a", b"b"])
+    async with broker.client() as client, await consuming(broker, client) as consumer:
+        first = await consumer.receive()
+        assert first is not None
+        broker.cut()
+        await broker.until(lambda: len(broker.of(Command.FLOW)) > 1)
+        transaction = await client.transaction()
+        with pytest.raises(TransactionConflictError, match="twice"):
+            await consumer.acknowledge_cumulative(first, transaction=transaction)
+        with pytest.raises(TransactionConflictError, match="twice"):
+            await transaction.commit()
+        assert (transaction.state, broker.of(Command.ACK)) == ("ABORTED", [])
+        again = await consumer.receive()
+        assert again is not None
+        assert again.value == b"a"
+        async with client.transaction() as transaction:
+            await consumer.acknowledge_cumulative(again, transaction=transaction)
+        assert broker.cursors[0] == 1
+
+
+async def test_an_acknowledgement_that_is_given_up_is_part_of_it(broker: FakeBroker):
+    broker.publish(0, [b"a"])
+    broker.confirming = False
+    async with broker.client(operation_timeout=0.2) as client, await consuming(broker, client) as consumer:
+        message = await consumer.receive()
+        assert message is not None
+        transaction = await client.transaction()
+        acknowledging = asyncio.ensure_future(consumer.acknowledge_cumulative(message, transaction=transaction))
+        await broker.until(lambda: bool(broker.of(Command.ACK)))
+        acknowledging.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await acknowledging
+        with pytest.raises(TimeoutError):  # nobody has confirmed it
+            await transaction.commit()
+        assert ends(broker) == ["abort"]
