@@ -31,6 +31,7 @@ DYNAMIC = (
     "publish_bytes_max",
     "read_cache_max",
     "reads_in_flight_max",
+    "receive_buffers_max",
     "topic_list_direct_max",
     "topic_list_direct_queue_max",
     "topic_list_direct_timeout",

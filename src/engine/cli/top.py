@@ -1,4 +1,4 @@
-"""`engine top`: a live view of a broker's topics, segments, rates, backlogs and pools; of one that is gone, the last."""
+"""`engine top`: a live view of a broker's topics, segments, rates, backlogs and pools; it goes on when that is gone."""
 
 from __future__ import annotations
 
