@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transacting import entry
+from transacting import entry, until
 
 from engine.aio.workers import InlineWorkers, call
 from engine.broker.operations import Operation, Operations
@@ -107,13 +107,6 @@ class HeldWorkers:
 
     def close(self) -> None:
         pass
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait until something that the next turns of the loop bring about is so."""
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0)
 
 
 class World:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
+from collections.abc import Callable
 from typing import Any
 
 from peer import Peer
@@ -10,8 +12,10 @@ from peer import Peer
 from engine._native.crc32c import crc32c
 from engine._native.hashing import xxh64
 from engine.broker.server import Broker
+from engine.broker.topics import HostedSegment
 from engine.control.transactions import TransactionCoordinator
-from engine.model.transactions import TransactionState, attempt_number, parse_id
+from engine.model.names import SegmentName
+from engine.model.transactions import PARTITIONS, TransactionState, attempt_number, parse_id
 from engine.wire.commands import Command
 
 _HEAD = struct.Struct("<BBBBIIHHHHHHQQQQQ")
@@ -82,3 +86,23 @@ async def decide(broker: Broker, transaction: str, state: TransactionState, atte
 
 async def latest(peer: Peer, segment: str) -> int:
     return int((await peer.ask(Command.SEGMENT_OFFSET, topic=segment, at="latest"))["result"]["offset"])
+
+
+def hosted(broker: Broker, segment: str) -> HostedSegment:
+    """The open segment."""
+    found = broker.hosting.get(SegmentName.parse(segment))
+    assert found is not None
+    return found
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait until something that the next turns of the loop bring about is so."""
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+async def collect(broker: Broker) -> None:
+    """Forget what nobody needs."""
+    for partition in range(PARTITIONS):
+        await coordinator(broker).collect(partition)

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import enum
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from engine.aio.semaphore import AsyncSemaphore
 from engine.aio.tasks import Supervisor
-from engine.broker.operations import Operations
-from engine.broker.ownership import Owned, OwnerLease, Ownership
+from engine.broker.ownership import Owned, Ownership
 from engine.broker.pending_acks import Participation
+from engine.broker.segment_transactions import SegmentTransactions
 from engine.broker.topics import HostedSegment
-from engine.broker.transaction_buffer import TransactionBuffer
-from engine.broker.transaction_headers import TransactionHeaders
 from engine.control.ports import SegmentSpec
 from engine.errors import AlreadyClosedError, NotFoundError, NotOwnerError, StorageError
 from engine.metadata import keys, unsure
-from engine.metadata.store import ConflictError, MetadataStore
+from engine.metadata.store import MetadataStore
 from engine.model.layout import SegmentLayout
 from engine.model.names import SegmentName, TopicName
-from engine.storage.visibility import Visibility
 
 if TYPE_CHECKING:
     from engine.storage.store import SegmentStore
@@ -54,14 +51,15 @@ class OpenSegments:
         self._cursors = store.cursors
         self._metadata = metadata
         self._ownership = ownership
-        self.headers = TransactionHeaders(metadata)
-        self.operations = Operations(metadata)
+        transactions = self.transactions = SegmentTransactions(metadata)
+        self.headers, self.operations = transactions.headers, transactions.operations
         self._participation = Participation(self.headers, self.operations, Supervisor("acknowledgements"))
         self._hosted: dict[SegmentName, HostedSegment] = {}
         self._opening: dict[SegmentName, asyncio.Task[HostedSegment]] = {}
         self._leaving: dict[SegmentName, asyncio.Task[Any]] = {}  # being unloaded, deleted or swept
         self.undeleted: dict[SegmentName, None] = {}  # whose deletion has begun; it may have failed
         self._closed = False
+        self.loads: AsyncSemaphore | None = None  # how many may be opened at once
 
     def __iter__(self) -> Iterator[HostedSegment]:
         return iter(list(self._hosted.values()))
@@ -86,7 +84,7 @@ class OpenSegments:
     async def open(self, spec: SegmentSpec, *, create: bool) -> HostedSegment:
         """The open segment. `create` makes a missing store: right for active segments alone (SEMANTICS 28).
 
-        Raises NotFoundError, CorruptionError, StorageError, AlreadyClosedError.
+        Raises NotFoundError, CorruptionError, StorageError, AlreadyClosedError, MemoryLimitError.
         """
         while (hosted := self.get(spec.name)) is None:
             if self._closed:
@@ -111,6 +109,15 @@ class OpenSegments:
             return None
 
     async def _open(self, spec: SegmentSpec, create: bool) -> HostedSegment:
+        if self.loads is None:
+            return await self._load(spec, create)
+        permit = await self.loads.acquire(1)
+        try:
+            return await self._load(spec, create)
+        finally:
+            self.loads.release(permit)
+
+    async def _load(self, spec: SegmentSpec, create: bool) -> HostedSegment:
         await self._left(spec.name)
         if not (create or await self._store.exists(spec.name)):
             raise NotFoundError(f"{spec.name} has no store")
@@ -127,7 +134,7 @@ class OpenSegments:
             await self._store.abandon(spec.name)
             owned.lease.check()
         hosted = HostedSegment(spec, segment, term, self._served_since(owned))
-        await self._recover_transactions(hosted)
+        await self.transactions.recover(hosted)
         return hosted
 
     def _served_since(self, owned: Owned) -> float | None:
@@ -135,40 +142,6 @@ class OpenSegments:
         if owned.lease is None:
             return 0.0  # that was an earlier life of this broker
         return None if owned.released else asyncio.get_running_loop().time()
-
-    # -- transactions ----------------------------------------------------------------------------------------------
-
-    async def _recover_transactions(self, hosted: HostedSegment) -> None:
-        """Find what they left in a segment, before anybody reads it."""
-        visibility = await self._visibility(hosted)
-        if visibility.marked:
-            buffer = self._buffer(hosted, visibility)
-            try:
-                await buffer.recover()
-            except BaseException:
-                buffer.abandon()
-                raise
-            hosted.transactions = buffer
-
-    async def begin_transactions(self, hosted: HostedSegment) -> TransactionBuffer:
-        """What keeps their messages from readers; made when the first comes. Raises what the metadata store raises."""
-
-        async def make() -> TransactionBuffer:
-            hosted.check_open()
-            visibility = await self._visibility(hosted)
-            await visibility.mark()
-            return self._buffer(hosted, visibility)
-
-        return hosted.transactions or await hosted.begin_transactions(make)
-
-    def _visibility(self, hosted: HostedSegment) -> Coroutine[Any, Any, Visibility]:
-        segment = hosted.segment
-        return Visibility.open(self._metadata, hosted.name, lambda: segment.durable_offset, segment.lease)
-
-    def _buffer(self, hosted: HostedSegment, visibility: Visibility) -> TransactionBuffer:
-        return TransactionBuffer(
-            hosted.segment, hosted.term, visibility, self.headers, self.operations, hosted.tell_readers
-        )
 
     async def _check_wanted(self, name: SegmentName) -> None:
         """Raise NotFoundError when the segment has gone by now: elsewhere, so that nobody here knew. Its owner asks:
@@ -285,7 +258,7 @@ class OpenSegments:
         for subscription in hosted.subscriptions.values() if hosted is not None else ():
             await subscription.end()
         await self._cursors.delete_all(name, lease)
-        await self._forget_transactions(name, lease)
+        await self.transactions.forget(name, lease)
         if lease is not None:
             lease.check()
         # After what a crash would leave where nobody looks. The check may be long ago when the files go: what is there
@@ -294,16 +267,6 @@ class OpenSegments:
         await unsure.delete(self._metadata, keys.load(name))
         await self._ownership.removed(name)
         self.undeleted.pop(name, None)
-
-    async def _forget_transactions(self, name: SegmentName, lease: OwnerLease | None) -> None:
-        """What they left in it; a later segment of its name begins without."""
-        record = await self._metadata.get(keys.visibility(name))
-        if lease is not None:
-            lease.check()
-        if record is not None:
-            with contextlib.suppress(ConflictError):  # somebody else's, by now
-                await unsure.delete(self._metadata, record.key, record.stat.version)
-        await self.operations.forget_segment(name)
 
     async def on_disk(self) -> Mapping[TopicName, Sequence[SegmentName]]:
         """The segments that have a directory, of whatever topic."""
@@ -375,21 +338,12 @@ class OpenSegments:
             async with asyncio.timeout(CLOSE_S_MAX):
                 await asyncio.gather(*self._opening.values(), *self._leaving.values(), return_exceptions=True)
                 await self._close_cursors()
-                await self._close_transactions()
+                await self.transactions.finish(self)
         except TimeoutError:
             log.warning("the metadata store takes no cursors: what was acknowledged last may be delivered once more")
-        for hosted in self:
-            if hosted.transactions is not None:
-                hosted.transactions.abandon()
-        await self._participation.tasks.close()
-        await self.headers.close()
+        await self.transactions.close(self)
         await self._store.close()
         self._hosted.clear()
-
-    async def _close_transactions(self) -> None:
-        """What was sent in them and is on its way is answered if it gets there."""
-        buffers = [hosted.transactions for hosted in self if hosted.transactions is not None]
-        await asyncio.gather(*(buffer.close() for buffer in buffers))
 
     async def _close_cursors(self) -> None:
         for hosted in self:

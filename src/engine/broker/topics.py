@@ -61,7 +61,8 @@ class HostedSegment:
 
     async def begin_transactions(self, make: Callable[[], Coroutine[Any, Any, TransactionBuffer]]) -> TransactionBuffer:
         """`transactions`, made if there are none yet. Raises what `make` raises."""
-        return self.transactions or await self._turns.take(lambda: self._begin_transactions(make))
+        found = self.transactions
+        return await self._turns.take(lambda: self._begin_transactions(make)) if found is None else found
 
     async def _begin_transactions(
         self, make: Callable[[], Coroutine[Any, Any, TransactionBuffer]]

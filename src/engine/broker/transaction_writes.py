@@ -75,7 +75,8 @@ class PendingWrite:
 
     def add_record(self, record: Operation) -> None:
         """It stands for this write; the earliest one counts."""
-        self.keys.append(record.key)
+        if record.key not in self.keys:
+            self.keys.append(record.key)
         self.version = record.version if self.version is None else min(self.version, record.version)
 
     def found(self) -> None:

@@ -1,0 +1,83 @@
+"""`SegmentTransactions`: what of transactions belongs to the opening, the closing and the deletion of segments."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine, Iterable
+from typing import TYPE_CHECKING, Any
+
+from engine.broker.operations import Operations
+from engine.broker.transaction_buffer import TransactionBuffer
+from engine.broker.transaction_headers import TransactionHeaders
+from engine.metadata import keys, unsure
+from engine.metadata.store import ConflictError, MetadataStore
+from engine.storage.visibility import Visibility
+
+if TYPE_CHECKING:
+    from engine.broker.ownership import OwnerLease
+    from engine.broker.topics import HostedSegment
+    from engine.model.names import SegmentName
+
+
+class SegmentTransactions:
+    """Loop thread only. One per broker."""
+
+    def __init__(self, metadata: MetadataStore) -> None:
+        self.headers = TransactionHeaders(metadata)
+        self.operations = Operations(metadata)
+        self._metadata = metadata
+
+    async def recover(self, hosted: HostedSegment) -> None:
+        """Find what transactions left in a segment, before anybody reads it. Raises what stores raise."""
+        visibility = await self._visibility(hosted)
+        if visibility.marked:
+            buffer = self._buffer(hosted, visibility)
+            try:
+                await buffer.recover()
+            except BaseException:
+                buffer.abandon()
+                raise
+            hosted.transactions = buffer
+
+    async def begin(self, hosted: HostedSegment) -> TransactionBuffer:
+        """What keeps their messages from readers; made when the first comes. Raises what the metadata store raises."""
+
+        async def make() -> TransactionBuffer:
+            hosted.check_open()
+            visibility = await self._visibility(hosted)
+            await visibility.mark()
+            return self._buffer(hosted, visibility)
+
+        return hosted.transactions or await hosted.begin_transactions(make)
+
+    def _visibility(self, hosted: HostedSegment) -> Coroutine[Any, Any, Visibility]:
+        segment = hosted.segment
+        return Visibility.open(self._metadata, hosted.name, lambda: segment.durable_offset, segment.lease)
+
+    def _buffer(self, hosted: HostedSegment, visibility: Visibility) -> TransactionBuffer:
+        return TransactionBuffer(
+            hosted.segment, hosted.term, visibility, self.headers, self.operations, hosted.tell_readers
+        )
+
+    async def forget(self, name: SegmentName, lease: OwnerLease | None) -> None:
+        """A segment is gone: a later one of its name begins without what they left. Raises NotOwnerError."""
+        record = await self._metadata.get(keys.visibility(name))
+        if lease is not None:
+            lease.check()
+        if record is not None:
+            with contextlib.suppress(ConflictError):  # somebody else's, by now
+                await unsure.delete(self._metadata, record.key, record.stat.version)
+        await self.operations.forget_segment(name)
+
+    async def finish(self, segments: Iterable[HostedSegment]) -> None:
+        """What was sent in them and is on its way is answered if it gets there."""
+        buffers = [hosted.transactions for hosted in segments if hosted.transactions is not None]
+        await asyncio.gather(*(buffer.close() for buffer in buffers))
+
+    async def close(self, segments: Iterable[HostedSegment]) -> None:
+        """Not a word more. Idempotent."""
+        for hosted in segments:
+            if hosted.transactions is not None:
+                hosted.transactions.abandon()
+        await self.headers.close()
