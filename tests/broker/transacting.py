@@ -67,11 +67,13 @@ def send(peer: Peer, producer: int, entries: list[bytes], transaction: str | Non
 
 
 async def write(
-    peer: Peer, producer: int, sequence: int, values: list[bytes], transaction: str | None = None, **more: Any
+    peer: Peer, producer_id: int, sequence: int, values: list[bytes], transaction: str | None = None, **more: Any
 ) -> int:
     """One entry of these values; the offset of the first, once it is acknowledged."""
-    send(peer, producer, [entry(sequence, values, transaction, more.get("attempt"))], transaction, **more)
-    _, offsets = await peer.receipts(producer, 1)
+    name = more.pop("producer", "p")
+    image = entry(sequence, values, transaction, more.get("attempt"), producer=name)
+    send(peer, producer_id, [image], transaction, **more)
+    _, offsets = await peer.receipts(producer_id, 1)
     return offsets[0]
 
 
