@@ -1,10 +1,9 @@
-"""Tests of the client, as they are, once more over a proxy: `client` comes from the conftest of this folder."""
+"""Tests of the client, as they are, once more over a proxy: their fixtures come from this folder's conftest."""
 
 from test_async import *  # noqa: F403
 from test_checkpoints import *  # noqa: F403
 from test_messages import *  # noqa: F403
 from test_namespaces import *  # noqa: F403
 from test_queues import *  # noqa: F403
-from test_reshape_consumers import *  # noqa: F403
-from test_reshape_producers import *  # noqa: F403
-from test_shared_consumers import *  # noqa: F403
+from test_transaction_acks import *  # noqa: F403
+from test_transactions import *  # noqa: F403

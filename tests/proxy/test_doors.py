@@ -26,36 +26,36 @@ CERTIFICATE = {"tls_cert": str(TLS / "cert.pem"), "tls_key": str(TLS / "key.pem"
 TOPICS = "/admin/v2/scalable/public/default"
 
 
-async def hello(served: Served, **changes: object) -> dict:
-    peer = await Peer.connect(served.broker, served.url, hello=False)
+async def hello(front: Served, **changes: object) -> dict:
+    peer = await Peer.connect(front.broker, front.url, hello=False)
     return await peer.hello(**changes)
 
 
 async def test_the_clients_own_token_is_handed_on(serve) -> None:
-    async with serve({"auth_token": THEIRS}) as served:
-        assert (await hello(served, token=THEIRS))["proxied"]
+    async with serve({"auth_token": THEIRS}) as front:
+        assert (await hello(front, token=THEIRS))["proxied"]
         for token in (None, "wrong"):
             with pytest.raises(AuthenticationError):
-                await hello(served, token=token)
+                await hello(front, token=token)
 
 
 async def test_a_token_of_its_own_on_either_side(serve, caplog) -> None:
     caplog.set_level(logging.DEBUG)
-    async with serve({"auth_token": THEIRS}, auth_token=OURS, broker_token=THEIRS) as served:
+    async with serve({"auth_token": THEIRS}, auth_token=OURS, broker_token=THEIRS) as front:
         for token in (None, THEIRS, "wrong"):
             with pytest.raises(AuthenticationError):
-                await hello(served, token=token)
-        assert not served.broker.connections
-        async with engine.AsyncClient(served.url, token=OURS) as client:
+                await hello(front, token=token)
+        assert not front.broker.connections
+        async with engine.AsyncClient(front.url, token=OURS) as client:
             producer = await client.producer("orders")
             await producer.send(b"x")
             assert await client.admin.list_topics("public/default") == ["topic://public/default/orders"]
         async with aiohttp.ClientSession() as session:
             for token, status in ((OURS, 200), (THEIRS, 401), ("", 401)):
                 headers = {"Authorization": f"Bearer {token}"}
-                async with session.get(served.admin_url + TOPICS, headers=headers) as answer:
+                async with session.get(front.admin_url + TOPICS, headers=headers) as answer:
                     assert answer.status == status
-            async with session.get(served.admin_url + "/health") as answer:
+            async with session.get(front.admin_url + "/health") as answer:
                 assert answer.status == 200
     assert OURS not in caplog.text
     assert THEIRS not in caplog.text
@@ -63,8 +63,8 @@ async def test_a_token_of_its_own_on_either_side(serve, caplog) -> None:
 
 async def test_tls_on_both_sides(serve) -> None:
     trusting = ssl.create_default_context(cafile=CERTIFICATE["tls_cert"])
-    async with serve(CERTIFICATE, broker_tls_ca=CERTIFICATE["tls_cert"], **CERTIFICATE) as served:
-        async with engine.AsyncClient(served.url, tls=trusting) as client:
+    async with serve(CERTIFICATE, broker_tls_ca=CERTIFICATE["tls_cert"], **CERTIFICATE) as front:
+        async with engine.AsyncClient(front.url, tls=trusting) as client:
             producer = await client.producer("orders")
             await producer.send(b"x" * 3_000_000)
             consumer = await client.stream_consumer("orders", "s", initial_position="earliest")
@@ -73,7 +73,7 @@ async def test_tls_on_both_sides(serve) -> None:
             assert message.value == b"x" * 3_000_000
             assert await client.admin.list_topics("public/default") == ["topic://public/default/orders"]
         with pytest.raises(ConnectError):
-            async with engine.AsyncClient(served.url):
+            async with engine.AsyncClient(front.url):
                 pass
 
 
@@ -120,20 +120,20 @@ def test_settings_in_a_file(tmp_path: Path) -> None:
 # -- clients that cannot be helped -------------------------------------------------------------------------------------
 
 
-async def test_a_client_that_knows_no_proxies_is_told(served: Served) -> None:
+async def test_a_client_that_knows_no_proxies_is_told(front: Served) -> None:
     with pytest.raises(UnsupportedError, match="feature proxy"):
-        await hello(served, features=[f for f in FEATURES if f != "proxy"])
+        await hello(front, features=[f for f in FEATURES if f != "proxy"])
 
 
-async def test_a_proxy_in_front_of_a_proxy_is_told(served: Served) -> None:
-    front = Proxy(ProxyConfig(brokers=(served.url,)))
-    host, port = await front.serve("127.0.0.1", 0)
+async def test_a_proxy_in_front_of_a_proxy_is_told(front: Served) -> None:
+    outer = Proxy(ProxyConfig(brokers=(front.url,)))
+    host, port = await outer.serve("127.0.0.1", 0)
     try:
-        peer = await Peer.connect(served.broker, f"engine://{host}:{port}", hello=False)
+        peer = await Peer.connect(front.broker, f"engine://{host}:{port}", hello=False)
         with pytest.raises(UnsupportedError, match="not proxies"):
             await peer.hello()
     finally:
-        await front.close()
+        await outer.close()
 
 
 @pytest.mark.parametrize(
@@ -148,9 +148,9 @@ async def test_a_proxy_in_front_of_a_proxy_is_told(served: Served) -> None:
         encode_bytes(Command.SEND, {"producer_id": 1, "entries": 1}, bytes(100_000))[:200],
     ],
 )
-async def test_a_first_word_that_is_none(served: Served, said: bytes, caplog) -> None:
-    neighbour = await Peer.connect(served.broker, served.url)
-    reader, writer = await asyncio.open_connection(*parse_url(served.url))
+async def test_a_first_word_that_is_none(front: Served, said: bytes, caplog) -> None:
+    neighbour = await Peer.connect(front.broker, front.url)
+    reader, writer = await asyncio.open_connection(*parse_url(front.url))
     writer.write(said)
     answer = await asyncio.wait_for(reader.read(), 20)
     writer.close()
@@ -162,104 +162,104 @@ async def test_a_first_word_that_is_none(served: Served, said: bytes, caplog) ->
 
 
 @pytest.mark.parametrize("garbage", [b"\xff" * 64, (2**31).to_bytes(4, "little") + b"\x16" + bytes(20)])
-async def test_garbage_later_ends_that_connection_alone(served: Served, garbage: bytes, caplog) -> None:
-    neighbour, peer = [await Peer.connect(served.broker, served.url) for _ in range(2)]
+async def test_garbage_later_ends_that_connection_alone(front: Served, garbage: bytes, caplog) -> None:
+    neighbour, peer = [await Peer.connect(front.broker, front.url) for _ in range(2)]
     peer.stream._transport.write(garbage)
     _, header, _ = await peer.take(Command.ERROR)
     assert header["code"] == ProtocolError.code
     await peer.lost
     assert "is closed:" in caplog.text
-    await until(lambda: len(served.broker.connections) == 1)
+    await until(lambda: len(front.broker.connections) == 1)
     neighbour.send(Command.PING, {})
     await neighbour.take(Command.PONG)
 
 
-async def test_headers_that_only_the_broker_looks_into(served: Served, caplog) -> None:
+async def test_headers_that_only_the_broker_looks_into(front: Served, caplog) -> None:
     """It ends its connection, and so the client's."""
-    peer = await Peer.connect(served.broker, served.url)
+    peer = await Peer.connect(front.broker, front.url)
     peer.send(Command.SEND, {"producer_id": "one", "entries": 1})
     await asyncio.wait_for(peer.lost, 20)
     assert "over the proxy" in caplog.text
-    assert served.proxy.statistics().sessions == 0
+    assert front.proxy.statistics().sessions == 0
 
 
 async def test_silence_ends_at_the_handshakes_time_limit(serve) -> None:
-    async with serve(handshake_timeout=0.1) as served:
-        reader, writer = await asyncio.open_connection(*parse_url(served.url))
+    async with serve(handshake_timeout=0.1) as front:
+        reader, writer = await asyncio.open_connection(*parse_url(front.url))
         answer = await asyncio.wait_for(reader.read(), 20)
         writer.close()
         assert b"not greeted within 0.1 s" in answer
 
 
 async def test_no_more_connections_than_allowed(serve) -> None:
-    async with serve(connections_max=2) as served:
-        peers = [await Peer.connect(served.broker, served.url) for _ in range(2)]
+    async with serve(connections_max=2) as front:
+        peers = [await Peer.connect(front.broker, front.url) for _ in range(2)]
         with pytest.raises(ConnectError, match="maximum of 2"):
-            await hello(served)
+            await hello(front)
         await peers[0].close()
-        await until(lambda: served.proxy.statistics().sessions == 1)
-        assert (await hello(served))["proxied"]
+        await until(lambda: front.proxy.statistics().sessions == 1)
+        assert (await hello(front))["proxied"]
 
 
 # -- back-pressure -----------------------------------------------------------------------------------------------------
 
 
-async def test_who_does_not_read_holds_little_memory(served: Served) -> None:
+async def test_who_does_not_read_holds_little_memory(front: Served) -> None:
     """32 MiB wait for a client; the proxy has no more of them than its marks allow, and the rest is the broker's."""
-    async with engine.AsyncClient(served.direct_url) as client:
+    async with engine.AsyncClient(front.direct_url) as client:
         producer = await client.producer("orders")
         for _ in range(32):
             await producer.send(bytes(2**20))
-    peer = await Peer.connect(served.broker, served.url)
+    peer = await Peer.connect(front.broker, front.url)
     consumer = await peer.consumer(await peer.segment("orders"), "reader", None, credit=0, start=0)
     peer.stop_reading()
     peer.send(Command.FLOW, {"consumer_id": consumer, "messages": 10**6, "bytes": 2**30})
-    [session] = served.proxy._sessions
+    [session] = front.proxy._sessions
     await until(lambda: session.client.is_full)
     for _ in range(50):
         await asyncio.sleep(0)
-        assert served.proxy.statistics().unsent_bytes < 2**20
+        assert front.proxy.statistics().unsent_bytes < 2**20
     peer.stream.resume_reading()
     got = 0
     while got < 32 * 2**20:
         _, _, payload = await peer.take(Command.MESSAGE)
         got += len(payload)
-    assert served.proxy.statistics().bytes_out > 32 * 2**20
+    assert front.proxy.statistics().bytes_out > 32 * 2**20
 
 
 # -- HTTP --------------------------------------------------------------------------------------------------------------
 
 
 async def test_health_and_readiness(serve) -> None:
-    async with serve() as served, aiohttp.ClientSession() as session:
-        async with session.get(served.admin_url + "/ready") as answer:
+    async with serve() as front, aiohttp.ClientSession() as session:
+        async with session.get(front.admin_url + "/ready") as answer:
             assert (answer.status, await answer.json()) == (200, {"status": "ready"})
-        await served.broker.close()
-        async with session.get(served.admin_url + "/ready") as answer:
+        await front.broker.close()
+        async with session.get(front.admin_url + "/ready") as answer:
             assert answer.status == 503
             assert "connection refused" in (await answer.json())["reasons"][0]
-        async with session.get(served.admin_url + "/health") as answer:
+        async with session.get(front.admin_url + "/health") as answer:
             assert answer.status == 200
 
 
-async def test_the_admin_api_is_relayed(served: Served) -> None:
+async def test_the_admin_api_is_relayed(front: Served) -> None:
     async with aiohttp.ClientSession() as session:
-        async with session.put(f"{served.admin_url}{TOPICS}/a%20b", json={"segments": 3}) as answer:
+        async with session.put(f"{front.admin_url}{TOPICS}/a%20b", json={"segments": 3}) as answer:
             assert answer.status == 204
-        async with session.get(f"{served.admin_url}{TOPICS}/a%20b") as answer:
+        async with session.get(f"{front.admin_url}{TOPICS}/a%20b") as answer:
             assert len((await answer.json())["segments"]) == 3
-        async with session.get(f"{served.admin_url}{TOPICS}/missing?x=1") as answer:
+        async with session.get(f"{front.admin_url}{TOPICS}/missing?x=1") as answer:
             assert (answer.status, (await answer.json())["code"]) == (404, engine.NotFoundError.code)
-        async with session.put(f"{served.admin_url}{TOPICS}/c", data=b"{not json") as answer:
+        async with session.put(f"{front.admin_url}{TOPICS}/c", data=b"{not json") as answer:
             assert answer.status == 400
-        await served.broker.close()
-        async with session.get(f"{served.admin_url}{TOPICS}") as answer:
+        await front.broker.close()
+        async with session.get(f"{front.admin_url}{TOPICS}") as answer:
             assert (answer.status, (await answer.json())["code"]) == (503, ConnectError.code)
 
 
-async def test_metrics_have_every_name_of_the_specification(served: Served) -> None:
-    await hello(served)
-    async with aiohttp.ClientSession() as session, session.get(served.admin_url + "/metrics") as answer:
+async def test_metrics_have_every_name_of_the_specification(front: Served) -> None:
+    await hello(front)
+    async with aiohttp.ClientSession() as session, session.get(front.admin_url + "/metrics") as answer:
         text = await answer.text()
     assert "engine_proxy_connections 1\n" in text
     names = "memory_used_bytes memory_limit_bytes queue_size queue_max_size wait_time_ms_count timeout_total"

@@ -31,141 +31,141 @@ async def heard(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("pool", [HEAP, DIRECT])
-async def test_a_list_waits_and_lets_others_pass(served: Served, pool: LimitType) -> None:
-    served.limit(heap=TOPIC_LIST_INITIAL_SIZE + 10_000, direct=TOPIC_LIST_INITIAL_SIZE + 10_000)
-    await served.create(3)
-    permit = await served.proxy.limiter.acquire(TOPIC_LIST_INITIAL_SIZE + 10_000, pool)
-    peer = await Peer.connect(served.broker, served.url)
+async def test_a_list_waits_and_lets_others_pass(front: Served, pool: LimitType) -> None:
+    front.limit(heap=TOPIC_LIST_INITIAL_SIZE + 10_000, direct=TOPIC_LIST_INITIAL_SIZE + 10_000)
+    await front.create(3)
+    permit = await front.proxy.limiter.acquire(TOPIC_LIST_INITIAL_SIZE + 10_000, pool)
+    peer = await Peer.connect(front.broker, front.url)
     waiting = asyncio.create_task(listing(peer))
-    await until(lambda: served.proxy.limiter.pool(pool).queue == 1)
+    await until(lambda: front.proxy.limiter.pool(pool).queue == 1)
     await heard(peer)
     segment = await peer.segment("topic-000000")
     assert await peer.producer(segment)
     assert not waiting.done()
-    served.proxy.limiter.release(permit)
+    front.proxy.limiter.release(permit)
     assert len(await waiting) == 3
-    await until(lambda: served.used() == (0, 0))
+    await until(lambda: front.used() == (0, 0))
 
 
 @pytest.mark.parametrize("pool", [HEAP, DIRECT])
-async def test_a_list_that_waits_too_long_is_refused_by_name(served: Served, pool: LimitType) -> None:
-    served.limit(timeout=0.05)
-    await served.create(1)
-    permit = await served.proxy.limiter.acquire(2**20, pool)
-    async with engine.AsyncClient(served.url) as client:
+async def test_a_list_that_waits_too_long_is_refused_by_name(front: Served, pool: LimitType) -> None:
+    front.limit(timeout=0.05)
+    await front.create(1)
+    permit = await front.proxy.limiter.acquire(2**20, pool)
+    async with engine.AsyncClient(front.url) as client:
         with pytest.raises(PermitTimeoutError, match=f"topic_list_{pool.value}"):
             await client.list_topics(NAMESPACE)
-    assert served.proxy.limiter.statistics()[pool].timeouts == 1
-    served.proxy.limiter.release(permit)
-    await until(lambda: served.used() == (0, 0))
+    assert front.proxy.limiter.statistics()[pool].timeouts == 1
+    front.proxy.limiter.release(permit)
+    await until(lambda: front.used() == (0, 0))
 
 
-async def test_a_full_queue_refuses_at_once(served: Served) -> None:
-    served.limit(queue_max=1)
-    permit = await served.proxy.limiter.acquire(2**20, HEAP)
-    peer = await Peer.connect(served.broker, served.url)
+async def test_a_full_queue_refuses_at_once(front: Served) -> None:
+    front.limit(queue_max=1)
+    permit = await front.proxy.limiter.acquire(2**20, HEAP)
+    peer = await Peer.connect(front.broker, front.url)
     first = asyncio.create_task(listing(peer))
-    await until(lambda: served.proxy.limiter.pool(HEAP).queue == 1)
+    await until(lambda: front.proxy.limiter.pool(HEAP).queue == 1)
     with pytest.raises(PermitQueueFullError):
         await listing(peer)
-    served.proxy.limiter.release(permit)
+    front.proxy.limiter.release(permit)
     assert await first == []
 
 
 @pytest.mark.parametrize("pool", [HEAP, DIRECT])
-async def test_who_goes_away_while_waiting_leaks_nothing(served: Served, pool: LimitType) -> None:
-    served.limit()
-    await served.create(2)
-    permit = await served.proxy.limiter.acquire(2**20, pool)
-    peer = await Peer.connect(served.broker, served.url)
+async def test_who_goes_away_while_waiting_leaks_nothing(front: Served, pool: LimitType) -> None:
+    front.limit()
+    await front.create(2)
+    permit = await front.proxy.limiter.acquire(2**20, pool)
+    peer = await Peer.connect(front.broker, front.url)
     peer.send(Command.GET_TOPICS_OF_NAMESPACE, {"request_id": 1, "namespace": NAMESPACE})
     peer.send(Command.WATCH_TOPIC_LIST, {"request_id": 2, "session_id": 3, "namespace": NAMESPACE})
-    await until(lambda: served.proxy.limiter.pool(pool).queue > 0)
+    await until(lambda: front.proxy.limiter.pool(pool).queue > 0)
     peer.stream.abort()
-    await until(lambda: served.proxy.statistics().sessions == 0)
-    assert served.proxy.limiter.pool(pool).queue == 0
-    served.proxy.limiter.release(permit)
-    assert served.used() == (0, 0)
+    await until(lambda: front.proxy.statistics().sessions == 0)
+    assert front.proxy.limiter.pool(pool).queue == 0
+    front.proxy.limiter.release(permit)
+    assert front.used() == (0, 0)
 
 
-async def test_memory_comes_back_when_the_bytes_have_left(served: Served) -> None:
+async def test_memory_comes_back_when_the_bytes_have_left(front: Served) -> None:
     """Of a client that asks again and again and reads nothing, until it is gone."""
-    served.limit(heap=2**22, direct=2**22)
-    await served.create(1_000, width=200)
-    peer = await Peer.connect(served.broker, served.url)
+    front.limit(heap=2**22, direct=2**22)
+    await front.create(1_000, width=200)
+    peer = await Peer.connect(front.broker, front.url)
     peer.stop_reading()
     for request_id in range(1, 90):
         peer.send(Command.GET_TOPICS_OF_NAMESPACE, {"request_id": request_id, "namespace": NAMESPACE})
-    await until(lambda: served.used()[1] > 100_000)
-    other = await Peer.connect(served.broker, served.url)
+    await until(lambda: front.used()[1] > 100_000)
+    other = await Peer.connect(front.broker, front.url)
     assert await listing(other)
-    assert served.used()[1] <= 2**22
+    assert front.used()[1] <= 2**22
     peer.stream.abort()
-    await until(lambda: served.used() == (0, 0))
+    await until(lambda: front.used() == (0, 0))
 
 
-async def test_a_watch_gets_every_change_though_memory_is_scarce(served: Served) -> None:
-    served.limit(heap=TOPIC_LIST_INITIAL_SIZE, direct=TOPIC_LIST_INITIAL_SIZE, timeout=0.05)
-    await served.create(5)
-    async with engine.AsyncClient(served.url) as client, await client.watch_topics(NAMESPACE) as watch:
+async def test_a_watch_gets_every_change_though_memory_is_scarce(front: Served) -> None:
+    front.limit(heap=TOPIC_LIST_INITIAL_SIZE, direct=TOPIC_LIST_INITIAL_SIZE, timeout=0.05)
+    await front.create(5)
+    async with engine.AsyncClient(front.url) as client, await client.watch_topics(NAMESPACE) as watch:
         first = await watch.next_change(timeout=20)
         assert first is not None
         assert len(first.added) == 5
-        permit = await served.proxy.limiter.acquire(TOPIC_LIST_INITIAL_SIZE, DIRECT)
-        await served.broker.admin.create_topic("late")
-        await until(lambda: served.proxy.limiter.statistics()[DIRECT].timeouts > 0)
+        permit = await front.proxy.limiter.acquire(TOPIC_LIST_INITIAL_SIZE, DIRECT)
+        await front.broker.admin.create_topic("late")
+        await until(lambda: front.proxy.limiter.statistics()[DIRECT].timeouts > 0)
         producer = await client.producer("topic-000001")
         await producer.send(b"the same connection goes on")
-        served.proxy.limiter.release(permit)
+        front.proxy.limiter.release(permit)
         change = await watch.next_change(timeout=20)
         assert change is not None
         assert change.added == ("topic://public/default/late",)
-    await until(lambda: served.used() == (0, 0))
+    await until(lambda: front.used() == (0, 0))
 
 
-async def test_a_watch_that_ends_before_it_was_let_through_never_begins(served: Served) -> None:
-    served.limit()
-    permit = await served.proxy.limiter.acquire(2**20, HEAP)
-    peer = await Peer.connect(served.broker, served.url)
+async def test_a_watch_that_ends_before_it_was_let_through_never_begins(front: Served) -> None:
+    front.limit()
+    permit = await front.proxy.limiter.acquire(2**20, HEAP)
+    peer = await Peer.connect(front.broker, front.url)
     peer.send(Command.WATCH_TOPIC_LIST, {"request_id": 1, "session_id": 2, "namespace": NAMESPACE})
-    await until(lambda: served.proxy.limiter.pool(HEAP).queue == 1)
+    await until(lambda: front.proxy.limiter.pool(HEAP).queue == 1)
     peer.send(Command.WATCH_TOPIC_LIST_CLOSE, {"session_id": 2})
-    await until(lambda: served.proxy.limiter.pool(HEAP).queue == 0)
-    served.proxy.limiter.release(permit)
+    await until(lambda: front.proxy.limiter.pool(HEAP).queue == 0)
+    front.proxy.limiter.release(permit)
     await heard(peer)
-    assert all(not connection.topic_lists for connection in served.broker.connections)
-    assert served.used() == (0, 0)
+    assert all(not connection.topic_lists for connection in front.broker.connections)
+    assert front.used() == (0, 0)
 
 
-async def test_requests_that_all_want_to_grow_do_not_wait_for_each_other(served: Served) -> None:
+async def test_requests_that_all_want_to_grow_do_not_wait_for_each_other(front: Served) -> None:
     """The initial permits take up all there is when the first answer comes."""
-    served.limit(heap=4 * TOPIC_LIST_INITIAL_SIZE)
-    await served.create(300, width=200)
-    peers = [await Peer.connect(served.broker, served.url) for _ in range(8)]
+    front.limit(heap=4 * TOPIC_LIST_INITIAL_SIZE)
+    await front.create(300, width=200)
+    peers = [await Peer.connect(front.broker, front.url) for _ in range(8)]
     lists = await asyncio.gather(*(listing(peer) for peer in peers for _ in range(4)))
     assert all(lists)
-    assert served.proxy.limiter.statistics()[HEAP].timeouts == 0
-    await until(lambda: served.used() == (0, 0))
+    assert front.proxy.limiter.statistics()[HEAP].timeouts == 0
+    await until(lambda: front.used() == (0, 0))
 
 
-async def test_more_requests_than_a_connection_may_have(served: Served) -> None:
-    permit = await served.proxy.limiter.acquire(100 * 2**20, HEAP)
-    peer = await Peer.connect(served.broker, served.url)
+async def test_more_requests_than_a_connection_may_have(front: Served) -> None:
+    permit = await front.proxy.limiter.acquire(100 * 2**20, HEAP)
+    peer = await Peer.connect(front.broker, front.url)
     for request_id in range(1, PROXY_LIST_REQUESTS_MAX + 2):
         peer.send(Command.GET_TOPICS_OF_NAMESPACE, {"request_id": request_id, "namespace": NAMESPACE})
     _, header, _ = await peer.take(Command.ERROR, request_id=PROXY_LIST_REQUESTS_MAX + 1)
     assert header["code"] == PermitQueueFullError.code
-    served.proxy.limiter.release(permit)
+    front.proxy.limiter.release(permit)
     for request_id in range(1, PROXY_LIST_REQUESTS_MAX + 1):
         await peer.take(Command.SUCCESS, request_id=request_id)
 
 
-async def test_a_list_of_several_frames(served: Served) -> None:
-    served.limit(heap=2**18, direct=2**18)
-    await served.create(1_100)
-    async with engine.AsyncClient(served.url) as client, await client.watch_topics(NAMESPACE) as watch:
+async def test_a_list_of_several_frames(front: Served) -> None:
+    front.limit(heap=2**18, direct=2**18)
+    await front.create(1_100)
+    async with engine.AsyncClient(front.url) as client, await client.watch_topics(NAMESPACE) as watch:
         assert len(await client.list_topics(NAMESPACE)) == 1_100
         first = await watch.next_change(timeout=20)
         assert first is not None
         assert len(first.added) == 1_100
-    await until(lambda: served.used() == (0, 0))
+    await until(lambda: front.used() == (0, 0))
