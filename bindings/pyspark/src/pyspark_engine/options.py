@@ -1,0 +1,240 @@
+"""The options of a query: read once, where Spark makes the source, and refused with the reason when they are wrong.
+
+Names are those of Spark's Kafka source wherever they mean the same. Spark hands every value over as text, and names in
+any case.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+DEFAULT_URL = "engine://127.0.0.1:6650"
+
+CONNECTION_OPTIONS = ("url", "token", "tls", "tlsCa", "tlsCert", "tlsKey", "tlsCheckHostname")
+_TOPICS = ("topic", "subscribe", "subscribePattern", "namespace", "topicProperties", "path")
+_PLACES = (
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp",
+)
+_READING = ("minPartitions", "maxRecordsPerPartition", "keyAligned", "failOnDataLoss", "includeHeaders")
+_STREAMING = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+READ_OPTIONS = (*CONNECTION_OPTIONS, *_TOPICS, *_PLACES, *_READING, *_STREAMING)
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+class Texts:
+    """The options as Spark hands them over, by names in any case; asks for what they mean."""
+
+    def __init__(self, options: Mapping[str, str], known: tuple[str, ...]) -> None:
+        names = {name.lower(): name for name in known}
+        unknown = [name for name in options if name.lower() not in names]
+        if unknown:
+            raise ValueError(f"the option {unknown[0]!r} is not known; there are {', '.join(sorted(known))}")
+        self._values = {names[name.lower()]: value for name, value in options.items()}
+
+    def text(self, name: str) -> str | None:
+        """As it was given, None where it was not."""
+        return self._values.get(name)
+
+    def flag(self, name: str, default: bool) -> bool:
+        """True or false."""
+        value = self._values.get(name, str(default)).strip().lower()
+        if value not in ("true", "false"):
+            raise ValueError(f"{name} is {value!r}; true or false is right")
+        return value == "true"
+
+    def count(self, name: str) -> int | None:
+        """A whole number from 1."""
+        value = self._values.get(name)
+        if value is not None and (not value.strip().isdecimal() or int(value) < 1):
+            raise ValueError(f"{name} is {value!r}; a whole number from 1 is right")
+        return None if value is None else int(value)
+
+    def seconds(self, name: str, default: float) -> float:
+        """A duration such as 500ms, 30s or 15m."""
+        value = self._values.get(name)
+        if value is None:
+            return default
+        text = value.strip().lower()
+        number = text.rstrip("abcdefghijklmnopqrstuvwxyz ")
+        unit = _UNITS.get(text[len(number) :].strip() or "ms")
+        try:
+            return float(number) * _checked(unit)
+        except ValueError:
+            raise ValueError(f"{name} is {value!r}; a duration such as 500ms, 30s or 15m is right") from None
+
+    def mapping(self, name: str) -> dict[str, str]:
+        """Text to text: JSON, or key=value, key=value."""
+        value = self._values.get(name)
+        if value is None:
+            return {}
+        try:
+            found = json.loads(value) if value.lstrip().startswith("{") else dict(_pairs(value))
+        except ValueError:
+            found = None
+        if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
+            raise ValueError(f'{name} is {value!r}; {{"key": "value"}} or key=value,key=value is right')
+        return found
+
+
+def _checked(unit: float | None) -> float:
+    if unit is None:
+        raise ValueError
+    return unit
+
+
+def _pairs(text: str) -> list[tuple[str, str]]:
+    parts = [part.partition("=") for part in text.split(",")]
+    if not all(separator for _, separator, _ in parts):
+        raise ValueError
+    return [(key.strip(), value.strip()) for key, _, value in parts]
+
+
+@dataclass(frozen=True)
+class Connection:
+    """How to reach a broker. It travels to the executors, so certificates may be given as PEM text as well as files."""
+
+    url: str = DEFAULT_URL
+    token: str | None = None
+    tls: bool = False
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tls_check_hostname: bool = True
+
+    @classmethod
+    def read(cls, texts: Texts) -> Connection:
+        """Of the options."""
+        given = any(texts.text(name) for name in ("tlsCa", "tlsCert", "tlsCheckHostname"))
+        return cls(
+            url=texts.text("url") or DEFAULT_URL,
+            token=texts.text("token"),
+            tls=texts.flag("tls", given),
+            tls_ca=texts.text("tlsCa"),
+            tls_cert=texts.text("tlsCert"),
+            tls_key=texts.text("tlsKey"),
+            tls_check_hostname=texts.flag("tlsCheckHostname", True),
+        )
+
+    def __repr__(self) -> str:
+        return f"Connection({self.url!r})"  # and no secrets
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """None for a broker without TLS."""
+        if not self.tls:
+            return None
+        pem = self.tls_ca is not None and self.tls_ca.lstrip().startswith("-----BEGIN")
+        context = ssl.create_default_context(cafile=None if pem else self.tls_ca, cadata=self.tls_ca if pem else None)
+        context.check_hostname = self.tls_check_hostname
+        if self.tls_cert is not None:
+            context.load_cert_chain(self.tls_cert, self.tls_key)
+        return context
+
+
+@dataclass(frozen=True)
+class Topics:
+    """Which topics: named ones; or those of a namespace, whose own name a pattern matches and which have properties."""
+
+    names: tuple[str, ...] = ()
+    namespace: str | None = None
+    pattern: str | None = None
+    properties: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def read(cls, texts: Texts) -> Topics:
+        """Of the options. Raises ValueError unless exactly one way is chosen."""
+        named = [n for n in ("topic", "subscribe", "path") if texts.text(n)]
+        whole = [n for n in ("namespace", "subscribePattern", "topicProperties") if texts.text(n)]
+        if len(named) + bool(whole) != 1:
+            given = f"; given are {', '.join(named + whole)}" if named or whole else ""
+            raise ValueError(
+                "say which topics: one of topic (or subscribe, several with commas), or a namespace with "
+                f"subscribePattern and topicProperties if wanted{given}"
+            )
+        if named:
+            names = tuple(n.strip() for n in (texts.text(named[0]) or "").split(",") if n.strip())
+            if not names:
+                raise ValueError(f"{named[0]} names no topic")
+            return cls(names=names)
+        return cls(
+            namespace=texts.text("namespace") or "public/default",
+            pattern=texts.text("subscribePattern"),
+            properties=tuple(texts.mapping("topicProperties").items()),
+        )
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """Of a read, batch or streaming. Places are texts still; offsets.py reads them."""
+
+    connection: Connection
+    topics: Topics
+    starting: Place
+    ending: Place
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    key_aligned: bool
+    fail_on_data_loss: bool
+    include_headers: bool
+    max_offsets_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_s: float
+
+    @classmethod
+    def read(cls, options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
+        """Of what Spark hands over. Raises ValueError naming the option."""
+        texts = Texts(options, READ_OPTIONS)
+        read = cls(
+            connection=Connection.read(texts),
+            topics=Topics.read(texts),
+            starting=Place.read(texts, "starting", "latest" if streaming else "earliest"),
+            ending=Place.read(texts, "ending", "latest"),
+            min_partitions=texts.count("minPartitions"),
+            max_records_per_partition=texts.count("maxRecordsPerPartition"),
+            key_aligned=texts.flag("keyAligned", streaming),
+            fail_on_data_loss=texts.flag("failOnDataLoss", True),
+            include_headers=texts.flag("includeHeaders", True),
+            max_offsets_per_trigger=texts.count("maxOffsetsPerTrigger"),
+            min_offsets_per_trigger=texts.count("minOffsetsPerTrigger"),
+            max_trigger_delay_s=texts.seconds("maxTriggerDelay", 900.0),
+        )
+        wrong = _ends(texts) if streaming else [n for n in _STREAMING if texts.text(n)]
+        if wrong:
+            raise ValueError(f"{wrong[0]} is an option of {'batch' if streaming else 'streaming'} queries alone")
+        most, least = read.max_offsets_per_trigger, read.min_offsets_per_trigger
+        if most is not None and least is not None and least > most:
+            raise ValueError(f"minOffsetsPerTrigger is {least}, more than maxOffsetsPerTrigger, {most}")
+        return read
+
+
+def _ends(texts: Texts) -> list[str]:
+    return [n for n in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp") if texts.text(n)]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where to begin, or to end: text, and whether it tells times. Of several, the one that Kafka's source prefers."""
+
+    option: str
+    text: str
+    times: bool = False
+
+    @classmethod
+    def read(cls, texts: Texts, side: str, default: str) -> Place:
+        """Of the options."""
+        for option, times in (
+            (f"{side}Timestamp", True),
+            (f"{side}OffsetsByTimestamp", True),
+            (f"{side}Offsets", False),
+        ):
+            if text := texts.text(option):
+                return cls(option, text.strip(), times)
+        return cls(f"{side}Offsets", default)

@@ -1,0 +1,44 @@
+"""What a task does, in batch and in streaming queries alike: read its ranges, yield record batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+import engine
+from pyspark_engine.connection import shared_client
+from pyspark_engine.errors import DataLossError
+from pyspark_engine.options import Connection
+from pyspark_engine.partitions import TopicPartition
+from pyspark_engine.schema import converter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BATCH_MESSAGES = 65_536
+
+
+def read_partition(
+    connection: Connection,
+    schema: StructType,
+    partition: InputPartition,
+    *,
+    fail_on_data_loss: bool,
+    keys: frozenset[bytes] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """All of a task's work, in order. Raises DataLossError where retention was faster."""
+    if not isinstance(partition, TopicPartition):
+        return  # what Spark makes up where there is nothing to read
+    client, convert = shared_client(connection), converter(schema)
+    for work in partition.work:
+        try:
+            with client.range_reader(
+                work.topic, work.ranges, buckets=work.buckets, keys=keys, skip_deleted=not fail_on_data_loss
+            ) as reader:
+                for batch in reader.batches(BATCH_MESSAGES):
+                    yield convert(batch)
+        except engine.NotFoundError as e:
+            raise DataLossError(f"{work.topic}: {e}") from e

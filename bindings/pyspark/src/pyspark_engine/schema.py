@@ -1,0 +1,103 @@
+"""The columns of a topic, in Spark's types; and batches of messages as record batches of these types.
+
+A query that gives a schema of its own gets just those columns, in that order: what it does not name is never made. Keys
+and values are bytes; as STRING they are read as UTF-8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from inspect import signature
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+import engine
+
+_PROPERTIES = MapType(StringType(), StringType())
+_COLUMNS = (
+    StructField("key", BinaryType()),
+    StructField("value", BinaryType(), nullable=False),
+    StructField("topic", StringType(), nullable=False),
+    StructField("segment", IntegerType(), nullable=False),
+    StructField("offset", LongType(), nullable=False),
+    StructField("publish_time", TimestampType(), nullable=False),
+    StructField("event_time", TimestampType()),
+    StructField("properties", _PROPERTIES),
+)
+NEVER_NULL = frozenset(field.name for field in _COLUMNS if not field.nullable)
+
+# What a schema of the user's may say instead of the type above.
+_ALLOWED: dict[str, tuple[DataType, ...]] = {
+    "key": (BinaryType(), StringType()),
+    "value": (BinaryType(), StringType()),
+    "segment": (IntegerType(), LongType()),
+}
+
+# Early versions of Spark know no other zone than UTC there.
+_IN_UTC = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+
+
+def table_schema(include_headers: bool) -> StructType:
+    """All columns; `properties` only with the headers."""
+    return StructType([f for f in _COLUMNS if include_headers or f.name != "properties"])
+
+
+def check_schema(schema: StructType) -> None:
+    """Raise ValueError for a column that topics do not have, or not of this type."""
+    types = {field.name: _ALLOWED.get(field.name, (field.dataType,)) for field in _COLUMNS}
+    if not schema.fields:
+        raise ValueError(f"the schema has no column; there are {', '.join(types)}")
+    for field in schema.fields:
+        if field.name not in types:
+            raise ValueError(f"a topic has no column {field.name!r}; there are {', '.join(types)}")
+        if all(type(field.dataType) is not type(right) for right in types[field.name]):
+            right = " or ".join(t.simpleString().upper() for t in types[field.name])
+            raise ValueError(f"the column {field.name} is {field.dataType.simpleString().upper()}; {right} is right")
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """As Spark expects record batches."""
+    found: pa.Schema = to_arrow_schema(schema, **_IN_UTC)
+    return found
+
+
+def converter(schema: StructType) -> Callable[[engine.MessageBatch], pa.RecordBatch]:
+    """What makes a record batch of a batch of messages: columns, and only those that are asked for."""
+    target = arrow_schema(schema)
+
+    def convert(batch: engine.MessageBatch) -> pa.RecordBatch:
+        reader = pa.RecordBatchReader.from_stream(batch)
+        table = reader.read_all()
+        columns = [_column(table, batch.topic, field) for field in target]
+        return pa.RecordBatch.from_arrays(columns, schema=target)
+
+    return convert
+
+
+def _column(table: Any, topic: str, field: Any) -> Any:
+    if field.name == "topic":
+        return pa.repeat(pa.scalar(topic, field.type), table.num_rows)
+    column = table.column(field.name).combine_chunks()
+    if isinstance(column, pa.ChunkedArray):  # no chunk at all
+        column = pa.array([], column.type)
+    if column.type == field.type:
+        return column
+    try:
+        return column.cast(field.type)
+    except pa.ArrowInvalid as e:
+        if not pa.types.is_string(field.type):
+            raise
+        raise ValueError(f"a {field.name} of {topic} is not UTF-8: read the column as BINARY") from e

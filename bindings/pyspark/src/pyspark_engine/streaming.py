@@ -1,0 +1,163 @@
+"""A streaming query: offsets over the whole DAG of each topic, micro-batch by micro-batch.
+
+Spark calls all but read() in one Python process of the driver, which stays for the query's life; read() in the tasks'.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from pyspark_engine import offsets as form
+from pyspark_engine import progress
+from pyspark_engine.driver import Driver
+from pyspark_engine.errors import DataLossError
+from pyspark_engine.offsets import Offsets, read_place
+from pyspark_engine.options import ReadOptions
+from pyspark_engine.partitions import Wish, plan
+from pyspark_engine.planning import pieces_between, resolve
+from pyspark_engine.reading import read_partition
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxRows,
+        ReadMinRows,
+        SupportsTriggerAvailableNow,
+    )
+
+    LIMITS = True
+except ImportError:  # before 4.2: Spark has no limits, and its own way with Trigger.AvailableNow
+    LIMITS = False
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        """Not known to this version of Spark."""
+
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Made by DefaultSource, once for the driver and once to travel to the tasks."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        if not LIMITS and (options.max_offsets_per_trigger or options.min_offsets_per_trigger):
+            raise ValueError("maxOffsetsPerTrigger and minOffsetsPerTrigger need PySpark 4.2 or later")
+        self._options = options
+        self._schema = schema
+        self._starting = read_place(options.starting)
+        self._driver_made: Driver | None = None
+        self._target: Offsets | None = None  # of Trigger.AvailableNow
+        self._last_batch = time.monotonic()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_driver_made": None}
+
+    @property
+    def _driver(self) -> Driver:
+        if self._driver_made is None:
+            self._driver_made = Driver(self._options)
+        return self._driver_made
+
+    # -- where the query stands -------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """By startingOffsets and its like."""
+        found: Offsets = {}
+        for topic, facts in self._driver.facts(exact=True).items():
+            target = self._starting.of(topic, self._options.starting.option)
+            found[topic] = resolve(self._driver.view(topic), facts, target, ending=False)
+        return form.to_json(found)
+
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
+        """How far the next micro-batch goes; `start` itself when there is nothing to do."""
+        facts = self._driver.facts()
+        if start is None:  # before 4.2
+            return form.to_json(progress.ends(facts))
+        stands = form.from_json(start)
+        begun = progress.begin(stands, facts, fail_on_data_loss=self._options.fail_on_data_loss)
+        unlimited = limit is None or isinstance(limit, ReadAllAvailable)
+        most = None if unlimited else self._options.max_offsets_per_trigger
+        end = progress.advance(begun, facts, most=most, target=self._target)
+        count = progress.available(begun, end)
+        if count == 0 and end.keys() <= stands.keys():
+            return start
+        if not unlimited and self._target is None and self._waits(count):
+            return start
+        self._last_batch = time.monotonic()
+        return form.to_json(end)
+
+    def _waits(self, count: int) -> bool:
+        """Whether there is too little yet, and it is early."""
+        least = self._options.min_offsets_per_trigger
+        early = time.monotonic() < self._last_batch + self._options.max_trigger_delay_s
+        return least is not None and count < least and early
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """By maxOffsetsPerTrigger and minOffsetsPerTrigger."""
+        if self._options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self._options.max_offsets_per_trigger)
+        if self._options.min_offsets_per_trigger is not None:
+            return ReadMinRows(self._options.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """Everything there is, for the query's progress."""
+        return form.to_json(progress.ends(self._driver.facts()))
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Nothing that comes from now on."""
+        self._target = progress.ends(self._driver.facts(exact=True))
+
+    # -- a micro-batch ----------------------------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The tasks between two offsets, also for a micro-batch that an earlier run of the query had planned."""
+        before, until = form.from_json(start), form.from_json(end)
+        facts = self._driver.facts()
+        if any(not _covers(facts.get(topic), offsets) for topic, offsets in until.items()):
+            facts = self._driver.facts(exact=True)
+        pieces = []
+        for topic, offsets in until.items():
+            if topic not in facts:
+                self._lose(topic)
+                continue
+            begun = before.get(topic) or form.TopicOffsets({}, offsets.epoch, offsets.created_ms)
+            fail = self._options.fail_on_data_loss and topic in before
+            pieces += pieces_between(facts[topic], begun, offsets, fail_on_data_loss=fail)
+        options = self._options
+        wish = Wish(options.min_partitions, os.cpu_count() or 1, options.max_records_per_partition)
+        return plan(pieces, wish, aligned=options.key_aligned)
+
+    def _lose(self, topic: str) -> None:
+        if self._options.fail_on_data_loss and self._options.topics.namespace is None:
+            raise DataLossError(f"{topic} was deleted, of which a micro-batch was to be read")
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """One task's rows."""
+        return read_partition(
+            self._options.connection, self._schema, partition, fail_on_data_loss=self._options.fail_on_data_loss
+        )
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing to do: where the query stands is in its own checkpoint, and the broker remembers nothing of it."""
+
+    def stop(self) -> None:
+        """Close the driver's client."""
+        driver, self._driver_made = self._driver_made, None
+        if driver is not None:
+            driver.close()
+
+
+def _covers(facts: Any, offsets: form.TopicOffsets) -> bool:
+    """Whether what is known in memory reaches as far as the offsets."""
+    if facts is None:
+        return False
+    return all(i in facts.segments and facts.segments[i].end >= stop for i, stop in offsets.positions.items())
