@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from engine.aio.bag import Bag
 from engine.aio.memory_limiter import AsyncDualMemoryLimiter, LimitType, MemoryLimit
+from engine.aio.pace import Pace
 from engine.aio.semaphore import AsyncSemaphore, PoolStatistics
 from engine.broker.config import BrokerConfig
 from engine.broker.half_frames import HalfFrames
@@ -140,6 +141,7 @@ class BrokerMemory:
         self.take = self.publish.take
         self.free = self.publish.free
         self.outbound = OutboundMemory(config.reads_in_flight_max)
+        self.list_pace = Pace()  # putting a list together, or encoding it, keeps the loop busy for a while
         self.topic_lists = AsyncDualMemoryLimiter(*_topic_list_limits(config), name="topic_list")
         self.lookups = Lookups(config.lookups_max)
         self.topic_loads = AsyncSemaphore(

@@ -32,33 +32,37 @@ _START = ""  # before every name
 
 Header = dict[str, Any]
 Part = dict[str, Any]
+Make = Callable[[TopicList], tuple[Header, int] | None]
 
 
 async def tell(
-    connection: Connection, command: Command, make: Callable[[], Awaitable[tuple[Header, int] | None]]
-) -> bool:
+    connection: Connection, command: Command, open_list: Callable[[], Awaitable[TopicList | None]], make: Make
+) -> None:
     """Send the frame that `make` puts together, of the size that it says; done when the peer has taken it, or is gone.
 
-    Whether there was one. Raises MemoryLimitError, and what `make` raises. Permits come back in any case.
+    Raises MemoryLimitError, and what `open_list` raises. Permits come back in any case.
     """
-    limiter = connection.broker.memory.topic_lists
+    memory = connection.broker.memory
+    limiter = memory.topic_lists
     async with connection.list_turn:
         heap = await limiter.acquire(TOPIC_LIST_INITIAL_SIZE, LimitType.HEAP_MEMORY)
         try:
-            made = await make()
+            topics = await open_list()
+            await memory.list_pace.turn()
+            made = None if topics is None else make(topics)
             if made is None:
-                return False
+                return
             header, size = made
             await limiter.update(heap, size)
             direct = await limiter.acquire(size, LimitType.DIRECT_MEMORY)
             try:
+                await memory.list_pace.turn()
                 connection.send(command, header)
             finally:  # also when the connection is gone by now: it tells then, too
                 connection.stream.when_taken(lambda: limiter.release(direct))
         finally:
             limiter.release(heap)
         await _taken(connection)
-    return True
 
 
 async def _taken(connection: Connection) -> None:
@@ -167,16 +171,16 @@ class TopicListSession:
         """One part. When there is no memory for it, it is as if it had not been put together."""
         before = self._seen, self._upto, self._under_way, self._request_id
         try:
-            await tell(self._connection, Command.WATCH_TOPIC_LIST_UPDATE, self._next)
+            await tell(self._connection, Command.WATCH_TOPIC_LIST_UPDATE, self._present, self._next)
         except MemoryLimitError:
             self._seen, self._upto, self._under_way, self._request_id = before
             raise
 
-    async def _next(self) -> tuple[Part, int] | None:
+    async def _present(self) -> TopicList | None:
+        return self._list
+
+    def _next(self, topics: TopicList) -> tuple[Part, int] | None:
         """The next part, and its size; None when there is nothing to tell."""
-        topics = self._list
-        if topics is None:
-            return None
         changes = topics.since(self._seen, TOPICS_PER_FRAME_MAX)
         restart = changes is None and self._under_way
         if changes is None:  # too far behind: the whole list again
@@ -280,14 +284,16 @@ def get(connection: Connection, header: Header, payload: memoryview) -> None:
 
 
 async def _get(connection: Connection, header: Header, topics: TopicFilter) -> None:
-    async def page() -> tuple[Header, int]:
-        found = await connection.broker.service.topic_lists.open(header["namespace"], topics)
+    async def open_list() -> TopicList:
+        return await connection.broker.service.topic_lists.open(header["namespace"], topics)
+
+    def page(found: TopicList) -> tuple[Header, int]:
         start = 0 if header.get("after") is None else bisect_right(found.names, header["after"])
         names = _fitting(found.names, start, TOPICS_PER_FRAME_MAX)
         result = {"topics": names, "more": start + len(names) < len(found.names)}
         return {"request_id": header["request_id"], "result": result}, _HEADER_OVERHEAD + _size(names)
 
-    await tell(connection, Command.SUCCESS, page)
+    await tell(connection, Command.SUCCESS, open_list, page)
 
 
 def _filter(header: Header) -> TopicFilter:
