@@ -262,14 +262,16 @@ class TransactionBuffer:
 
         Raises StorageError: something is still on its way; what the metadata store raises.
         """
-        records = await self._operations.writes(self._segment.name)
-        for number in {record.number for record in records}:
+        records: dict[int, list[str]] = {}
+        for record in await self._operations.writes(self._segment.name):
+            records.setdefault(record.number, []).append(record.key)
+        for number, found in records.items():
             view = await self._headers.read(number)  # who follows it is told
             if view is not None and not view.header.state.final:
                 continue
             if number in self._writes:
                 raise StorageError(f"{self._segment.name}: {id_text(number)} wrote what is not durable yet; try again")
-            self._settling.records += [record.key for record in records if record.number == number]
+            self._settling.records += found
         await self._settling.save()
 
     # -- life --------------------------------------------------------------------------------------------------------

@@ -111,6 +111,9 @@ class TransactionHeaders:
         """As it stands in the store now; None when there is none. Those who follow it are told if it has ended."""
         version = self._metadata.version
         record = await self._metadata.get(keys.transaction(id_text(number)))
+        followed = self._followed.get(number)
+        if followed is not None and record is not None and followed.version == record.stat.version:
+            return followed.view
         view = None if record is None else view_of(number, record)
         self._update(number, view, version if view is None else view.version)
         return view
