@@ -1,4 +1,4 @@
-"""`Pace`: work that many want done at once, a step in each turn of the loop, with whatever else is ready between."""
+"""`Pace`: work that many want done at once, a step at a time, and as long a rest after it for whatever else there is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import deque
 
 
 class Pace:
-    """First come, first served. Loop thread only."""
+    """First come, first served. Whoever comes alone does not wait. Loop thread only."""
 
     __slots__ = ("_scheduled", "_waiting")
 
@@ -26,11 +26,18 @@ class Pace:
         await mine
 
     def _next(self) -> None:
+        """Let the first one go on; _rest() runs right after its step."""
+        loop = asyncio.get_running_loop()
         while self._waiting:
             first = self._waiting.popleft()
             if not first.done():
                 first.set_result(None)
-                break
+                loop.call_soon(self._rest, loop.time())
+                return
+        self._scheduled = False
+
+    def _rest(self, began: float) -> None:
+        loop = asyncio.get_running_loop()
         self._scheduled = bool(self._waiting)
         if self._scheduled:
-            asyncio.get_running_loop().call_soon(self._next)
+            loop.call_later(loop.time() - began, self._next)

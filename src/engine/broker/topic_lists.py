@@ -56,7 +56,6 @@ async def tell(
             await limiter.update(heap, size)
             direct = await limiter.acquire(size, LimitType.DIRECT_MEMORY)
             try:
-                await memory.list_pace.turn()
                 connection.send(command, header)
             finally:  # also when the connection is gone by now: it tells then, too
                 connection.stream.when_taken(lambda: limiter.release(direct))

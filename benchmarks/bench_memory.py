@@ -1,0 +1,53 @@
+"""What a crowd can do to a broker: 1,000 clients that list and watch 100,000 topics, 1,000 slow consumers; half deaf.
+
+Resident memory has to stay within the configured limits and a constant, everybody who reads gets an answer or a typed
+error, and others' messages are acknowledged within twice the time of before.
+"""
+
+from __future__ import annotations
+
+import listeners
+
+
+class _Crowd:
+    """Found once, in one run."""
+
+    timeout = 1800
+    kind = ""
+
+    def setup_cache(self) -> dict[str, float]:
+        """Run it."""
+        return listeners.scenario(self.kind)
+
+    def track_resident_growth(self, found: dict[str, float]) -> float:
+        """The most that was resident beside the crowd, less what was before it."""
+        return found["resident_growth"]
+
+    def track_publish_p50_ratio(self, found: dict[str, float]) -> float:
+        """Of the time to an acknowledgement beside the crowd, to that before; median."""
+        return found["p50_ratio"]
+
+    def track_publish_p99_ratio(self, found: dict[str, float]) -> float:
+        """The same of the 99th percentile."""
+        return found["p99_ratio"]
+
+    def track_answered(self, found: dict[str, float]) -> float:
+        """Of those who read, how many were answered and not refused."""
+        return found["answered"] / (found["answered"] + found["refused"])
+
+    track_resident_growth.unit = "bytes"  # type: ignore[attr-defined]
+    track_publish_p50_ratio.unit = "ratio"  # type: ignore[attr-defined]
+    track_publish_p99_ratio.unit = "ratio"  # type: ignore[attr-defined]
+    track_answered.unit = "ratio"  # type: ignore[attr-defined]
+
+
+class Listing(_Crowd):
+    """Clients that list and watch a namespace at once."""
+
+    kind = "list"
+
+
+class SlowConsumers(_Crowd):
+    """Consumers of topics with a backlog."""
+
+    kind = "consume"
