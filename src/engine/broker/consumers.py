@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from engine.broker.subscriptions import HostedSubscription
     from engine.broker.topics import HostedSegment
 
+CREDIT_MAX = 2**48  # more than anybody has room for, and a number that native code can hold
 log = logging.getLogger(__name__)
 
 Range = tuple[int, int]  # inclusive
@@ -145,8 +146,8 @@ class Consumer(ABC):
 
     def add_credit(self, messages: int, size: int) -> None:
         """The client has room for more."""
-        self.messages_credit += max(messages, 0)
-        self.bytes_credit += max(size, 0)
+        self.messages_credit = min(self.messages_credit + max(messages, 0), CREDIT_MAX)
+        self.bytes_credit = min(self.bytes_credit + max(size, 0), CREDIT_MAX)
         self.pump()
 
     def send_block(

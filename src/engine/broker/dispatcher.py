@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyroaring import BitMap64
 
 from engine._native.offsets import offset_set, range_set, runs
-from engine.broker.consumers import Consumer, SegmentReader
+from engine.broker.consumers import CREDIT_MAX, Consumer, SegmentReader
 from engine.broker.delayed import Delays, has_delays
 from engine.broker.redelivery import backoff_of
 from engine.broker.transactional_acks import acknowledge_some, transaction_of
@@ -90,7 +90,7 @@ class QueueConsumer(Consumer):
 
     def add_credit(self, messages: int, size: int) -> None:
         """The client has room for more."""
-        self.window = max(self.window, self.messages_credit + messages)
+        self.window = max(self.window, min(self.messages_credit + messages, CREDIT_MAX))
         super().add_credit(messages, size)
 
     def leaving(self, header: dict[str, Any]) -> None:
