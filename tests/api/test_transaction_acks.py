@@ -216,12 +216,14 @@ async def test_a_consumer_of_several_topics(client: AsyncClient):
     await published(client, "u", 5)
     consumer = await client.queue_consumer(["t", "u"], "q", initial_position="earliest")
     ordered = await client.stream_consumer(["t", "u"], "s", initial_position="earliest")
+    assert isinstance(consumer, engine.AsyncMultiQueueConsumer)
+    assert isinstance(ordered, engine.AsyncMultiStreamConsumer)
     async with consumer, ordered:
-        first = [await consumer.receive(timeout=IN_TIME) for _ in range(10)]
-        second = [await ordered.receive(timeout=IN_TIME) for _ in range(10)]
+        first = [m for _ in range(10) if (m := await consumer.receive(timeout=IN_TIME))]
+        second = [m for _ in range(10) if (m := await ordered.receive(timeout=IN_TIME))]
         async with client.transaction() as transaction:
-            await consumer.acknowledge([m for m in first if m is not None], transaction=transaction)  # type: ignore[union-attr]
-            await ordered.acknowledge_cumulative(second[-1], transaction=transaction)  # type: ignore[union-attr, arg-type]
+            await consumer.acknowledge(first, transaction=transaction)
+            await ordered.acknowledge_cumulative(second[-1], transaction=transaction)
     for topic in ("t", "u"):
         async with await queue(client, topic) as left, await stream(client, topic) as behind:
             assert await left.receive(timeout=0.05) is None

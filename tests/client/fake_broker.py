@@ -6,17 +6,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from fake_coordinator import FakeCoordinator
 from fake_entries import SALT, block, entries
 
 from engine.client.client import AsyncClient
-from engine.errors import (
-    ConnectError,
-    EngineError,
-    NotFoundError,
-    NotOwnerError,
-    TransactionConflictError,
-    TransactionNotFoundError,
-)
+from engine.errors import ConnectError, EngineError, NotFoundError, NotOwnerError
 from engine.model.hashrange import HashRange
 from engine.model.names import TopicName
 from engine.wire.commands import FEATURES, Command
@@ -183,7 +177,7 @@ class FakeBroker:
             await asyncio.sleep(0)
 
 
-class FakeConnection:
+class FakeConnection(FakeCoordinator):
     """A FrameHandler."""
 
     def __init__(self, broker: FakeBroker, stream: FrameStream, url: str = URL) -> None:
@@ -385,35 +379,6 @@ class FakeConnection:
             if first <= self.broker.cursors[segment]:
                 self.broker.cursors[segment] = max(self.broker.cursors[segment], last + 1)
         self.answer(header)
-
-    def new_txn(self, header: dict[str, Any], payload: memoryview) -> None:
-        ident = f"{len(self.broker.transactions) + 1:016x}"
-        self.broker.transactions[ident] = "OPEN"
-        self.standing(header, ident)
-
-    def end_txn(self, header: dict[str, Any], payload: memoryview) -> None:
-        states = self.broker.transactions
-        wanted = {"commit": "COMMITTED", "abort": "ABORTED"}[header["action"]]
-        if states.get(header["id"]) == "OPEN":
-            states[header["id"]] = wanted
-        if Command.END_TXN in self.broker.lose_answers:
-            self.broker.lose_answers.remove(Command.END_TXN)
-            self.stream.abort()
-        elif states.get(header["id"], wanted) != wanted:
-            self.error(header, TransactionConflictError("it has ended the other way"))
-        else:
-            self.standing(header, header["id"])
-
-    def txn_state(self, header: dict[str, Any], payload: memoryview) -> None:
-        self.standing(header, header["id"])
-
-    def standing(self, header: dict[str, Any], ident: str) -> None:
-        state = self.broker.transactions.get(ident)
-        if state is None:
-            self.error(header, TransactionNotFoundError("no such transaction"))
-            return
-        self.answer(header, result={"id": ident, "state": state, "deadline_ms": self.broker.deadline_ms,
-                                    "accepted": None})  # fmt: skip
 
     def redeliver(self, header: dict[str, Any], payload: memoryview) -> None: ...
 

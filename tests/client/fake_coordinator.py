@@ -1,0 +1,46 @@
+"""The coordinator of a scripted broker: transactions are a state each, and answers get lost on demand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.errors import TransactionConflictError, TransactionNotFoundError
+from engine.wire.commands import Command
+
+
+class FakeCoordinator:
+    """What of a connection has to do with transactions."""
+
+    broker: Any
+    stream: Any
+    answer: Any
+    error: Any
+
+    def new_txn(self, header: dict[str, Any], payload: memoryview) -> None:
+        ident = f"{len(self.broker.transactions) + 1:016x}"
+        self.broker.transactions[ident] = "OPEN"
+        self.standing(header, ident)
+
+    def end_txn(self, header: dict[str, Any], payload: memoryview) -> None:
+        states = self.broker.transactions
+        wanted = {"commit": "COMMITTED", "abort": "ABORTED"}[header["action"]]
+        if states.get(header["id"]) == "OPEN":
+            states[header["id"]] = wanted
+        if Command.END_TXN in self.broker.lose_answers:
+            self.broker.lose_answers.remove(Command.END_TXN)
+            self.stream.abort()
+        elif states.get(header["id"], wanted) != wanted:
+            self.error(header, TransactionConflictError("it has ended the other way"))
+        else:
+            self.standing(header, header["id"])
+
+    def txn_state(self, header: dict[str, Any], payload: memoryview) -> None:
+        self.standing(header, header["id"])
+
+    def standing(self, header: dict[str, Any], ident: str) -> None:
+        state = self.broker.transactions.get(ident)
+        if state is None:
+            self.error(header, TransactionNotFoundError("no such transaction"))
+            return
+        self.answer(header, result={"id": ident, "state": state, "deadline_ms": self.broker.deadline_ms,
+                                    "accepted": None})  # fmt: skip
