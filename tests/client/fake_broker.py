@@ -58,7 +58,6 @@ class FakeBroker:
         self.admin: str | None = None
         self.refusal: EngineError | None = None  # of the handshake
         self.transactions: dict[str, str] = {}  # their states
-        self.deadline_ms = 1 << 60
         self.lose_answers: list[Command] = []  # of each, once: it is done, and the connection breaks
         self.lose_requests: list[Command] = []  # the same, and nothing is done
         self.seen: list[tuple[Command, dict[str, Any]]] = []
@@ -195,11 +194,8 @@ class FakeConnection(FakeCoordinator):
 
     def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
         self.broker.seen.append((command, header))
-        if command in self.broker.lose_requests:
-            self.broker.lose_requests.remove(command)
-            self.stream.abort()
-            return
-        getattr(self, command.name.lower())(header, payload)
+        if not self.is_lost(command):
+            getattr(self, command.name.lower())(header, payload)
         if command is self.broker.hang_up_after:
             self.broker.hang_up_after = None
             self.stream.close()

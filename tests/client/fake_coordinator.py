@@ -7,6 +7,8 @@ from typing import Any
 from engine.errors import TransactionConflictError, TransactionNotFoundError
 from engine.wire.commands import Command
 
+DEADLINE_MS = 1 << 60
+
 
 class FakeCoordinator:
     """What of a connection has to do with transactions."""
@@ -15,6 +17,14 @@ class FakeCoordinator:
     stream: Any
     answer: Any
     error: Any
+
+    def is_lost(self, command: Command) -> bool:
+        """Whether the connection breaks before this is done."""
+        if command in self.broker.lose_requests:
+            self.broker.lose_requests.remove(command)
+            self.stream.abort()
+            return True
+        return False
 
     def new_txn(self, header: dict[str, Any], payload: memoryview) -> None:
         ident = f"{len(self.broker.transactions) + 1:016x}"
@@ -42,5 +52,5 @@ class FakeCoordinator:
         if state is None:
             self.error(header, TransactionNotFoundError("no such transaction"))
             return
-        self.answer(header, result={"id": ident, "state": state, "deadline_ms": self.broker.deadline_ms,
+        self.answer(header, result={"id": ident, "state": state, "deadline_ms": DEADLINE_MS,
                                     "accepted": None})  # fmt: skip

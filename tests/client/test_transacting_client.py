@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import fake_coordinator
 import pytest
 from fake_broker import FakeBroker
 
@@ -102,8 +103,10 @@ async def test_a_broker_without_them_is_refused(broker: FakeBroker):
             await client.transaction()
 
 
-async def test_one_that_is_forgotten_is_looked_at_when_its_time_is_over(broker: FakeBroker):
-    broker.deadline_ms = 0
+async def test_one_that_is_forgotten_is_looked_at_when_its_time_is_over(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(fake_coordinator, "DEADLINE_MS", 0)
     async with broker.client() as client, await client.producer("t") as producer:
         transaction = await client.transaction()
         broker.transactions[transaction.id] = "ABORTED"
