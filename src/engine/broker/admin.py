@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from engine.broker.config import BrokerConfig
 from engine.broker.dynamic_config import DynamicConfig
 from engine.broker.leading import LeaderAdmin
+from engine.broker.transaction_admin import TransactionAdmin
 from engine.control.service import ScalableTopicService
 from engine.errors import ConnectError, InvalidArgumentError, NotOwnerError, TimeoutError, UnsupportedError
 from engine.model.autoscale import AutoScalePolicyOverride
@@ -38,6 +39,7 @@ class AdminService:
         metrics: Callable[[], str] | None = None,
     ) -> None:
         self.leading = LeaderAdmin(service)
+        self.transactions: TransactionAdmin  # the broker's
         self._service = service
         self._config = config
         self._forward = forward
@@ -163,6 +165,22 @@ class AdminService:
     async def clear_backlog(self, topic: str, subscription: str) -> None:
         """Acknowledge everything. Raises NotFoundError."""
         await self._led("clear_backlog", topic, subscription=subscription)
+
+    # -- transactions ----------------------------------------------------------------------------------------------
+
+    async def list_transactions(
+        self, *, open_longer_than: float | None = None, segment: str | None = None, limit: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Open ones, the oldest first: at least so many seconds old; with operations in the segment "segment://…"."""
+        return await self.transactions.list_open(open_longer_than, segment, limit)
+
+    async def get_transaction(self, ident: str) -> dict[str, Any]:
+        """One, and where it has operations that are not applied yet. Raises TransactionNotFoundError."""
+        return await self.transactions.get(ident)
+
+    async def abort_transaction(self, ident: str) -> None:
+        """Abort it. Raises TransactionNotFoundError, TransactionConflictError when it was committed."""
+        await self.transactions.abort(ident)
 
     # -- namespaces ------------------------------------------------------------------------------------------------
 

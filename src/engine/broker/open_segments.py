@@ -341,6 +341,7 @@ class OpenSegments:
                 await self.transactions.finish(self)
         except TimeoutError:
             log.warning("the metadata store takes no cursors: what was acknowledged last may be delivered once more")
+        await self._participation.tasks.close()
         await self.transactions.close(self)
         await self._store.close()
         self._hosted.clear()

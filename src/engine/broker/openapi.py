@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from engine.broker.transaction_admin import LIST_DEFAULT, LIST_MAX
 from engine.errors import (
     AlreadyClosedError,
     AlreadyExistsError,
@@ -24,6 +25,8 @@ from engine.errors import (
     StorageError,
     SubscriptionKindError,
     TimeoutError,
+    TransactionConflictError,
+    TransactionNotFoundError,
     UnknownOutcomeError,
     UnsupportedError,
 )
@@ -37,6 +40,8 @@ CODES: dict[type[EngineError], int] = {
     AuthenticationError: 401,
     AuthorizationError: 403,
     NotFoundError: 404,
+    TransactionNotFoundError: 404,
+    TransactionConflictError: 409,
     AlreadyExistsError: 409,
     ConsumerBusyError: 409,
     ProducerBusyError: 409,
@@ -62,6 +67,7 @@ _NAMES = {
     "segment": "a segment's id",
     "other": "the other segment's id",
     "descriptor": "start-end-id, as in 0000-7fff-1",
+    "transaction": "its id, 16 hexadecimal digits",
     "name": "a key of the configuration, or the specification's name of it",
     "value": "a number, or text with a unit",
 }
@@ -74,6 +80,7 @@ _SEGMENT = "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}"
 _POLICIES = "/admin/v2/namespaces/{tenant}/{namespace}/policies"
 _SCALE = _TOPIC + "/autoScalePolicy"
 _SCALE_ALL = "/admin/v2/namespaces/{tenant}/{namespace}/scalableTopicAutoScalePolicy"
+_TRANSACTIONS = "/admin/v2/transactions"
 _SETTINGS = "/admin/v2/brokers/configuration"
 _UNITS = "What is missing is not overridden. Times are seconds, rates per second and segment"
 
@@ -102,6 +109,14 @@ _REPAIR = "For repairs: refused where the topic's layout does not call for it."
 _QUERIES: dict[tuple[str, str], dict[str, tuple[str, dict[str, Any]]]] = {
     ("get", _NAMESPACE): {"property": ("name=value; only topics that have it; repeatable", _TEXT)},
     ("post", _TOPIC + "/rebucket/{segment}"): {"buckets": ("instead of a body", _BUCKETS["buckets"])},
+    ("get", _TRANSACTIONS): {
+        "openLongerThan": ("seconds; only those that are at least so old", {"type": "number", "minimum": 0}),
+        "segment": ("segment://…; only those with operations in it", _TEXT),
+        "limit": (
+            "the oldest so many",
+            {"type": "integer", "minimum": 1, "maximum": LIST_MAX, "default": LIST_DEFAULT},
+        ),
+    },
     ("delete", _SEGMENT): {"force": ("also when it is not drained", {"type": "boolean", "default": False})},
 }
 
@@ -131,6 +146,9 @@ OPERATIONS: list[tuple[str, str, str, dict[str, Any] | None, bool]] = [
     ("get", _SCALE_ALL, "What a namespace overrides of how its topics change their shape", None, True),
     ("put", _SCALE_ALL, f"Replace it. {_UNITS}", _OVERRIDES, False),
     ("delete", _SCALE_ALL, "Override nothing", None, False),
+    ("get", _TRANSACTIONS, "The open transactions, the oldest first", None, True),
+    ("get", _TRANSACTIONS + "/{transaction}", "A transaction, and where it has operations", None, True),
+    ("post", _TRANSACTIONS + "/{transaction}/abort", "Abort a transaction", None, False),
     ("get", _SETTINGS, "Names of the limits that may be set at run time", None, True),
     ("get", _SETTINGS + "/values", "What was set, for all brokers", None, True),
     ("get", _SETTINGS + "/runtime", "What is in effect on this broker", None, True),

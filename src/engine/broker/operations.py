@@ -85,6 +85,17 @@ class Operations:
         start = f"{keys.transaction_ops(id_text(number))}/"
         return [operation_of(record) for record in await self._metadata.list(start, keys.prefix_end(start))]
 
+    async def of_segment(self, segment: SegmentName) -> list[Operation]:
+        """Of all transactions, whatever is about a segment."""
+        return [operation_of(record) for record in await self._records_of(segment)]
+
+    async def _records_of(self, segment: SegmentName) -> list[Record]:
+        theirs = f"{segment}/"
+        return [
+            *await self._query(INDEX_WRITES, str(segment), f"{segment}\0"),
+            *await self._query(INDEX_ACKS, theirs, keys.prefix_end(theirs)),
+        ]
+
     async def acks(self, segment: SegmentName, subscription: str) -> list[Operation]:
         """Of all transactions, of a subscription in a segment, likewise."""
         key = f"{segment}/{keys.encode(subscription)}"
@@ -107,11 +118,7 @@ class Operations:
 
     async def forget_segment(self, segment: SegmentName) -> None:
         """A segment is gone, and may not be taken for a later one of its name."""
-        theirs = f"{segment}/"
-        for record in (
-            *await self._query(INDEX_WRITES, str(segment), f"{segment}\0"),
-            *await self._query(INDEX_ACKS, theirs, keys.prefix_end(theirs)),
-        ):
+        for record in await self._records_of(segment):
             await self.delete(record.key)
 
 

@@ -14,6 +14,7 @@ from aiohttp import web
 from engine.broker.config import BrokerConfig
 from engine.broker.openapi import CODES
 from engine.broker.rest_pages import AT_ANY_TIME, WITHOUT_TOKEN, page_routes
+from engine.broker.rest_transactions import transaction_routes
 from engine.broker.tokens import bearer_refusal
 from engine.errors import (
     AlreadyClosedError,
@@ -169,6 +170,7 @@ def _routes(broker: Broker) -> list[web.RouteDef]:
         web.get(_SCALE_ALL, scaling.get_all),
         web.put(_SCALE_ALL, scaling.set_all),
         web.delete(_SCALE_ALL, scaling.remove_all),
+        *transaction_routes(broker),
         *page_routes(broker),
     ]
 

@@ -29,6 +29,7 @@ from engine.broker.parts import control_config, coordinator, load_reports, stora
 from engine.broker.rest import AdminServer
 from engine.broker.retention import RetentionLoop
 from engine.broker.segment_host import SegmentHosting
+from engine.broker.transaction_admin import TransactionAdmin
 from engine.broker.transactions import Transactions
 from engine.clock import Clock, SystemClock
 from engine.control.service import ScalableTopicService
@@ -176,6 +177,7 @@ class Broker(Addresses):
         )
         begun = coordinator(self.config, self.service, members, metadata, self.clock, self._rng)
         self.transactions = Transactions(begun, members.brokers, self.config.transaction_sweep_interval)
+        self.admin.transactions = TransactionAdmin(begun, members.hosting.operations, self.clock)
         await members.start()
         await self.dynamic.start()
         await self.service.start()

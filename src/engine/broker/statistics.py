@@ -7,6 +7,7 @@ from engine.broker.shared import SharedConsumer, Sharing
 from engine.broker.subscriptions import HostedSubscription
 from engine.broker.topics import HostedSegment
 from engine.control.ports import LEFT, ConsumerStatistics, SegmentStatistics, SubscriptionStatistics
+from engine.model.transactions import id_text
 
 _NOT_SHARED = Sharing(buckets=0, reassignments=0)
 
@@ -15,7 +16,10 @@ def segment_statistics(hosted: HostedSegment) -> SegmentStatistics:
     """Of all its subscriptions that are open."""
     hosted.sample()
     segment = hosted.segment
+    holding = None if hosted.transactions is None else hosted.transactions.holding
     return SegmentStatistics(
+        readable=None if holding is None else holding[1],
+        held_by=None if holding is None else id_text(holding[0]),
         first_offset=segment.first_offset,
         next_offset=segment.next_offset,
         size_bytes=segment.size_bytes,

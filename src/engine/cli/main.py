@@ -17,6 +17,7 @@ COMMANDS = {
     "topics": "engine.cli.topics",
     "subscriptions": "engine.cli.subscriptions",
     "namespaces": "engine.cli.namespaces",
+    "transactions": "engine.cli.transactions",
     "brokers": "engine.cli.brokers",
     "produce": "engine.cli.produce",
     "consume": "engine.cli.consume",

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import click
 
 from engine.errors import InvalidArgumentError
-from engine.model.names import TopicName, check_name, parse_namespace
+from engine.model.names import SegmentName, TopicName, check_name, parse_namespace
 from engine.model.units import byte_count, seconds
 
 ESCAPES = {"\\t": "\t", "\\0": "\0"}
@@ -26,6 +26,11 @@ def checked(text: str, check: Callable[[str], object]) -> str:
 def topic_name(text: str) -> str:
     """A topic as typed."""
     return checked(text, TopicName.parse)
+
+
+def segment_name(text: str) -> str:
+    """A segment as typed."""
+    return checked(text, SegmentName.parse)
 
 
 def namespace_name(text: str) -> str:

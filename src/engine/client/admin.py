@@ -16,6 +16,7 @@ from engine.errors import InvalidArgumentError
 from engine.limits import BUCKETS_PER_SEGMENT_MAX, SEGMENTS_PER_TOPIC_MAX
 from engine.model.autoscale import AutoScalePolicyOverride
 from engine.model.names import SegmentName, TopicName, check_name, parse_namespace
+from engine.model.transactions import parse_id
 
 SEGMENT_ID_MAX = 2**63 - 1
 KEY_HASHES = ("xxh64", "murmur3")
@@ -189,6 +190,34 @@ class AsyncAdmin:
         name = str(TopicName.parse(topic))
         check_name(subscription, "subscription name")
         await (await self._get()).clear_backlog(name, subscription)
+
+    # -- transactions ----------------------------------------------------------------------------------------
+
+    async def list_transactions(
+        self, *, open_longer_than: float | None = None, segment: str | None = None, limit: int | None = None
+    ) -> list[dict[str, Any]]:
+        """The open transactions, the oldest first: the oldest `limit`, out of the box 1,000.
+
+        `open_longer_than`: only those that are at least so many seconds old. `segment`: "segment://…", only those with
+        operations in it.
+        """
+        if segment is not None:
+            segment = str(SegmentName.parse(segment))
+        found = await self._get()
+        return await found.list_transactions(open_longer_than=open_longer_than, segment=segment, limit=limit)
+
+    async def get_transaction(self, ident: str) -> dict[str, Any]:
+        """How a transaction stands, and where it has operations that did not take effect yet.
+
+        Raises TransactionNotFoundError.
+        """
+        parse_id(ident)
+        return await (await self._get()).get_transaction(ident)
+
+    async def abort_transaction(self, ident: str) -> None:
+        """Abort one that is open. Raises TransactionNotFoundError, TransactionConflictError when it was committed."""
+        parse_id(ident)
+        await (await self._get()).abort_transaction(ident)
 
     # -- namespaces ------------------------------------------------------------------------------------------
 

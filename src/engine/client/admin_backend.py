@@ -90,6 +90,17 @@ class AdminBackend(Protocol):
     async def remove_namespace_auto_scale_policy(self, namespace: str) -> None:
         """Back to the broker's configuration."""
 
+    async def list_transactions(
+        self, *, open_longer_than: float | None, segment: str | None, limit: int | None
+    ) -> list[dict[str, Any]]:
+        """Open ones, the oldest first."""
+
+    async def get_transaction(self, ident: str) -> dict[str, Any]:
+        """One of them, or one that has ended. Raises TransactionNotFoundError."""
+
+    async def abort_transaction(self, ident: str) -> None:
+        """Raises TransactionNotFoundError, TransactionConflictError."""
+
     async def get_metrics(self) -> str:
         """Prometheus text."""
 

@@ -27,6 +27,7 @@ from engine.wire.tcp import reason
 SCALABLE = "/admin/v2/scalable"
 SEGMENTS = "/admin/v2/segments"
 NAMESPACES = "/admin/v2/namespaces"
+TRANSACTIONS = "/admin/v2/transactions"
 CONFIGURATION = "/admin/v2/brokers/configuration"
 
 # For answers that carry no code of ours, as from a proxy in between.
@@ -160,6 +161,22 @@ class HttpAdmin:
     async def clear_backlog(self, topic: str, subscription: str) -> None:
         """POST …/subscriptions/{subscription}/clear-backlog"""
         await self._call("POST", *_parts(topic), "subscriptions", subscription, "clear-backlog")
+
+    async def list_transactions(
+        self, *, open_longer_than: float | None, segment: str | None, limit: int | None
+    ) -> list[dict[str, Any]]:
+        """GET /admin/v2/transactions"""
+        asked = {"openLongerThan": open_longer_than, "segment": segment, "limit": limit}
+        query = [(name, str(value)) for name, value in asked.items() if value is not None]
+        return list(await self._call("GET", under=TRANSACTIONS, query=query))
+
+    async def get_transaction(self, ident: str) -> dict[str, Any]:
+        """GET /admin/v2/transactions/{transaction}"""
+        return dict(await self._call("GET", ident, under=TRANSACTIONS))
+
+    async def abort_transaction(self, ident: str) -> None:
+        """POST /admin/v2/transactions/{transaction}/abort"""
+        await self._call("POST", ident, "abort", under=TRANSACTIONS)
 
     async def get_namespace_policies(self, namespace: str) -> dict[str, Any]:
         """GET /admin/v2/namespaces/{tenant}/{namespace}/policies"""

@@ -80,6 +80,8 @@ class SegmentStatistics:
     msg_rate_in: float = 0.0
     bytes_rate_in: float = 0.0
     publishers: Sequence[Mapping[str, object]] = ()  # each producer's "producerName", "accessMode", "properties"
+    readable: int | None = None  # where reading ends before that: a transaction wrote here and is open
+    held_by: str | None = None  # its id
     sealed: bool = False  # as its owner has it; a crash may leave it ahead of the layout
     subscriptions: Mapping[str, SubscriptionStatistics] = field(default_factory=dict)
 

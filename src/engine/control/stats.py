@@ -134,6 +134,8 @@ def _segment(info: SegmentInfo, now: SegmentStatistics, error: str | None) -> di
         "unavailable": error,  # null when its owner has answered
         "firstOffset": now.first_offset,
         "nextOffset": now.next_offset,
+        "readableOffset": now.next_offset if now.readable is None else now.readable,
+        "heldBackBy": now.held_by,  # the id of a transaction that is open, which readers wait for; null: none
         "storageSize": now.size_bytes,
         "producerCount": now.producers,
         "publishers": list(now.publishers),

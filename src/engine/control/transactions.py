@@ -127,7 +127,7 @@ class TransactionCoordinator:
     async def _begin_named(self, timeout_s: float, name: str) -> TransactionView:
         for _ in range(_ATTEMPTS_MAX):
             alias = await self._metadata.get(keys.transaction_name(name))
-            if alias is not None and (known := await self._find(parse_id(alias.value.decode()))) is not None:
+            if alias is not None and (known := await self.find(parse_id(alias.value.decode()))) is not None:
                 if known.header.state is TransactionState.COMMITTED:
                     return known
                 if known.header.state is TransactionState.OPEN:
@@ -213,14 +213,15 @@ class TransactionCoordinator:
 
     async def get(self, number: int) -> TransactionView:
         """How it stands. Raises TransactionNotFoundError: it never was, or was forgotten after its retention."""
-        known = await self._find(number)
+        known = await self.find(number)
         if known is None:
             raise TransactionNotFoundError(
                 f"there is no transaction {id_text(number)}; it never was, or it ended longer ago than it is kept"
             )
         return known
 
-    async def _find(self, number: int) -> TransactionView | None:
+    async def find(self, number: int) -> TransactionView | None:
+        """The same; None when there is none."""
         record = await self._metadata.get(keys.transaction(id_text(number)))
         return None if record is None else _view(record)
 
@@ -228,6 +229,10 @@ class TransactionCoordinator:
         """Those that have not ended, of each partition by their deadlines."""
         found = await self._metadata.list_index(INDEX_DEADLINE, "", "\U0010ffff", limit)
         return [_view(record) for _, record in found]
+
+    def every_open(self) -> AsyncIterator[TransactionView]:
+        """All that have not ended, page by page; one may come twice."""
+        return self._pages(INDEX_DEADLINE, "", "\U0010ffff")
 
     async def operations(self, number: int) -> list[TransactionOperation]:
         """Its operations whose participants have not applied the outcome yet; all of an open one."""
@@ -246,9 +251,12 @@ class TransactionCoordinator:
             expired += await self._expire(known)
         return expired
 
-    async def _due(self, index: str, partition: int) -> AsyncIterator[TransactionView]:
-        """Those of a partition whose time in an index has come, page by page; one may come twice."""
-        start, end = _until(partition, self._clock.time_ms())
+    def _due(self, index: str, partition: int) -> AsyncIterator[TransactionView]:
+        """Those of a partition whose time in an index has come."""
+        return self._pages(index, *_until(partition, self._clock.time_ms()))
+
+    async def _pages(self, index: str, start: str, end: str) -> AsyncIterator[TransactionView]:
+        """Those in a range of an index, page by page; one may come twice."""
         limit = _BATCH
         while True:
             found = await self._metadata.list_index(index, start, end, limit)

@@ -127,6 +127,28 @@ class Admin:
         """Acknowledge everything it has not. Raises NotFoundError."""
         self._portal.run(self._admin.clear_backlog(topic, subscription))
 
+    def list_transactions(
+        self, *, open_longer_than: float | None = None, segment: str | None = None, limit: int | None = None
+    ) -> list[dict[str, Any]]:
+        """The open transactions, the oldest first: the oldest `limit`, out of the box 1,000.
+
+        `open_longer_than`: only those that are at least so many seconds old. `segment`: "segment://…", only those with
+        operations in it.
+        """
+        listing = self._admin.list_transactions(open_longer_than=open_longer_than, segment=segment, limit=limit)
+        return self._portal.run(listing)
+
+    def get_transaction(self, ident: str) -> dict[str, Any]:
+        """How a transaction stands, and where it has operations that did not take effect yet.
+
+        Raises TransactionNotFoundError.
+        """
+        return self._portal.run(self._admin.get_transaction(ident))
+
+    def abort_transaction(self, ident: str) -> None:
+        """Abort one that is open. Raises TransactionNotFoundError, TransactionConflictError when it was committed."""
+        self._portal.run(self._admin.abort_transaction(ident))
+
     def get_namespace_policies(self, namespace: str) -> dict[str, Any]:
         """The policies in effect: retention_time_s, retention_size_bytes, durability."""
         return self._portal.run(self._admin.get_namespace_policies(namespace))

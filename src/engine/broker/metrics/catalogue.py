@@ -11,6 +11,7 @@ from engine.broker.metrics.process import process_families
 from engine.broker.metrics.segments import segment_families, subscription_families
 from engine.broker.metrics.shapes import shape_families
 from engine.broker.metrics.whole import pools, whole_families
+from engine.broker.transaction_metrics import transaction_families
 
 if TYPE_CHECKING:
     from engine.broker.server import Broker
@@ -30,4 +31,5 @@ def families(broker: Broker) -> Iterator[AnyFamily]:
     yield from segment_families(hosted)
     yield from subscription_families(hosted)
     yield from shape_families(broker.service.statistics())
+    yield from transaction_families(broker)
     yield from process_families()

@@ -1,0 +1,86 @@
+"""`engine transactions`: list, show, abort."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from engine.cli import output
+from engine.cli.connection import connect, connection_options, json_option
+from engine.cli.values import checked, duration, segment_name
+from engine.model.transactions import parse_id
+
+
+def transaction_id(text: str) -> str:
+    """An id as typed."""
+    return checked(text, parse_id)
+
+
+@click.group()
+def command() -> None:
+    """Transactions that are open: which ones, since when, where they take part, and ending them."""
+
+
+@command.command("list")
+@click.option("--open-longer-than", type=duration, help="Only those that are at least so old: 90, 90s, 5m.")
+@click.option("--segment", type=segment_name, help="Only those with operations in it: segment://….")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=1_000, show_default=True, help="The oldest so many.")
+@json_option
+@connection_options
+def list_transactions(
+    url: str, data: str | None, as_json: bool, open_longer_than: float | None, segment: str | None, limit: int
+) -> None:
+    """Those that are open, the oldest first."""
+    with connect(url, data) as client:
+        found = client.admin.list_transactions(open_longer_than=open_longer_than, segment=segment, limit=limit)
+    if as_json:
+        output.print_json(found)
+        return
+    now_ms = time.time() * 1000
+    output.print_table(
+        ["id", "name", "open for", "aborted in"],
+        [(t["id"], t["name"], _span(now_ms - t["createdAtMs"]), _span(t["deadlineMs"] - now_ms)) for t in found],
+    )
+
+
+@command.command()
+@click.argument("ident", metavar="ID", type=transaction_id)
+@json_option
+@connection_options
+def show(url: str, data: str | None, as_json: bool, ident: str) -> None:
+    """One transaction, and where it has operations that did not take effect yet."""
+    with connect(url, data) as client:
+        found = client.admin.get_transaction(ident)
+    if as_json:
+        output.print_json(found)
+        return
+    output.print_facts((name, _shown(name, value)) for name, value in found.items() if name != "operations")
+    output.print_table(
+        ["segment", "kind", "subscription", "records", "messages"],
+        [(o["segment"], o["kind"], o["subscription"], o["records"], o["messages"]) for o in found["operations"]],
+    )
+
+
+@command.command()
+@click.argument("ident", metavar="ID", type=transaction_id)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@connection_options
+def abort(url: str, data: str | None, ident: str, yes: bool) -> None:
+    """Abort an open transaction: nothing of it takes effect, and who is in it is refused."""
+    if not yes:
+        click.confirm(f"Abort the transaction {ident}?", abort=True)
+    with connect(url, data) as client:
+        client.admin.abort_transaction(ident)
+    click.echo(f"aborted {ident}", err=True)
+
+
+def _span(milliseconds: float) -> str:
+    return f"{max(milliseconds, 0.0) / 1000:,.1f} s"
+
+
+def _shown(name: str, value: Any) -> Any:
+    if value is None or not name.endswith("Ms"):
+        return value
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(value / 1000))
