@@ -27,7 +27,7 @@ def whole_families(broker: Broker) -> Iterator[AnyFamily]:
 def _connected(broker: Broker) -> Iterator[AnyFamily]:
     hosted, measures = list(broker.hosting), broker.measures
     yield gauge("connections", "Connections open now", len(broker.connections))
-    yield counter("connections_total", "Connections accepted", measures.accepted)
+    yield counter("connections_accepted_total", "Connections accepted", measures.accepted)
     yield counter("connections_refused_total", "Connections refused, as above connections_max", measures.refused)
     yield gauge("producers", "Producers attached to segments", sum(len(h.producers) for h in hosted))
     yield gauge("consumers", "Consumers attached to segments", sum(1 for h in hosted for _ in h.consumers))
