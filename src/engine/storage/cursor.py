@@ -52,7 +52,15 @@ def unpack(image: bytes, key: str) -> tuple[int, BitMap64]:
     start = _HEAD.size + (_TERM.size if version == _VERSION_TERM else 0)
     if size != len(image) - start:
         raise CorruptionError(f"{key}: a cursor of {len(image)} bytes that says {size} for its bitmap")
-    return position, BitMap64.deserialize(image[start:]) if size else BitMap64()
+    return position, unpack_set(image[start:], key)
+
+
+def unpack_set(image: bytes, key: str) -> BitMap64:
+    """A stored set of offsets; b"" is the empty one. Raises CorruptionError."""
+    try:
+        return BitMap64.deserialize(image) if image else BitMap64()
+    except (ValueError, IndexError) as e:
+        raise CorruptionError(f"{key}: a set of offsets cannot be read: {e}") from e
 
 
 def owner_of(image: bytes) -> int:

@@ -24,6 +24,7 @@ from engine.errors import CorruptionError, UnsupportedError
 from engine.metadata import keys
 from engine.metadata.store import MetadataStore, Record
 from engine.model.names import SegmentName
+from engine.storage.cursor import unpack_set
 from engine.storage.saving import SavedRecord, claim
 from engine.storage.succession import Lease
 
@@ -55,11 +56,7 @@ def unpack(image: bytes, key: str) -> tuple[int, BitMap64, BitMap64, int]:
     middle = _HEAD.size + hidden
     if len(image) != middle + decided:
         raise CorruptionError(f"{key}: a visibility record of {len(image)} bytes that says {middle + decided}")
-    return settled_upto, _bitmap(image[_HEAD.size : middle]), _bitmap(image[middle:]), term
-
-
-def _bitmap(image: bytes) -> BitMap64:
-    return BitMap64.deserialize(image) if image else BitMap64()
+    return settled_upto, unpack_set(image[_HEAD.size : middle], key), unpack_set(image[middle:], key), term
 
 
 class Write:
