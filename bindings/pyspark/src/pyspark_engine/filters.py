@@ -5,7 +5,7 @@ A filter is *taken* when reading by it is exact; otherwise it only prunes, and S
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -62,7 +62,7 @@ class Scope:
         if values is not None:
             self.first, self.stop = max(self.first, min(values)), min(self.stop, max(values) + 1)
             return len(values) == 1
-        bounds = {
+        bounds: dict[str, Callable[[int], tuple[int, int]]] = {
             "GreaterThan": lambda v: (v + 1, _OFFSET_MAX),
             "GreaterThanOrEqual": lambda v: (v, _OFFSET_MAX),
             "LessThan": lambda v: (0, v),

@@ -47,7 +47,7 @@ _ALLOWED: dict[str, tuple[DataType, ...]] = {
 }
 
 # Early versions of Spark know no other zone than UTC there.
-_IN_UTC = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+_IN_UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
 
 
 def table_schema(include_headers: bool) -> StructType:

@@ -1,0 +1,259 @@
+"""P16: Spark, `local[2]`, reads a topic beside Parquet files of the same rows; Arrow beside rows; and idle streams.
+
+`python benchmarks/bench_spark.py` prints the table of docs/performance.md. The broker, the JVM and Python's workers
+share the machine; Parquet needs the JVM alone.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+from processes import server
+from support import ROUNDS, TINY, sized
+
+import engine
+
+ROWS = sized(5_000_000, 2_000)
+IDLE_S = 0.5 if TINY else 15.0
+CHUNK = 100_000
+VALUE_BYTES = 100
+KEYS = 10_000
+
+SUMS = {
+    "count": ("count(*)", "value BINARY"),
+    "value lengths": ("sum(length(value))", "value BINARY"),
+    "key and value lengths": ("sum(length(key)), sum(length(value))", "key BINARY, value BINARY"),
+    "all columns": ("sum(length(value))", None),
+}
+
+
+def columns(start: int, stop: int) -> tuple[pa.Array, pa.Array]:
+    """Keys of 8 bytes and values of 100 that nobody can compress."""
+    count = stop - start
+    values = np.random.default_rng(start).bytes(VALUE_BYTES * count)
+    ends = pa.py_buffer(np.arange(0, VALUE_BYTES * (count + 1), VALUE_BYTES, dtype=np.int32))
+    keys = pa.array([b"k%07d" % (n % KEYS) for n in range(start, stop)], pa.binary())
+    return keys, pa.Array.from_buffers(pa.binary(), count, [None, ends, pa.py_buffer(values)])
+
+
+class Sample:
+    """Spark, a broker with a topic, and Parquet files of the same rows, once for the process."""
+
+    def __init__(self) -> None:
+        self.stack = contextlib.ExitStack()
+        atexit.register(self.stack.close)
+        self.folder = tempfile.mkdtemp(prefix="bench-", dir=os.environ.get("ENGINE_BENCH_DIR"))
+        self.stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
+        self.url = self.stack.enter_context(server()).url
+        self.spark = start_spark()
+        self._fill()
+        self.parquet = str(Path(self.folder, "rows"))
+        rows = self.read("key BINARY, value BINARY")
+        rows.write.mode("overwrite").option("compression", "none").parquet(self.parquet)
+
+    def _fill(self) -> None:
+        with engine.Client(self.url) as client, client.producer("rows") as producer:
+            for start in range(0, ROWS, CHUNK):
+                keys, values = columns(start, min(start + CHUNK, ROWS))
+                producer.send_batch(values, keys=keys)
+            producer.flush()
+
+    def read(self, schema: str | None, kind: str = "engine") -> Any:
+        """The topic, as a frame."""
+        reader = self.spark.read.format(kind).option("url", self.url).option("topic", "rows")
+        return (reader if schema is None else reader.schema(schema)).load()
+
+
+def start_spark() -> Any:
+    """A session on this interpreter; the one there is, if there is one."""
+    java = Path(sys.prefix, "java")
+    os.environ.update({"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"})
+    if java.exists():
+        os.environ["JAVA_HOME"] = str(java)
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    return builder.config("spark.log.level", "ERROR").config("spark.driver.memory", "2g").getOrCreate()
+
+
+@functools.cache
+def sample() -> Sample:
+    """The one of this process."""
+    return Sample()
+
+
+def seconds(run: Callable[[], object], rounds: int = ROUNDS) -> list[float]:
+    """Of several runs, after one that does not count."""
+    found = []
+    for _ in range(rounds + (not TINY)):
+        start = time.perf_counter()
+        run()
+        found.append(time.perf_counter() - start)
+    return found[-rounds:]
+
+
+def pairs(ours: Callable[[], object], theirs: Callable[[], object]) -> tuple[float, float, float]:
+    """(our seconds, theirs, theirs / ours), medians of runs in turn."""
+    both = [(seconds(ours, 1)[0], seconds(theirs, 1)[0]) for _ in range(ROUNDS)]
+    return (
+        statistics.median(a for a, _ in both),
+        statistics.median(b for _, b in both),
+        statistics.median(b / a for a, b in both),
+    )
+
+
+def read_pair(what: str) -> tuple[float, float, float]:
+    """A sum over the topic beside the same over Parquet."""
+    here, (sums, schema) = sample(), SUMS[what]
+    expressions = sums.split(", ")
+    parquet = here.spark.read.parquet(here.parquet)
+    return pairs(
+        lambda: here.read(schema).selectExpr(*expressions).collect(), lambda: parquet.selectExpr(*expressions).collect()
+    )
+
+
+def rows_source() -> type[Any]:
+    """The same reader, but it yields rows."""
+    from pyspark.sql.datasource import DataSource, DataSourceReader
+    from pyspark_engine import DefaultSource
+    from pyspark_engine.options import ReadOptions
+    from pyspark_engine.reader import TopicReader
+
+    class ByRows(TopicReader):
+        def read(self, partition: Any) -> Iterator[Any]:
+            for batch in super().read(partition):
+                yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+    class RowSource(DefaultSource):
+        @classmethod
+        def name(cls) -> str:
+            return "engine_rows"
+
+        def reader(self, schema: Any) -> DataSourceReader:
+            return ByRows(ReadOptions.read(self._options, streaming=False), schema)
+
+    assert issubclass(RowSource, DataSource)
+    return RowSource
+
+
+def arrow_pair() -> tuple[float, float, float]:
+    """Arrow beside rows."""
+    here = sample()
+    here.spark.dataSource.register(rows_source())
+    schema, sums = "key BINARY, value BINARY", ("sum(length(key))", "sum(length(value))")
+    return pairs(
+        lambda: here.read(schema).selectExpr(*sums).collect(),
+        lambda: here.read(schema, "engine_rows").selectExpr(*sums).collect(),
+    )
+
+
+def idle_source() -> type[Any]:
+    """A source as cheap as can be: it counts nothing and has no data."""
+    from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+
+    class Nothing(DataSourceStreamReader):
+        def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+            return {"offset": 0}
+
+        def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, int]:  # noqa: N802
+            return {"offset": 0}
+
+        def partitions(self, start: Any, end: Any) -> list[InputPartition]:
+            return []
+
+        def read(self, partition: Any) -> Iterator[Any]:
+            return iter(())
+
+    class NothingSource(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "nothing"
+
+        def schema(self) -> str:
+            return "value BINARY"
+
+        def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
+            return Nothing()
+
+    return NothingSource
+
+
+def idle_latest_ms(kind: str) -> float:
+    """What asking the source costs a micro-batch without data, as the query reports it."""
+    here = sample()
+    here.spark.dataSource.register(idle_source())
+    here.spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", "100ms")
+    reader = here.spark.readStream.format(kind)
+    if kind == "engine":
+        reader = reader.option("url", here.url).option("topic", "rows")
+    query = (
+        reader.load().writeStream.format("noop").option("checkpointLocation", tempfile.mkdtemp(dir=here.folder)).start()
+    )
+    try:
+        query.processAllAvailable()
+        query.awaitTermination(IDLE_S)
+        found = [p["durationMs"].get("triggerExecution", 0) for p in query.recentProgress[1:]]
+    finally:
+        query.stop()
+    return statistics.median(found) if found else 0.0
+
+
+class ReadTopic:
+    """P16, reading: seconds of Parquet / seconds of the topic; ≥ 0.5 is asked for."""
+
+    params: ClassVar = list(SUMS)
+    param_names = ("what",)
+    unit = "× Parquet"
+    timeout = 1200
+
+    def track_read(self, what: str) -> float:
+        return read_pair(what)[2]
+
+
+class ArrowAndRows:
+    """P16: the reader beside itself yielding rows; ≥ 3 is asked for."""
+
+    unit = "× rows"
+    timeout = 1200
+
+    def track_arrow(self) -> float:
+        return arrow_pair()[2]
+
+
+class Idle:
+    """P16: milliseconds of a micro-batch without data; no more than those of a source that does nothing."""
+
+    params: ClassVar = ["engine", "nothing"]
+    param_names = ("source",)
+    unit = "ms"
+    timeout = 1200
+
+    def track_idle(self, source: str) -> float:
+        return idle_latest_ms(source)
+
+
+def main() -> None:
+    """The table."""
+    for what in SUMS:
+        ours, theirs, ratio = read_pair(what)
+        print(f"{what:24} {ROWS / ours / 1e6:6.2f} M/s  Parquet {ROWS / theirs / 1e6:6.2f} M/s  ratio {ratio:.2f}")
+    ours, theirs, ratio = arrow_pair()
+    print(f"{'Arrow':24} {ROWS / ours / 1e6:6.2f} M/s  rows    {ROWS / theirs / 1e6:6.2f} M/s  ratio {ratio:.2f}")
+    print(f"idle micro-batch: engine {idle_latest_ms('engine'):g} ms, nothing {idle_latest_ms('nothing'):g} ms")
+
+
+if __name__ == "__main__":
+    main()
