@@ -18,9 +18,13 @@ from support import sized
 
 from engine import clock
 from engine._native.offsets import pack, range_set
+from engine.aio.tasks import Supervisor
 from engine.broker.dispatcher import QueueConsumer
+from engine.broker.operations import Operations
+from engine.broker.pending_acks import Participation
 from engine.broker.subscriptions import HostedSubscription
 from engine.broker.topics import HostedSegment
+from engine.broker.transaction_headers import TransactionHeaders
 from engine.client.unacked import Unacknowledged
 from engine.metadata.memory import MemoryMetadataStore
 from engine.model.hashrange import HashRange
@@ -74,8 +78,10 @@ async def holding(messages: int) -> QueueConsumer:
         read=lambda *_: None, when_durable=lambda _: asyncio.get_running_loop().create_future(),
     )  # fmt: skip
     spec: Any = SimpleNamespace(name=NAME)
-    cursor = await CursorStore(MemoryMetadataStore(loop_clock)).create(NAME, "s", 0)
-    subscription = HostedSubscription(HostedSegment(spec, segment, 1), "s", cursor)
+    store = MemoryMetadataStore(loop_clock)
+    cursor = await CursorStore(store).create(NAME, "s", 0)
+    parts = Participation(TransactionHeaders(store), Operations(store), Supervisor("benchmark"))
+    subscription = HostedSubscription(HostedSegment(spec, segment, 1), "s", cursor, parts)
     connection: Any = SimpleNamespace(consumers={}, writable=True, broker=SimpleNamespace(clock=loop_clock))
     consumer = subscription.attach_queue(connection, 1, "c", 0)
     consumer.unacknowledged = range_set(0, messages - 1)
