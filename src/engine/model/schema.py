@@ -44,7 +44,10 @@ class TopicSchema:
     def __post_init__(self) -> None:
         if self.type not in SchemaType.__members__.values():
             raise InvalidArgumentError(f"schema type {self.type!r:.80}; one of {', '.join(SchemaType)} is right")
-        size = len(self.definition.encode())
+        try:
+            size = len(self.definition.encode())
+        except UnicodeEncodeError as e:
+            raise InvalidArgumentError(f"the schema's definition is no Unicode text: {e.reason}") from e
         if size > SCHEMA_SIZE_MAX:
             raise InvalidArgumentError(f"the schema's definition has {size} bytes; at most {SCHEMA_SIZE_MAX} are right")
         if self.type is SchemaType.STRING and self.definition:
@@ -71,7 +74,7 @@ class TopicSchema:
         """Undo to_mapping(). Raises InvalidArgumentError."""
         fields = mapping if isinstance(mapping, dict) else {}
         kind, definition = fields.get("type"), fields.get("definition", "")
-        if kind not in set(SchemaType) or not isinstance(definition, str):
+        if not isinstance(kind, str) or kind not in set(SchemaType) or not isinstance(definition, str):
             raise InvalidArgumentError(f'schema {mapping!r:.80}; {{"type": …, "definition": Avro as text}} is right')
         return cls(SchemaType(kind), definition)
 

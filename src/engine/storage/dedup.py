@@ -266,7 +266,10 @@ class Dedup:
         """
         if len(snapshot) % _RECORD.size:
             raise CorruptionError(f"a snapshot of duplicate detection has {len(snapshot)} bytes")
-        records = [_unpack(fields) for fields in _RECORD.iter_unpack(snapshot)]
+        try:
+            records = [_unpack(fields) for fields in _RECORD.iter_unpack(snapshot)]
+        except InvalidArgumentError as e:
+            raise CorruptionError(f"a snapshot of duplicate detection: {e}") from e
         here = [r for r in records if _overlap(r[1].where.segment, self._segment)]
         self._cut(r[1].where for r in here if r[1].kind not in (_FLOOR, _HELD))
         for producer_id, known, own in here:
