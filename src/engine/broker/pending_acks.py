@@ -23,6 +23,7 @@ from engine.errors import (
     EngineError,
     FencedError,
     NotOwnerError,
+    TimeoutError,
     TransactionConflictError,
 )
 from engine.metadata.store import ConflictError, OutcomeUnknownError
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+SETTLE_S_MAX = 5.0  # so long who collects waits for one subscription
 AGAIN_S = 1.0  # what the metadata store did not take is tried again after this time
 _TROUBLE = (EngineError, ConflictError, OutcomeUnknownError)
 _LOST = (AlreadyClosedError, FencedError, NotOwnerError)  # the next owner finds the records
@@ -364,15 +366,17 @@ class PendingAcks:
     async def settle(self) -> None:
         """Apply all that is decided, also what nobody here knows of; its records are gone when it returns.
 
-        Raises NotOwnerError; what the metadata store raises.
+        Raises NotOwnerError; TimeoutError: the cursor cannot be saved for now; what the metadata store raises.
         """
         self._check_open()
         found = await self.parts.operations.acks(self.subscription.hosted.name, self.subscription.name)
         self._check_open()
         adopted = self._adopt(found)
         await self._look()
-        while self._applying:
-            await asyncio.wait(list(self._applying))
+        if applying := list(self._applying):
+            await asyncio.wait(applying, timeout=SETTLE_S_MAX)
+            if not all(task.done() for task in applying):
+                raise TimeoutError(f"{self.subscription}: acknowledgements of transactions are not saved yet")
         self._check_open()
         await self.subscription.cursor.settled()
         for operation in adopted:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Header = dict[str, Any]
-COLLECT_EVERY = 10  # looks at what is over time for one at what may be forgotten
+COLLECT_EVERY = 10  # times the interval of looking at what is over time
 _ACTIONS = {"commit": TransactionState.COMMITTED, "abort": TransactionState.ABORTED}
 
 
@@ -64,7 +64,6 @@ class Transactions:
         self.coordinator = coordinator
         self._brokers = brokers
         self._interval = interval
-        self._looks = 0
 
     @property
     def partitions(self) -> list[int]:
@@ -75,12 +74,15 @@ class Transactions:
 
     async def run(self) -> None:
         """Until cancelled. Whatever goes wrong in one look is said, and the next one comes all the same."""
+        await asyncio.gather(
+            self._again_and_again(self.abort_expired, self._interval),
+            self._again_and_again(self.collect, COLLECT_EVERY * self._interval),  # may wait for owners of segments
+        )
+
+    async def _again_and_again(self, look: Callable[[], Awaitable[object]], interval: float) -> None:
         while True:
-            await asyncio.sleep(self._interval)
-            await self._safely(self.abort_expired)
-            self._looks += 1
-            if self._looks % COLLECT_EVERY == 0:
-                await self._safely(self.collect)
+            await asyncio.sleep(interval)
+            await self._safely(look)
 
     async def _safely(self, look: Callable[[], Awaitable[object]]) -> None:
         try:
