@@ -92,7 +92,7 @@ class Listener:
             self.stream.send(Command.FLOW, {"consumer_id": 1, "messages": 1 << 40, "bytes": 1 << 50})
         elif command is Command.MESSAGE and not self.deaf:
             self.stream.pause_reading()
-            asyncio.get_running_loop().call_later(0.1, self.stream.resume_reading)
+            asyncio.get_running_loop().call_later(1.0, self.stream.resume_reading)
 
     def pause_writing(self) -> None:
         """It asks for little."""

@@ -1,4 +1,4 @@
-"""`Pace`: work that many want done at once, a step at a time, and as long a rest after it for all that is not a step."""
+"""`Pace`: work that many want done at once, a step at a time, and after each as long a rest for all that is no step."""
 
 from __future__ import annotations
 

@@ -40,8 +40,9 @@ class Connection:
     """
 
     __slots__ = ("_abandoned", "_heard", "_held", "_list_turn", "_opening", "_paused", "_requests", "_until_lost",
-                 "broker", "closed", "closed_ids", "consumers", "frames", "held_back", "noted", "producers", "pulse",
-                 "ready", "registrations", "stream", "topic_lists", "trusted", "watches", "writable")  # fmt: skip
+                 "_waits_turn", "broker", "closed", "closed_ids", "consumers", "frames", "held_back", "noted", "producers",
+                 "pulse", "ready", "registrations", "stream", "topic_lists", "trusted", "watches",
+                 "writable")  # fmt: skip
 
     def __init__(self, broker: Broker, stream: FrameStream, *, trusted: bool = False) -> None:
         self.broker = broker
@@ -53,6 +54,7 @@ class Connection:
         self.writable = True
         self.held_back = False  # by the broker's memory
         self._paused = False  # by the stream
+        self._waits_turn = False  # there are others who want to send
         self.noted = 0  # what waits for the peer, as far as the broker's memory knows
         self.frames = 0  # received; grows while the peer is alive
         self.pulse = Pulse()
@@ -104,22 +106,29 @@ class Connection:
         self.broker.memory.outbound.note(self)
 
     def resume_writing(self) -> None:
-        """Consumers go on, unless the broker's memory is used up."""
+        """Consumers go on, unless the broker's memory is used up, and when it is their turn."""
         self._paused = False
-        self._go_on()
+        if self.broker.memory.outbound.crowded:
+            self.broker.memory.outbound.queue(self)
+        else:
+            self._go_on()
 
     def hold_back(self) -> None:
         """The broker holds too much for peers that do not read, and something for this one: the same as if full."""
         self.held_back, self.writable = True, False
 
-    def go_on(self) -> None:
-        """Undo hold_back()."""
-        if self.held_back:
-            self.held_back = False
-            self._go_on()
+    def wait_turn(self) -> bool:
+        """Enough is sent in this turn of the loop. Whether it is this that makes it wait."""
+        waits, self._waits_turn, self.writable = self._waits_turn, True, False
+        return not waits
+
+    def take_turn(self) -> None:
+        """Undo wait_turn(), and hold_back() if that is over."""
+        self._waits_turn = False
+        self._go_on()
 
     def _go_on(self) -> None:
-        if self._paused or self.held_back or self.closed:
+        if self._paused or self.held_back or self._waits_turn or self.closed:
             return
         self.writable = True
         self.release("answers")
@@ -158,7 +167,7 @@ class Connection:
         if not self.closed:
             self.stream.send(command, header, payload)
             if payload:
-                self.broker.memory.outbound.note(self)
+                self.broker.memory.outbound.sent(self, payload)
 
     @property
     def block_size(self) -> int:

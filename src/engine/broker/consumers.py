@@ -68,7 +68,10 @@ class SegmentReader:
         found = self.hosted.segment.read(offset, bytes_max)
         if found is None or isinstance(found, Block):
             return found if transactions is None or found is None else transactions.cut(found)
-        self._watch(asyncio.ensure_future(found))
+        reading = asyncio.ensure_future(found)
+        if self.hosted.reads is not None:
+            self.hosted.reads.began(bytes_max, reading)
+        self._watch(reading)
         return None
 
     def read_ahead(self, offset: int, bytes_max: int) -> None:

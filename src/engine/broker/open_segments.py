@@ -23,6 +23,7 @@ from engine.model.layout import SegmentLayout
 from engine.model.names import SegmentName, TopicName
 
 if TYPE_CHECKING:
+    from engine.broker.outbound import OutboundMemory
     from engine.storage.store import SegmentStore
 
 
@@ -60,6 +61,7 @@ class OpenSegments:
         self.undeleted: dict[SegmentName, None] = {}  # whose deletion has begun; it may have failed
         self._closed = False
         self.loads: AsyncSemaphore | None = None  # how many may be opened at once
+        self.reads: OutboundMemory | None = None  # counts what is being read
 
     def __iter__(self) -> Iterator[HostedSegment]:
         return iter(list(self._hosted.values()))
@@ -134,6 +136,7 @@ class OpenSegments:
             await self._store.abandon(spec.name)
             owned.lease.check()
         hosted = HostedSegment(spec, segment, term, self._served_since(owned))
+        hosted.reads = self.reads
         await self.transactions.recover(hosted)
         return hosted
 

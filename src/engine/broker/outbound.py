@@ -3,21 +3,28 @@
 A slow peer is held back by its own connection's marks (`CONNECTION_WRITE_HIGH`); a crowd of them is by this. Bytes are
 counted where they are queued, in the steps in which they are sent: a block, an answer of many. When they leave is not
 told by the system, so it is looked at: when the count passes the limit, and then again and again while it is too high.
+
+A crowd that reads fast is no better for the others if it is all served at once: so in one turn of the loop only so much
+is sent, and who comes after that gets the next.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections import deque
+from typing import TYPE_CHECKING, Any
 
 from engine.aio.semaphore import PoolStatistics
-from engine.limits import READ_BLOCK_SIZE, SCARCE_BLOCK_SIZE
+from engine.limits import MIB, READ_BLOCK_SIZE, SCARCE_BLOCK_SIZE
+from engine.wire.framing import payload_size
+from engine.wire.stream import Payload
 
 if TYPE_CHECKING:
     from engine.broker.connection import Connection
 
 _LOOK_S = 0.02  # while it is full; longer, the more connections there are to look at
 _LOOKED_AT = 1_000
+TURN_BYTES = 2 * MIB  # sent to all consumers in one turn of the loop, and a block for each that was not told to wait
 
 
 class OutboundMemory:
@@ -28,14 +35,18 @@ class OutboundMemory:
     one entry, for each connection. Invariant: `used` is the sum of all `noted`, each at least what waits there.
     """
 
-    __slots__ = ("_holders", "_timer", "block_size", "limit", "used", "waits")
+    __slots__ = ("_holders", "_in_turn", "_spent", "_timer", "_waiting", "limit", "reading", "used", "waits")
 
     def __init__(self, limit: int) -> None:
         """`limit` 0: none."""
         self.limit = limit
         self.used = 0
         self.waits = 0  # how often it was full
-        self.block_size = READ_BLOCK_SIZE  # of what is sent to a consumer at a time
+        self.reading = 0  # bytes that are being read from files
+        # Who waits for a turn of the loop, and what was sent in this one.
+        self._waiting: deque[Connection] = deque()
+        self._spent = 0
+        self._in_turn = False
         self._holders: dict[Connection, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -43,6 +54,58 @@ class OutboundMemory:
     def full(self) -> bool:
         """Whether whoever has something waiting gets nothing more."""
         return self._timer is not None
+
+    @property
+    def block_size(self) -> int:
+        """Of what is sent to a consumer at a time, but for one entry."""
+        scarce = self._timer is not None or self.used + self.reading > self.limit > 0
+        return SCARCE_BLOCK_SIZE if scarce else READ_BLOCK_SIZE
+
+    def began(self, size: int, read: asyncio.Future[Any]) -> None:
+        """So much is being read until `read` is done."""
+        self.reading += size
+
+        def ended(_: asyncio.Future[Any]) -> None:
+            self.reading -= size
+
+        read.add_done_callback(ended)
+
+    # -- turns -----------------------------------------------------------------------------------------------------
+
+    def sent(self, who: Connection, payload: Payload) -> None:
+        """A payload was handed to the stream of `who`."""
+        self._spent += payload_size(payload)
+        self.note(who)
+        if not self._in_turn:
+            self._in_turn = True
+            asyncio.get_running_loop().call_soon(self._next_turn)
+        if self._spent > TURN_BYTES:
+            self.queue(who)
+
+    def queue(self, who: Connection) -> None:
+        """`who` goes on in a later turn."""
+        if who.wait_turn():
+            self._waiting.append(who)
+            if not self._in_turn:
+                self._in_turn = True
+                asyncio.get_running_loop().call_soon(self._next_turn)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether enough is sent in this turn, or others wait for theirs."""
+        return self._spent > TURN_BYTES or bool(self._waiting)
+
+    def _next_turn(self) -> None:
+        self._spent = 0
+        for _ in range(len(self._waiting)):
+            if self._spent > TURN_BYTES:
+                break
+            self._waiting.popleft().take_turn()
+        self._in_turn = bool(self._waiting) or self._spent > 0
+        if self._in_turn:
+            asyncio.get_running_loop().call_soon(self._next_turn)
+
+    # -- how much waits --------------------------------------------------------------------------------------------
 
     def note(self, who: Connection) -> None:
         """Something was queued for `who`."""
@@ -94,7 +157,6 @@ class OutboundMemory:
         self._measure()
         if self.used > self.limit:
             self.waits += 1
-            self.block_size = SCARCE_BLOCK_SIZE
             self._look_again()
             for who in list(self._holders):
                 who.hold_back()
@@ -108,12 +170,12 @@ class OutboundMemory:
         done = self._measure()
         if self.limit == 0 or self.used <= self.limit - self.limit // 4:
             self._timer = None
-            self.block_size = READ_BLOCK_SIZE
             done += self._holders
         else:
             self._look_again()
         for who in done:
-            who.go_on()
+            who.held_back = False
+            self.queue(who)
 
     def statistics(self) -> PoolStatistics:
         """How it stands; `queue`: connections that get nothing more for now."""

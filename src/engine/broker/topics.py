@@ -19,6 +19,7 @@ from engine.errors import EngineError, NotOwnerError, SegmentSealedError
 if TYPE_CHECKING:
     from pyroaring import BitMap64
 
+    from engine.broker.outbound import OutboundMemory
     from engine.broker.transaction_buffer import TransactionBuffer
     from engine.control.ports import SegmentSpec
     from engine.model.names import SegmentName
@@ -30,7 +31,7 @@ log = logging.getLogger(__name__)
 class HostedSegment:
     """One open segment. Loop thread only."""
 
-    __slots__ = ("_turns", "access", "closed", "held", "idle_since", "incoming", "name", "readers", "segment",
+    __slots__ = ("_turns", "access", "closed", "held", "idle_since", "incoming", "name", "readers", "reads", "segment",
                  "sent_bytes", "sent_messages", "spec", "subscriptions", "term",
                  "transactions")  # fmt: skip
 
@@ -46,6 +47,7 @@ class HostedSegment:
         self.sent_bytes = 0
         self.subscriptions: dict[str, HostedSubscription] = {}
         self.readers: Bag[SegmentReader] = Bag()
+        self.reads: OutboundMemory | None = None  # counts what is being read
         self.closed = False  # unloaded; nobody may attach any more
         self.idle_since: float | None = None  # the loop's time since when nobody was seen here
         self._turns = Turns()
