@@ -40,8 +40,8 @@ class Connection:
     """
 
     __slots__ = ("_abandoned", "_heard", "_held", "_list_turn", "_opening", "_paused", "_requests", "_until_lost",
-                 "_waits_turn", "broker", "closed", "closed_ids", "consumers", "frames", "held_back", "noted", "producers",
-                 "pulse", "ready", "registrations", "stream", "topic_lists", "trusted", "watches",
+                 "_waits_turn", "broker", "closed", "closed_ids", "consumers", "frames", "held_back", "noted",
+                 "producers", "pulse", "ready", "registrations", "stream", "topic_lists", "trusted", "watches",
                  "writable")  # fmt: skip
 
     def __init__(self, broker: Broker, stream: FrameStream, *, trusted: bool = False) -> None:
