@@ -34,9 +34,7 @@ class Claim:
         floor: int = 0,
     ) -> None: ...
 
-def entries(
-    data: Buffer, check_body: bool = True, transaction: tuple[int, int] | None = None
-) -> list[Claim]: ...
+def entries(data: Buffer, check_body: bool = True, transaction: tuple[int, int] | None = None) -> list[Claim]: ...
 def stamp(
     data: Buffer,
     salt: int,

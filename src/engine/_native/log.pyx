@@ -77,7 +77,7 @@ def entries(const uint8_t[::1] data not None, bint check_body=True, transaction=
     cdef list found = []
     while at < n:
         if check_body and not _is_in(start + at, inside, high, low):
-            raise InvalidArgumentError("an entry says that it is in another transaction, or in none, than its frame does")
+            raise InvalidArgumentError("an entry says that it is in another transaction than its frame, or in none")
         found.append(_claim_at(start + at, at))
         at += load32(start + at + e.AT_SIZE)
     return found
