@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import ssl
 from collections.abc import Awaitable, Callable
@@ -24,6 +23,7 @@ from engine.errors import (
 )
 from engine.limits import METADATA_VALUE_SIZE_MAX
 from engine.model.autoscale import JSON_NAMES, AutoScalePolicyOverride
+from engine.model.fields import load
 from engine.wire.tcp import bind, cannot_listen
 from engine.wire.url import format_url
 
@@ -378,8 +378,8 @@ def _overrides(policy: dict[str, Any]) -> web.Response:
 
 
 async def _json(request: web.Request, nothing: Any) -> Any:
-    text = await request.text()
+    text = await request.read()  # JSON says by itself how it is encoded
     try:
-        return json.loads(text) if text.strip() else nothing
+        return load(text) if text.strip() else nothing
     except ValueError as e:
         raise InvalidArgumentError(f"the body is not JSON: {e}") from e

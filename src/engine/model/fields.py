@@ -17,6 +17,17 @@ def dump(fields: Mapping[str, Any]) -> bytes:
     return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
 
 
+def load(text: str | bytes) -> Any:
+    """What JSON spells. Raises ValueError, also for text that cannot be written again: half a pair of surrogates."""
+    try:
+        value = json.loads(text)
+        if ("\\u" if isinstance(text, str) else b"\\u") in text:  # type: ignore[operator]
+            json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError as e:
+        raise ValueError("it is nested too deeply") from e
+    return value
+
+
 class Fields:
     """A JSON object, being read. Every method raises CorruptionError naming the record and the field."""
 
@@ -32,8 +43,8 @@ class Fields:
     def parse(cls, what: str, value: bytes) -> Fields:
         """The object that `value` spells."""
         try:
-            values = json.loads(value)
-        except (ValueError, RecursionError) as e:
+            values = load(value)
+        except ValueError as e:
             raise CorruptionError(f"{what} is not JSON: {e}") from e
         return cls(what, values)
 
