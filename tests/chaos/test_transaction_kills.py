@@ -1,0 +1,131 @@
+"""Black box: a real server is killed at random under transactions; of every message exactly one other is made."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from pathlib import Path
+
+import pytest
+from server import Server
+
+from engine.client.client import AsyncClient
+from engine.testing.checker import check, describe
+from engine.testing.history import History
+from engine.testing.transacting import Transactor, Transformer
+from engine.testing.workload import Reader, StreamReader, read_all
+
+ORDERS, COPIES = "orders", "copies"
+TIMEOUTS_S = (2.0, 4.0)
+IDLE_S = 1.0
+
+
+class Commits:
+    """Counts the commits that were confirmed, as they are written into a history."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._waiting: list[tuple[int, asyncio.Event]] = []
+
+    def heard(self, line: str) -> None:
+        """The next line of the history."""
+        event = json.loads(line)
+        self._count += (event["what"], event["phase"], event.get("state")) == ("txn_end", "ok", "COMMITTED")
+        for wanted, reached in self._waiting:
+            if self._count >= wanted:
+                reached.set()
+
+    async def more(self, count: int) -> None:
+        """Wait for so many more."""
+        reached = asyncio.Event()
+        self._waiting.append((self._count + count, reached))
+        async with asyncio.timeout(60):
+            await reached.wait()
+
+
+async def chaos(data: Path, seed: int, kills: int, *, queue: bool) -> History:
+    """Transactions and so many kills; then everything is transformed and read."""
+    rng, loop, commits = random.Random(seed), asyncio.get_running_loop(), Commits()
+    history, server = History(loop.time, commits.heard), Server(data)
+    await server.start()
+    client = AsyncClient(server.url)
+    writers = [_writer(history, client, f"w{i}", rng) for i in range(2)]
+    maker, reader = _maker(history, server, rng, queue=queue), _reader(history, server, rng)
+    working = [asyncio.create_task(writer.run(100_000)) for writer in writers]
+    working += [asyncio.create_task(actor.run()) for actor in (maker, reader)]
+    for _ in range(kills):
+        await commits.more(rng.randint(4, 10))
+        await asyncio.sleep(rng.uniform(0.0, 0.1))
+        history.record("nemesis", "fault", text="kill -9")
+        await server.kill()
+        await server.start()
+    for actor in (*writers, maker, reader):
+        actor.stop()
+    await asyncio.wait_for(asyncio.gather(*working), 60)
+    await ended(history, client)
+    await asyncio.gather(maker.drain(), reader.drain())
+    await _read_everything(history, server, client)
+    await server.close()
+    return history
+
+
+def _writer(history: History, client: AsyncClient, name: str, rng: random.Random) -> Transactor:
+    writer = Transactor(history, client, name, (ORDERS,), random.Random(rng.random()))
+    writer.timeouts_s, writer.pause_s_max = TIMEOUTS_S, 0.05
+    return writer
+
+
+def _maker(history: History, server: Server, rng: random.Random, *, queue: bool) -> Transformer:
+    connect, own = (lambda: AsyncClient(server.url)), random.Random(rng.random())
+    maker = Transformer(history, connect, "maker", (ORDERS, COPIES), "making", own, queue=queue)
+    maker.timeout_s, maker.life_s_max, maker.idle_s, maker.batch_max = max(TIMEOUTS_S), 2.0, IDLE_S, 40
+    return maker
+
+
+def _reader(history: History, server: Server, rng: random.Random) -> Reader:
+    connect, own = (lambda: AsyncClient(server.url)), random.Random(rng.random())
+    reader = StreamReader(history, connect, "reader", ORDERS, "sub-stream", own)
+    reader.life_s_max, reader.idle_s = 2.0, IDLE_S
+    return reader
+
+
+async def ended(history: History, client: AsyncClient) -> None:
+    """Wait until every transaction that was begun has ended, and write down how."""
+    begun = dict.fromkeys(event["transaction"] for event in history.events if "transaction" in event)
+    for number in begun:
+        state = "OPEN"
+        while state == "OPEN":
+            state = (await client.join_transaction(number)).state
+        history.record("spy", "txn_state", transaction=number, state=state)
+
+
+async def _read_everything(history: History, server: Server, client: AsyncClient) -> None:
+    for reading in (1, 2):
+        for topic in (ORDERS, COPIES):
+            await read_all(history, client, topic, reading, IDLE_S)
+        if reading == 1:
+            await server.kill()
+            await server.start()
+    await client.close()
+
+
+def judge(history: History, data: Path, seed: int) -> None:
+    """Fail with the violations."""
+    violations = check(history.events)
+    assert not violations, f"seed {seed}, data in {data}:\n{describe(violations)}"
+    answers = [(e["what"], e["phase"], e.get("state")) for e in history.events]
+    assert answers.count(("txn_end", "ok", "COMMITTED")) > 10
+    assert any(e["what"] == "send" and "source" in e for e in history.events)
+
+
+@pytest.mark.timeout(180)
+async def test_transactions_under_kills(tmp_path):
+    judge(await chaos(tmp_path / "data", 1, 3, queue=False), tmp_path, 1)
+
+
+@pytest.mark.fuzz
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("seed", range(100, 120))
+async def test_fuzz_transactions_under_kills(tmp_path, seed):
+    judge(await chaos(tmp_path / "data", seed, 40, queue=seed % 2 == 1), tmp_path, seed)
