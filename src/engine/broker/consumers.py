@@ -68,9 +68,15 @@ class SegmentReader:
         found = self.hosted.segment.read(offset, bytes_max)
         if found is None or isinstance(found, Block):
             return found if transactions is None or found is None else transactions.cut(found)
+        reads = self.hosted.reads
+        turn = None if reads is None else reads.turn_to_read()
+        if turn is not None:
+            found.close()  # type: ignore[attr-defined]
+            self._watch(turn)
+            return None
         reading = asyncio.ensure_future(found)
-        if self.hosted.reads is not None:
-            self.hosted.reads.began(bytes_max, reading)
+        if reads is not None:
+            reads.began(bytes_max, reading)
         self._watch(reading)
         return None
 

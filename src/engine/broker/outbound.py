@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _LOOK_S = 0.02  # while it is full; longer, the more connections there are to look at
 _LOOKED_AT = 1_000
+READING_BYTES = 4 * MIB  # being read from files for all consumers; above it they read in turn
 TURN_BYTES = 2 * MIB  # sent to all consumers in one turn of the loop, and a block for each that was not told to wait
 
 
@@ -35,7 +36,18 @@ class OutboundMemory:
     one entry, for each connection. Invariant: `used` is the sum of all `noted`, each at least what waits there.
     """
 
-    __slots__ = ("_holders", "_in_turn", "_spent", "_timer", "_waiting", "limit", "reading", "used", "waits")
+    __slots__ = (
+        "_holders",
+        "_in_turn",
+        "_readers",
+        "_spent",
+        "_timer",
+        "_waiting",
+        "limit",
+        "reading",
+        "used",
+        "waits",
+    )
 
     def __init__(self, limit: int) -> None:
         """`limit` 0: none."""
@@ -43,6 +55,7 @@ class OutboundMemory:
         self.used = 0
         self.waits = 0  # how often it was full
         self.reading = 0  # bytes that are being read from files
+        self._readers: deque[asyncio.Future[None]] = deque()  # who waits to read
         # Who waits for a turn of the loop, and what was sent in this one.
         self._waiting: deque[Connection] = deque()
         self._spent = 0
@@ -61,14 +74,35 @@ class OutboundMemory:
         scarce = self._timer is not None or self.used + self.reading > self.limit > 0
         return SCARCE_BLOCK_SIZE if scarce else READ_BLOCK_SIZE
 
+    # -- reading from files ----------------------------------------------------------------------------------------
+
     def began(self, size: int, read: asyncio.Future[Any]) -> None:
         """So much is being read until `read` is done."""
         self.reading += size
 
         def ended(_: asyncio.Future[Any]) -> None:
             self.reading -= size
+            self._admit()
 
         read.add_done_callback(ended)
+
+    def turn_to_read(self) -> asyncio.Future[None] | None:
+        """None: read now. Otherwise done when it is time to try again."""
+        if self.reading < READING_BYTES:
+            return None
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._readers.append(turn)
+        return turn
+
+    def _admit(self) -> None:
+        """Let one read, and look again when it has begun to; it may have changed its mind."""
+        while self._readers and self.reading < READING_BYTES:
+            turn = self._readers.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                loop = asyncio.get_running_loop()
+                loop.call_soon(loop.call_soon, self._admit)
+                return
 
     # -- turns -----------------------------------------------------------------------------------------------------
 
