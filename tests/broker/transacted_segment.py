@@ -15,6 +15,7 @@ from engine.aio.workers import InlineWorkers, call
 from engine.broker.operations import Operation, Operations
 from engine.broker.transaction_buffer import TransactionBuffer
 from engine.broker.transaction_headers import TransactionHeaders
+from engine.broker.transaction_settling import SettlingRounds
 from engine.control.transactions import TransactionCoordinator
 from engine.metadata import keys
 from engine.metadata.memory import MemoryMetadataStore
@@ -122,6 +123,7 @@ class World:
         self.segment: Segment
         self.buffer: TransactionBuffer
         self.headers: TransactionHeaders
+        self.rounds: SettlingRounds
         self.operations: HeldOperations
 
     async def open_with(self, meanwhile: Callable[[], Awaitable[object]]) -> None:
@@ -137,13 +139,16 @@ class World:
         )  # fmt: skip
         self.segment = await self.store.create(SEGMENT, term=self.term)
         self.headers, self.operations = TransactionHeaders(self.metadata), HeldOperations(self.metadata)
+        self.rounds = SettlingRounds(self.operations)
         self.operations.before = meanwhile
         await self.open_buffer()
 
     async def open_buffer(self) -> None:
         end = lambda: self.segment.durable_offset  # noqa: E731
         visibility = await Visibility.open(self.metadata, SEGMENT, end)
-        self.buffer = TransactionBuffer(self.segment, self.term, visibility, self.headers, self.operations, self.tell)
+        self.buffer = TransactionBuffer(
+            self.segment, self.term, visibility, self.headers, self.operations, self.rounds, self.tell
+        )
         await self.buffer.recover()
 
     def tell(self) -> None:
@@ -152,6 +157,7 @@ class World:
     async def crash(self) -> None:
         """Everything that is only in memory is gone."""
         self.buffer.abandon()
+        await self.rounds.close()
         await self.headers.close()
         await self.store.abandon(SEGMENT)
 

@@ -6,7 +6,9 @@ in a segment. Nobody who looks for his own sees those of others.
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from engine.aio.histogram import Histogram
@@ -110,6 +112,27 @@ class Operations:
     async def delete(self, key: str) -> bool:
         """Forget a record; whether it was there. Raises UnknownOutcomeError."""
         return await unsure.delete(self._metadata, key)
+
+    async def forget_settled(self, records: Iterable[str]) -> None:
+        """Delete records of transactions that have ended, whose participants have applied that durably.
+
+        In one write for each transaction that has no others: a record that comes later cannot count any more.
+        """
+        settled: dict[str, set[str]] = {}
+        for key in records:
+            settled.setdefault(key[: key.rindex("/") + 1], set()).add(key)
+        prefixes = list(settled)
+        for start in range(0, len(prefixes), PAGE):
+            await asyncio.gather(*(self._forget_of(p, settled[p]) for p in prefixes[start : start + PAGE]))
+
+    async def _forget_of(self, prefix: str, settled: set[str]) -> None:
+        end = keys.prefix_end(prefix)
+        found = await self._metadata.list_keys(prefix, end, len(settled) + 1)
+        if settled.issuperset(found):
+            await self._metadata.delete_range(prefix, end)
+        else:
+            for key in settled:
+                await self.delete(key)
 
     async def forget_subscription(self, segment: SegmentName, subscription: str) -> None:
         """It has nothing to acknowledge in a segment any more: its cursor is gone."""

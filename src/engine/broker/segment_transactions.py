@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from engine.broker.operations import Operations
 from engine.broker.transaction_buffer import TransactionBuffer
 from engine.broker.transaction_headers import TransactionHeaders
+from engine.broker.transaction_settling import SettlingRounds
 from engine.metadata import keys, unsure
 from engine.metadata.store import ConflictError, MetadataStore
 from engine.storage.visibility import Visibility
@@ -26,6 +27,7 @@ class SegmentTransactions:
     def __init__(self, metadata: MetadataStore) -> None:
         self.headers = TransactionHeaders(metadata)
         self.operations = Operations(metadata)
+        self._rounds = SettlingRounds(self.operations)
         self._metadata = metadata
 
     async def recover(self, hosted: HostedSegment) -> None:
@@ -57,7 +59,7 @@ class SegmentTransactions:
 
     def _buffer(self, hosted: HostedSegment, visibility: Visibility) -> TransactionBuffer:
         return TransactionBuffer(
-            hosted.segment, hosted.term, visibility, self.headers, self.operations, hosted.tell_readers
+            hosted.segment, hosted.term, visibility, self.headers, self.operations, self._rounds, hosted.tell_readers
         )
 
     async def forget(self, name: SegmentName, lease: OwnerLease | None) -> None:
@@ -80,4 +82,5 @@ class SegmentTransactions:
         for hosted in segments:
             if hosted.transactions is not None:
                 hosted.transactions.abandon()
+        await self._rounds.close()
         await self.headers.close()

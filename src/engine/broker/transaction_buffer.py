@@ -26,6 +26,7 @@ from engine.storage.logfile import Block
 if TYPE_CHECKING:
     from engine.broker.operations import Operation, Operations
     from engine.broker.transaction_headers import TransactionHeaders
+    from engine.broker.transaction_settling import SettlingRounds
     from engine.control.transactions import TransactionView
     from engine.storage.group import Appended
     from engine.storage.segment import Segment
@@ -47,6 +48,7 @@ class TransactionBuffer:
         visibility: Visibility,
         headers: TransactionHeaders,
         operations: Operations,
+        rounds: SettlingRounds,
         changed: Callable[[], None],
     ) -> None:
         self.visibility = visibility
@@ -62,7 +64,7 @@ class TransactionBuffer:
         self._ended: dict[int, TransactionView | None] = {}
         self._confirming: set[asyncio.Future[list[Appended]]] = set()
         self._withdrawing: set[asyncio.Future[None]] = set()
-        self._settling = Settling(segment, visibility, operations)
+        self._settling = Settling(segment, visibility, rounds)
         self._telling = False
         self._closed = False
         visibility.changed = self._tell_soon
@@ -94,7 +96,12 @@ class TransactionBuffer:
 
     def admits(self, number: int) -> bool:
         """Whether append() may be called at once: the transaction is known here to be open, nothing is in the way."""
-        return number in self._followed and self._headers.is_open(number) and not self._withdrawing
+        if self._withdrawing or self._closed or not self._headers.is_open(number):
+            return False
+        if number not in self._followed:
+            self._headers.follow(number, self._heard)
+            self._followed.add(number)
+        return True
 
     async def admit(self, number: int) -> None:
         """Make it so. Raises TransactionNotFoundError, TransactionConflictError; what the metadata store raises."""
@@ -272,7 +279,7 @@ class TransactionBuffer:
             if number in self._writes:
                 raise StorageError(f"{self._segment.name}: {id_text(number)} wrote what is not durable yet; try again")
             self._settling.records += found
-        await self._settling.save()
+        await self._settling.settle()
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -325,7 +332,7 @@ class TransactionBuffer:
     def abandon(self) -> None:
         """Not a word more: it is somebody else's, or gone. Idempotent."""
         self._closed = True
-        self._settling.abandon()
+        self._settling.closed = True
         for task in self._confirming:
             task.cancel()
         for number in self._followed | self._ended.keys():

@@ -1,4 +1,8 @@
-"""`Settling`: what was decided about a segment's messages is made durable with it, and why is forgotten after that."""
+"""`Settling`: what was decided about a segment's messages is made durable with it, and why is forgotten after that.
+
+A transaction ends in all its segments at once, so those of one broker settle together: each saves its own, and then the
+operation records go, those of one transaction in one write where they are all here.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
-from engine.aio.turns import Turns
+from engine.aio.tasks import Supervisor
 from engine.errors import AlreadyClosedError, EngineError
 from engine.metadata.store import OutcomeUnknownError
 
@@ -21,7 +25,6 @@ log = logging.getLogger(__name__)
 
 SETTLE_S = 0.1  # what is decided meanwhile is saved together
 _AGAIN_S_FIRST, _AGAIN_S_MAX = 0.05, 1.0
-_TOGETHER = 256
 
 PASSING = (EngineError, OutcomeUnknownError)  # of the metadata store; what was asked for is asked for again
 
@@ -45,68 +48,107 @@ async def insist(what: str, ask: Callable[[], Awaitable[T]]) -> T:
 class Settling:
     """Of one segment. Loop thread only. `records`: keys of operation records that only say what is decided."""
 
-    __slots__ = ("_closed", "_loop", "_operations", "_segment", "_task", "_timer", "_turns", "_visibility", "records")
+    __slots__ = ("_segment", "_visibility", "closed", "records", "rounds")
 
-    def __init__(self, segment: Segment, visibility: Visibility, operations: Operations) -> None:
+    def __init__(self, segment: Segment, visibility: Visibility, rounds: SettlingRounds) -> None:
         self.records: list[str] = []
+        self.rounds = rounds
+        self.closed = False
         self._segment = segment
         self._visibility = visibility
-        self._operations = operations
-        self._loop = asyncio.get_running_loop()
-        self._turns = Turns()
-        self._timer: asyncio.TimerHandle | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._closed = False
 
-    def soon(self, records: Iterable[str] = (), after: float = SETTLE_S) -> None:
+    def __str__(self) -> str:
+        return str(self._segment.name)
+
+    def soon(self, records: Iterable[str] = ()) -> None:
         """Save what was decided, with what else is decided by then; it makes these records needless."""
         self.records += records
-        if self._timer is None and not self._closed:
-            self._timer = self._loop.call_later(after, self._begin)
+        if not self.closed:
+            self.rounds.join(self)
 
-    def _begin(self) -> None:
-        self._timer = None
-        self._task = self._loop.create_task(self._save_quietly())
-
-    async def _save_quietly(self) -> None:
-        try:
-            await self.save()
-        except PASSING as e:
-            if not (self._closed or self._lost):
-                log.warning("%s: what transactions left is saved again: %s", self._segment.name, e)
-                self.soon(after=_AGAIN_S_MAX)
-
-    @property
-    def _lost(self) -> bool:
-        lease = self._segment.lease
-        return lease is not None and not lease.held
-
-    async def save(self) -> None:
-        """Now. Raises what the metadata store raises, FencedError, NotOwnerError."""
-        await self._turns.take(self._save)
-
-    async def _save(self) -> None:
+    async def save(self) -> list[str]:
+        """Now; the records that are needless once this returns. Raises what Visibility.save() raises."""
         records, self.records = self.records, []
         try:
             await self._visibility.save()
-            while records:
-                some = records[:_TOGETHER]
-                await asyncio.gather(*map(self._operations.delete, some))
-                del records[: len(some)]
-        finally:
+        except BaseException:
             self.records += records
+            raise
+        return records
+
+    async def settle(self) -> None:
+        """Save, and forget why. Raises what the metadata store raises, FencedError, NotOwnerError."""
+        records = await self.save()
+        try:
+            await self.rounds.forget(records)
+        except BaseException:
+            self.records += records
+            raise
+
+    @property
+    def lost(self) -> bool:
+        """Whether somebody else may own the segment."""
+        lease = self._segment.lease
+        return self.closed or (lease is not None and not lease.held)
 
     async def close(self) -> None:
-        """Save as far as that can be done."""
-        if not (self._lost or self._closed):
+        """Settle as far as that can be done."""
+        if not self.lost:
             with contextlib.suppress(*PASSING):
-                await self.save()
-        self.abandon()
+                await self.settle()
+        self.closed = True
 
-    def abandon(self) -> None:
-        """Save nothing any more. Idempotent."""
-        self._closed = True
+
+class SettlingRounds:
+    """Of all segments of a broker. Loop thread only."""
+
+    def __init__(self, operations: Operations) -> None:
+        self._operations = operations
+        self._waiting: dict[Settling, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks = Supervisor("what transactions left")
+
+    def join(self, segment: Settling, after: float = SETTLE_S) -> None:
+        """Settle it in the next round."""
+        self._waiting[segment] = None
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(after, self._begin)
+
+    def _begin(self) -> None:
+        self._timer = None
+        segments, self._waiting = self._waiting, {}
+        self._tasks.spawn(self._round(list(segments)), "a round of settling")
+
+    async def _round(self, segments: list[Settling]) -> None:
+        saved = await asyncio.gather(*map(self._save, segments))
+        try:
+            await self.forget([key for records in saved for key in records])
+        except PASSING as e:
+            log.warning("records of transactions that have ended are deleted again: %s", e)
+            for segment, records in zip(segments, saved, strict=True):
+                segment.records += records
+                self._again(segment)
+
+    async def _save(self, segment: Settling) -> list[str]:
+        try:
+            return [] if segment.lost else await segment.save()
+        except PASSING as e:
+            if not segment.lost:
+                log.warning("%s: what transactions left is saved again: %s", segment, e)
+                self._again(segment)
+            return []
+
+    def _again(self, segment: Settling) -> None:
+        if not segment.closed:
+            self.join(segment, _AGAIN_S_MAX)
+
+    async def forget(self, records: Iterable[str]) -> None:
+        """Delete them. Raises what the metadata store raises."""
+        await self._operations.forget_settled(records)
+
+    async def close(self) -> None:
+        """Begin no more rounds. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._task is not None:
-            self._task.cancel()
+            self._timer = None
+        await self._tasks.close()
