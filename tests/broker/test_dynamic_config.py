@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
+from pathlib import Path
 
 import pytest
 from over_http import call
@@ -136,6 +138,12 @@ async def test_what_cannot_be_read_is_said_and_left_alone(start_broker, caplog):
     said = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     for name in ("from_the_future", "connections_max", "lookups_max"):
         assert any(name in message for message in said), name
+
+
+def test_the_docs_have_all_of_them():
+    page = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
+    section = page.partition("## At run time")[2].partition("\n## ")[0]
+    assert re.findall(r"`(\w+)`", section) == list(DYNAMIC)
 
 
 def test_all_of_them_are_keys_of_the_configuration():

@@ -1,4 +1,4 @@
-"""`engine top`: what it shows to people at a terminal and to programs, of brokers that answer and ones that are gone."""
+"""`engine top`: what it shows, at a terminal and to programs, of brokers that answer, are slow, or have gone away."""
 
 from __future__ import annotations
 
