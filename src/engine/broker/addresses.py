@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from engine.broker.config import BrokerConfig
+from engine.broker.http_door import WILDCARDS
 from engine.wire.stream import FrameStream
 from engine.wire.url import format_url, parse_url
 
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
     from engine.broker.rest import AdminServer
 
 IN_PROCESS_URL = "engine://embedded"  # what a broker without an address calls itself
-_WILDCARDS = ("0.0.0.0", "::", "")
 
 
 class Addresses:
@@ -33,7 +33,7 @@ class Addresses:
         """Where clients reach it: configured, or where it listens."""
         if self.config.service_url is None and self._address is not None:
             host, port = self._address
-            return format_url("127.0.0.1" if host in _WILDCARDS else host, port)
+            return format_url("127.0.0.1" if host in WILDCARDS else host, port)
         return self.identity
 
     @property
@@ -55,11 +55,10 @@ class Addresses:
         """Where the admin API is."""
         if self.config.admin_url is not None or self._admin_server is None:
             return self.config.admin_url
-        return self._admin_server.url
+        return self._admin_server.url_for()
 
     def admin_url_for(self, stream: FrameStream) -> str | None:
         """The same for the peer of a connection: an API on all interfaces is on the one it came in by."""
-        server = self._admin_server
-        if self.config.admin_url is not None or server is None or server.host not in _WILDCARDS:
-            return self.admin_url
-        return format_url(parse_url(self.url_for(stream))[0], server.port, server.scheme)
+        if self.config.admin_url is not None or self._admin_server is None:
+            return self.config.admin_url
+        return self._admin_server.url_for(parse_url(self.url_for(stream))[0])

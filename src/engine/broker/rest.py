@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import ssl
-from collections.abc import Awaitable, Callable
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
 from engine.broker.config import BrokerConfig
-from engine.broker.openapi import CODES
+from engine.broker.http_door import Handler, HttpDoor, Middleware, answer_errors
 from engine.broker.rest_pages import AT_ANY_TIME, WITHOUT_TOKEN, page_routes
 from engine.broker.rest_transactions import transaction_routes
 from engine.broker.tokens import bearer_refusal
-from engine.errors import (
-    AlreadyClosedError,
-    ConnectError,
-    EngineError,
-    InvalidArgumentError,
-)
+from engine.errors import AlreadyClosedError, InvalidArgumentError
 from engine.limits import METADATA_VALUE_SIZE_MAX
 from engine.model.autoscale import JSON_NAMES, AutoScalePolicyOverride
 from engine.model.fields import load
-from engine.wire.tcp import bind, cannot_listen
-from engine.wire.url import format_url
 
 if TYPE_CHECKING:
     from engine.broker.admin import AdminService
     from engine.broker.server import Broker
-
-log = logging.getLogger(__name__)
 
 SCALABLE = "/admin/v2/scalable"
 SEGMENTS = "/admin/v2/segments"
@@ -41,51 +30,22 @@ _SUBSCRIPTION = _TOPIC + "/subscriptions/{subscription}"
 _SEGMENT = SEGMENTS + "/{tenant}/{namespace}/{topic}/{descriptor}"
 _SCALE_ALL = NAMESPACES + "/{tenant}/{namespace}/scalableTopicAutoScalePolicy"
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-Middleware = Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]
+QUIET_S_MAX = 10.0  # a request whose body does not come holds nobody up for longer
 _DIGITS_MAX = 18  # an id is a 64-bit number
 KINDS = {"segments": int, "entryBuckets": int, "keyHash": str, "durability": str, "properties": dict}
 
 
-class AdminServer:
-    """One HTTP listener. Everything is done by the broker's AdminService."""
+class AdminServer(HttpDoor):
+    """The broker's HTTP listener. Everything is done by its AdminService."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._runner: web.AppRunner | None = None
         self._under_way = 0
         self._quiet = asyncio.Event()
-        self.scheme = "http"
-        self.host = ""
-        self.port = 0
-
-    @property
-    def url(self) -> str:
-        """http://host:port of the listener, or https."""
-        return format_url(self.host, self.port, self.scheme)
-
-    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
-        """Serve; the address, with the port that was taken for 0. Raises ConnectError."""
-        middlewares: list[Any] = [_errors_as_json, _only_with_token(self._broker.config), self._only_while_running]
+        middlewares: list[Any] = [answer_errors, _only_with_token(broker.config), self._only_while_running]
         application = web.Application(middlewares=middlewares, client_max_size=METADATA_VALUE_SIZE_MAX)
-        application.add_routes(_routes(self._broker))
-        self._runner = web.AppRunner(application, access_log=None)
-        await self._runner.setup()
-        try:
-            sock = bind(host, port)
-            if sock is None:
-                await web.TCPSite(self._runner, host, port, ssl_context=tls).start()
-            else:
-                await web.SockSite(self._runner, sock, ssl_context=tls).start()
-        except ConnectError:
-            await self._runner.cleanup()
-            raise
-        except OSError as e:
-            await self._runner.cleanup()
-            raise cannot_listen(host, port, e) from e
-        self.scheme = "http" if tls is None else "https"
-        self.host, self.port = self._runner.addresses[0][:2]
-        return self.host, self.port
+        application.add_routes(_routes(broker))
+        super().__init__(application)
 
     @web.middleware
     async def _only_while_running(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -104,27 +64,10 @@ class AdminServer:
 
     async def quiet(self) -> None:
         """Wait for what is being answered; of a broker that is closing, only how it stands can be asked from now on."""
-        while self._under_way:
-            await self._quiet.wait()
-
-    async def close(self) -> None:
-        """Stop. Idempotent."""
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            await runner.cleanup()
-
-
-@web.middleware
-async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    try:
-        return await handler(request)
-    except EngineError as e:
-        return _error(CODES.get(type(e), 500), str(e), e.code)
-    except web.HTTPException as e:
-        return _error(e.status, f"{request.method} {request.path}: {e.reason}", InvalidArgumentError.code)
-    except Exception as e:
-        log.exception("%s %s failed", request.method, request.path)
-        return _error(500, f"the broker failed: {type(e).__name__}: {e}", EngineError.code)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(QUIET_S_MAX):
+                while self._under_way:
+                    await self._quiet.wait()
 
 
 def _only_with_token(config: BrokerConfig) -> Middleware:
@@ -136,11 +79,6 @@ def _only_with_token(config: BrokerConfig) -> Middleware:
         return await handler(request)
 
     return check
-
-
-def _error(status: int, reason: str, code: int) -> web.Response:
-    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
-    return web.json_response({"reason": reason, "code": code}, status=status, headers=headers)
 
 
 def _routes(broker: Broker) -> list[web.RouteDef]:
