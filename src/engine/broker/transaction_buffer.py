@@ -176,8 +176,7 @@ class TransactionBuffer:
             producer=span.producer,
             sequences=(span.low, span.high),
         )
-        what = f"the record of {pending.write!r} in {self._segment.name}"
-        pending.add_record(await insist(what, lambda: self._operations.append(pending.number, operation)))
+        pending.add_record(await insist(pending.write, lambda: self._operations.append(pending.number, operation)))
 
     async def _recorded_at(self, place: Appended, number: int, producer: int) -> int | None:
         """The version of the record of a duplicate's original; None: it was decided before, and is visible.
@@ -209,7 +208,7 @@ class TransactionBuffer:
         self._withdrawing.add(gone)
         try:
             for key in pending.keys:
-                await insist(f"deleting {key}", partial(self._operations.delete, key))
+                await insist(key, partial(self._operations.delete, key))
         finally:
             self._withdrawing.discard(gone)
             gone.set_result(None)

@@ -31,8 +31,8 @@ PASSING = (EngineError, OutcomeUnknownError)  # of the metadata store; what was 
 T = TypeVar("T")
 
 
-async def insist(what: str, ask: Callable[[], Awaitable[T]]) -> T:
-    """Ask the metadata store until it answers. Raises AlreadyClosedError."""
+async def insist(what: object, ask: Callable[[], Awaitable[T]]) -> T:
+    """Ask the metadata store until it answers. Raises AlreadyClosedError. `what`: for the log."""
     pause = _AGAIN_S_FIRST
     while True:
         try:
