@@ -175,6 +175,17 @@ def test_retention_after_reading_is_no_loss_and_before_it_is(
     }
 
 
+def test_a_topic_made_anew_is_another_one(broker: engine.Engine, topic: str, run: Callable[..., Rows]):
+    fill(broker, topic, range(100))
+    rows = run(topic)
+    broker.admin.delete_topic(topic)
+    fill(broker, topic, range(100, 250))
+    with pytest.raises(Exception, match="an earlier topic of that name"):
+        run(topic, rows)
+    run(topic, rows, failOnDataLoss="false")
+    assert sorted(value for _, value in rows.all) == list(range(250))
+
+
 def prune(broker: engine.Engine, topic: str, segment: int) -> None:
     """As retention does with a sealed segment that is old."""
     service = broker._client.broker.service  # type: ignore[attr-defined]

@@ -10,7 +10,8 @@ from pyspark_engine.options import ReadOptions
 from pyspark_engine.planning import find_topics
 
 TOPICS_S = 1.0  # between two looks at which topics a namespace has
-CALM = 10  # asking may take one part in so many of the time: with many segments, answers are that much older
+FEW = 16  # so many active segments are asked every time
+CALM = 10  # asking more of them may take one part in so many of the time: answers are that much older then
 CALM_S_MAX = 0.1
 
 
@@ -29,7 +30,7 @@ class Driver:
         """How far each topic reaches. `exact`: nothing from memory.
 
         Spark asks every few milliseconds while there is nothing to do. One round trip to the owners of the active
-        segments answers; where that takes long, because there are many, the answer serves for a while.
+        segments answers; where there are many, the answer serves for a while.
         """
         begun = time.monotonic()
         if not exact and begun < self._fresh_until:
@@ -37,8 +38,8 @@ class Driver:
         self._look_for_topics(begun, exact)
         self._known = {topic: view.segments(exact=exact) for topic, view in self._views.items()}
         now = time.monotonic()
-        cost = now - begun
-        self._fresh_until = now + (min(CALM * cost, CALM_S_MAX) if len(self._known) > 1 or cost > 0.002 else 0.0)
+        asked = sum(not s.settled for facts in self._known.values() for s in facts.segments.values())
+        self._fresh_until = now + min(CALM * (now - begun), CALM_S_MAX) if asked > FEW else 0.0
         return self._known
 
     def _look_for_topics(self, now: float, exact: bool) -> None:

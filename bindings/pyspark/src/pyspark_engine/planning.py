@@ -68,8 +68,11 @@ def pieces_between(
 ) -> list[Piece]:
     """What lies between two offsets and is still there. Raises DataLossError for what is not, where that matters."""
     lost = _Lost(facts.topic, fail_on_data_loss)
-    if not _same_topic(facts, start) or not _same_topic(facts, end):
-        lost.add("the offsets are of an earlier topic of that name, which was deleted")
+    if not _same_topic(facts, start):
+        lost.add("the query stands in an earlier topic of that name, which was deleted")
+        start = TopicOffsets({})
+    if not _same_topic(facts, end):
+        lost.add("the query was to read an earlier topic of that name, which was deleted")
         return []
     found = []
     for i, stop in end.positions.items():

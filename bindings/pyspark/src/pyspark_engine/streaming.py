@@ -124,6 +124,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         facts = self._driver.facts()
         if any(not _covers(facts.get(topic), offsets) for topic, offsets in until.items()):
             facts = self._driver.facts(exact=True)
+        if not LIMITS:  # latestOffset() was not told where the query stands
+            progress.begin(before, facts, fail_on_data_loss=self._options.fail_on_data_loss)
         pieces = []
         for topic, offsets in until.items():
             if topic not in facts:
