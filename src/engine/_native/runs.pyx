@@ -119,7 +119,8 @@ cdef class RunPool:
         cdef Run* before
         cdef bytes packed
         cdef uint8_t* p
-        qsort(self.trimmed, self.trimmed_count, sizeof(Run), _by_first)
+        if self.trimmed_count:  # else there may be no array at all
+            qsort(self.trimmed, self.trimmed_count, sizeof(Run), _by_first)
         for i in range(self.trimmed_count):
             run, before = &self.trimmed[i], &self.trimmed[kept - 1] if kept else NULL
             if run.last < floor:
