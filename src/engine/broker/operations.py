@@ -7,7 +7,6 @@ in a segment. Nobody who looks for his own sees those of others.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -104,9 +103,9 @@ class Operations:
         return [operation_of(record) for record in await self._query(INDEX_ACKS, key, f"{key}\0")]
 
     async def _query(self, index: str, start: str, end: str) -> list[Record]:
-        began = time.monotonic()
+        began = asyncio.get_running_loop().time()
         found = [record for _, record in await self._metadata.list_index(index, start, end)]
-        self.queries_s.observe(time.monotonic() - began)
+        self.queries_s.observe(asyncio.get_running_loop().time() - began)
         return sorted(found, key=lambda record: record.stat.version)
 
     async def delete(self, key: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import ssl
 from typing import TYPE_CHECKING, Protocol
 
@@ -19,6 +18,8 @@ from engine.metadata.store import MetadataStore
 from engine.storage.config import StorageConfig
 
 if TYPE_CHECKING:
+    import random
+
     from engine.broker.membership import Membership
     from engine.control.service import ScalableTopicService
 
@@ -93,13 +94,13 @@ def coordinator(
     members: Membership,
     metadata: MetadataStore,
     clock: Clock,
-    rng: random.Random | None,
+    rng: random.Random,
 ) -> TransactionCoordinator:
     """Of transactions, with its part of the configuration. Nobody guesses the id of one of somebody else."""
     return TransactionCoordinator(
         metadata,
         clock,
-        rng or random.SystemRandom(),
+        rng,
         Participants(service, members.transactions).settle,
         retention_s=config.transaction_retention_time,
         named_retention_s=config.transaction_named_retention_time,

@@ -24,7 +24,7 @@ from engine.broker.load_reporter import LoadReports
 from engine.broker.measures import Measures
 from engine.broker.membership import Membership
 from engine.broker.memory import BrokerMemory
-from engine.broker.metrics.catalogue import metrics_text
+from engine.broker.metrics.catalogue import metrics_page
 from engine.broker.parts import control_config, coordinator, load_reports, storage_config, tls_context
 from engine.broker.rest import AdminServer
 from engine.broker.retention import RetentionLoop
@@ -173,9 +173,9 @@ class Broker(Addresses):
             self.config,
             (lambda *asked: members.forward(self.admin, *asked)) if self.shared else None,
             dynamic=self.dynamic,
-            metrics=partial(metrics_text, self),
+            metrics=partial(metrics_page, self),
         )
-        begun = coordinator(self.config, self.service, members, metadata, self.clock, self._rng)
+        begun = coordinator(self.config, self.service, members, metadata, self.clock, store.rng)
         self.transactions = Transactions(begun, members.brokers, self.config.transaction_sweep_interval)
         self.admin.transactions = TransactionAdmin(begun, members.hosting.operations, self.clock)
         await members.start()

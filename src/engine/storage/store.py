@@ -83,6 +83,11 @@ class SegmentStore:
         self._busy: dict[SegmentName, _Alone] = {}
         self._closed = False
 
+    @property
+    def rng(self) -> random.Random:
+        """The one that was given, or the system's."""
+        return self._context.rng
+
     @contextlib.asynccontextmanager
     async def _alone(self, name: SegmentName) -> AsyncIterator[None]:
         """Nobody else opens, closes or deletes the segment meanwhile."""

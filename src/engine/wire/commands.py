@@ -79,8 +79,8 @@ _OPT_BOOL = (bool, type(None))
 
 FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
     # First frame of a connection, and its answer. Anything else before CONNECTED is a ProtocolError.
-    # To a proxy, `target`: the service URL of the broker that is meant; None: any. From a proxy, `forwarded`: the address
-    # of its client, for logs.
+    # To a proxy, `target`: the service URL of the broker that is meant; None: any. From a proxy, `forwarded`: the
+    # address of its client, for logs.
     _C.CONNECT: {
         "magic": str,
         "protocol": int,
