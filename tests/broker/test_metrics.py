@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from pathlib import Path
@@ -12,7 +13,7 @@ from over_http import call
 from peer import Peer, make_entries
 from prometheus_client.parser import text_string_to_metric_families
 
-from engine.broker.metrics.catalogue import metrics_text
+from engine.broker.metrics.catalogue import metrics_page, metrics_text
 from engine.broker.metrics.exposition import METRICS_TYPE
 from engine.broker.server import Broker
 from engine.errors import ConnectError
@@ -161,6 +162,16 @@ async def test_a_broker_that_has_not_started_speaks_for_its_process(tmp_path):
 
 async def test_the_admin_api_has_the_metrics_too(broker, http):
     assert served(await broker.admin.get_metrics()) == served(await call(http, "GET", "/metrics", 200))
+
+
+async def test_others_get_their_turn_while_many_segments_are_written(broker):
+    await broker.admin.create_topic("wide", segments=8)
+    turns, page = 0, asyncio.ensure_future(metrics_page(broker))
+    while not page.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns > len(served(await page)) / 2
+    assert served(page.result()) == served(metrics_text(broker))
 
 
 # -- the dashboard ---------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ class AdminService:
         forward: Forward | None = None,
         *,
         dynamic: DynamicConfig | None = None,
-        metrics: Callable[[], str] | None = None,
+        metrics: Callable[[], Awaitable[str]] | None = None,
     ) -> None:
         self.leading = LeaderAdmin(service)
         self.transactions: TransactionAdmin  # the broker's
@@ -227,7 +227,7 @@ class AdminService:
 
     async def get_metrics(self) -> str:
         """This broker's, as Prometheus text."""
-        return _there(self._metrics)()
+        return await _there(self._metrics)()
 
     async def get_dynamic_configuration(self) -> dict[str, Any]:
         """What was set at run time."""

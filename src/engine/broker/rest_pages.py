@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from engine.broker.health import unready
-from engine.broker.metrics.catalogue import metrics_text
+from engine.broker.metrics.catalogue import metrics_page
 from engine.broker.metrics.exposition import METRICS_TYPE
 from engine.broker.openapi import openapi
 from engine.errors import StorageError
@@ -51,7 +51,7 @@ class _Pages:
         return web.json_response(openapi(str(request.url.origin())))
 
     async def metrics(self, request: web.Request) -> web.Response:
-        return web.Response(text=metrics_text(self._broker), headers={"Content-Type": METRICS_TYPE})
+        return web.Response(text=await metrics_page(self._broker), headers={"Content-Type": METRICS_TYPE})
 
     async def health(self, request: web.Request) -> web.Response:
         """Whether it lives: 503 says that only a restart helps."""
