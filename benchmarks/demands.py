@@ -10,6 +10,7 @@ from typing import Any
 
 from bench_open import GIB
 from measures import CONNECTIONS, SEGMENTS, TOPICS
+from transacting import AT_ONCE, OPEN
 
 # Adapters of the peers' harness that are not a server of somebody else's.
 NOT_SERVERS = ("engine", "limit-", "lmdb", "sqlite", "persist-queue", "litequeue")
@@ -92,6 +93,7 @@ class Bar:
 
 
 LOOP_W, LOOP_R = "Python file loop, writing", "Python file loop, reading"
+PLAIN = "the same without"
 WRITEV, TCP = "writev + fdatasync", "loopback TCP, 64 KiB"
 
 BARS = [
@@ -135,6 +137,27 @@ BARS = [
     Bar("P14", "split under full load, pause, p99", "split pause p99", 50.0, at_most=1, unit="ms"),
     Bar("P14", "the same", "split pause p99", "split usual pause p99", unit="ms", name="without a split"),
     Bar("P14", "rate a second after the split", "split rate after", "split rate before", at_least=0.8, name="before"),
+    Bar("P15", "transactions of 100 messages, one at a time", "transactions 1", "groups 1", at_least=0.5, name=PLAIN),
+    Bar(
+        "P15",
+        f"the same, {AT_ONCE} at a time",
+        f"transactions {AT_ONCE}",
+        f"groups {AT_ONCE}",
+        at_least=0.5,
+        name=PLAIN,
+    ),
+    Bar("P15", "the same", f"transactions {AT_ONCE}", "stream", name="a stream nobody waits for"),
+    Bar("P15", "a commit, p50", "commit p50", "metadata commit", at_most=2, unit="ms", name="a metadata commit"),
+    Bar("P15", f"resident, one of {OPEN:,} open ones", "open transaction bytes", 20e3, unit="B"),
+    Bar("P15", f"publish beside {OPEN:,} open ones", "plain, many open", "plain, none open", at_least=0.8, name="none"),
+    Bar(
+        "P15",
+        "transactions beside them",
+        "transactions, many open",
+        "transactions, none open",
+        at_least=0.8,
+        name="none",
+    ),
     Bar("–", "metadata, one put at a time", "metadata single", "metadata raw", unit="puts/s", name="SQLite commit"),
     Bar("–", "metadata, 100 at a time", "metadata concurrent", "metadata raw", unit="puts/s", name="SQLite commit"),
 ]

@@ -20,11 +20,12 @@ import ceilings
 import crowds
 import embedded_stores
 import loopback
+import transacting
 import workloads
 from bench_open import GIB, TAIL_MIB
 from crashes import open_seconds
 from processes import far_end, pin, server
-from support import ROUNDS, TINY, byte_count, directory, percentile, rows, run, sized
+from support import ROUNDS, TINY, Rows, byte_count, directory, percentile, rows, run, sized
 
 import engine
 
@@ -216,6 +217,31 @@ def reshape(pinned: bool) -> Figures:
     }
 
 
+def transactions(pinned: bool) -> Figures:
+    """P15: messages per second; commits in milliseconds; what many open transactions cost."""
+    sample = rows(sized(100_000, 300), SMALL)
+    few = sample[: sized(10_000, 200)]
+    with server(cpu=_pin(pinned)) as broker:
+        figures: Figures = run(_over(broker.url, lambda client: _groups(client, sample, few)))
+        waits = run(_over(broker.url, lambda client: transacting.commit_seconds(client, sized(1000, 5))))
+        figures |= _quantiles("commit", waits) | {"metadata commit": bench_metadata.single() * 1e3}
+        figures |= run(_over(broker.url, lambda client: transacting.many_open(client, broker, sample)))
+    return figures
+
+
+async def _groups(client: Any, sample: Rows, few: Rows) -> Figures:
+    """One group at a time, and many; in turn, with transactions and without."""
+    figures: Figures = {"stream": await transacting.stream_rate(client, sample)}
+    for at_once, some in ((1, few), (transacting.AT_ONCE, sample)):
+        pairs = [
+            [await transacting.group_rate(client, some, at_once, transactional) for transactional in (True, False)]
+            for _ in range(ROUNDS)
+        ]
+        names = (f"transactions {at_once}", f"groups {at_once}")
+        figures |= dict(zip(names, map(statistics.median, zip(*pairs, strict=True)), strict=True))
+    return figures
+
+
 GROUPS: dict[str, Callable[[bool], Figures]] = {
     "native": native,
     "log": log,
@@ -225,4 +251,5 @@ GROUPS: dict[str, Callable[[bool], Figures]] = {
     "open": opening,
     "metadata": metadata,
     "reshape": reshape,
+    "transactions": transactions,
 }
