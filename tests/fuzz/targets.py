@@ -18,8 +18,8 @@ from typing import Any
 
 import msgpack
 from entry_reference import PlainMessage, Stamp, encode, sealed
+from frame_decoders import cut, frame_seeds, frames, greet
 from pyroaring import BitMap64
-from values import of_type
 
 from engine._native import log
 from engine._native.batch import MessageBatch, decode_block
@@ -27,7 +27,6 @@ from engine._native.crc32c import crc32c
 from engine._native.entry import verify, walk
 from engine.broker.calls import unpack_args, unpack_spec
 from engine.broker.offline import read_log
-from engine.broker.proxy.frames import FrameCutter, Hello, field_of
 from engine.client.compression import decompressor
 from engine.client.topic import TopicLayout
 from engine.errors import CorruptionError, EngineError, ProtocolError
@@ -48,9 +47,6 @@ from engine.storage.format import Closing, Footer, Opening, State
 from engine.storage.index import Index
 from engine.storage.recovery import recover
 from engine.testing.disk import SimDisk
-from engine.wire.chunks import ChunkPool
-from engine.wire.commands import FIELDS, Command
-from engine.wire.framing import FrameReader, encode_bytes
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 STAMP = Stamp(segment_id=3, first_offset=100, publish_time_ms=1_700_000_000_000, term=2, durable_upto=90, salt=77)
@@ -66,57 +62,6 @@ class Target:
     seeds: Callable[[], Iterable[bytes]]
     errors: tuple[type[BaseException], ...] = (EngineError,)
     reseal: Callable[[bytes], bytes] = bytes
-
-
-# -- frames ------------------------------------------------------------------------------------------------------------
-
-
-def frames(data: bytes) -> list[Any]:
-    """As they come over a connection, in two pieces."""
-    found: list[Any] = []
-    reader = FrameReader(ChunkPool(4096), lambda *frame: found.append(frame), frame_size_max=2**20)
-    for piece in (data[: len(data) // 3], data[len(data) // 3 :]):
-        while piece:
-            room = reader.get_buffer()
-            size = min(len(room), len(piece))
-            room[:size] = piece[:size]
-            room.release()
-            reader.received(size)
-            piece = piece[size:]
-    return found
-
-
-def cut(data: bytes) -> bytes:
-    """The proxy's way: some types whole, everything else passed on; the first field of interest of the whole ones."""
-    cutter, came = FrameCutter(lambda kind, size: kind % 2 == 0, 2**20), b""
-    for piece in (data[:7], data[7 : len(data) // 2], data[max(7, len(data) // 2) :]):
-        for kind, part in cutter.feed(piece):
-            came += part
-            if kind is not None:
-                field_of(part, "request_id")
-    assert data.startswith(came)
-    return came
-
-
-def greet(data: bytes) -> object:
-    """The first frame of a connection, at the proxy."""
-    hello = Hello()
-    return hello.take() if hello.feed(data) else None
-
-
-@cache
-def frame_seeds() -> list[bytes]:
-    """One of every command, with a payload and without."""
-    rng = random.Random(1)
-    found = []
-    for command, fields in FIELDS.items():
-        kinds = {name: types if isinstance(types, tuple) else (types,) for name, types in fields.items()}
-        header = {name: of_type(rng, kind[0]) for name, kind in kinds.items()}
-        try:
-            found += [encode_bytes(command, header), encode_bytes(command, header, b"payload!" * 3)]
-        except UnicodeEncodeError:
-            found.append(encode_bytes(Command.PING, {}))
-    return found
 
 
 # -- entries -----------------------------------------------------------------------------------------------------------

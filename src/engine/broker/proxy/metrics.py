@@ -22,7 +22,7 @@ def proxy_families(proxy: Proxy) -> Iterator[AnyFamily]:
     """All of them."""
     now = proxy.statistics()
     yield gauge("proxy_connections", "Clients connected now", now.sessions)
-    yield counter("proxy_connections_total", "Clients that have connected", now.sessions_total)
+    yield counter("proxy_connections_accepted_total", "Clients that have connected", now.sessions_total)
     yield counter("proxy_connections_refused_total", "Clients over the maximum", now.refused_total)
     yield counter("proxy_in_bytes_total", "Passed on from clients to brokers", now.bytes_in)
     yield counter("proxy_out_bytes_total", "Passed on from brokers to clients", now.bytes_out)
