@@ -15,6 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from engine.broker.metrics.catalogue import metrics_page, metrics_text
 from engine.broker.metrics.exposition import METRICS_TYPE
+from engine.broker.proxy.config import ProxyConfig
+from engine.broker.proxy.metrics import proxy_metrics_text
+from engine.broker.proxy.server import Proxy
 from engine.broker.server import Broker
 from engine.errors import ConnectError
 
@@ -45,11 +48,16 @@ SPECIFIED = {
 }  # fmt: skip
 
 
+def rows() -> dict[str, str]:
+    """{name: kind} of docs/metrics.md."""
+    found = re.findall(r"^\| `(\w+)` \| (\w+) \|", (DOCS / "metrics.md").read_text(), re.MULTILINE)
+    assert len(found) == len({name for name, _ in found}), "a name is documented twice"
+    return dict(found)
+
+
 def documented() -> dict[str, str]:
-    """{name: kind} of docs/metrics.md, without what only a proxy serves."""
-    rows = re.findall(r"^\| `(\w+)` \| (\w+) \|", (DOCS / "metrics.md").read_text(), re.MULTILINE)
-    assert len(rows) == len({name for name, _ in rows}), "a name is documented twice"
-    return {name: kind for name, kind in rows if not name.startswith("engine_proxy_")}
+    """Those of a broker."""
+    return {name: kind for name, kind in rows().items() if not name.startswith("engine_proxy_")}
 
 
 def served(text: str) -> dict[str, str]:
@@ -81,6 +89,13 @@ async def work(broker: Broker) -> None:
 
 async def test_docs_and_broker_agree_on_names_and_kinds(broker):
     assert documented() == served(metrics_text(broker))
+
+
+async def test_docs_and_proxy_agree_on_names_and_kinds():
+    proxy = Proxy(ProxyConfig(brokers=("engine://broker:6650",)))
+    expected = {name: kind for name, kind in rows().items() if name.startswith(("engine_proxy_", "process_"))}
+    assert served(proxy_metrics_text(proxy)) == expected
+    await proxy.close()
 
 
 async def test_every_name_of_the_specification_is_served(broker):
