@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import pytest
 from broker_scenario import judge
 from crash_points import CrashPoints
-from transaction_scenario import records, spy
+from transaction_scenario import overdue, spy
 
 from engine.errors import EngineError
 from engine.testing.cluster import DEFAULT_CONFIG, SimBroker, SimCluster, simulate
@@ -140,7 +140,7 @@ class CrashStory:
         await record_write(call, self.producer.send(value, key=key, **options))
 
     async def _read_everything(self) -> None:
-        left = [*await records(self.cluster, "/txn/"), *await records(self.cluster, "/txn-op/")]
+        left = await overdue(self.cluster, RETENTION_S)
         assert not left, f"never forgotten: {left[:4]} and {len(left)} in all"
         for reading in (1, 2):
             client = self.cluster.client("c-final", self.broker)
