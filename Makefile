@@ -6,7 +6,7 @@
 #   make build   the native modules, in place, and the `engine` command
 #   make debug   the native modules once more, with checks and sanitizers, and the same suite against them
 #   make tidy    layers, lengths, stubs, types, lint, documented names, benchmarks once tiny
-#   make fuzz    the long forms of the random tests
+#   make fuzz    the long forms of the random tests, and coverage-guided fuzzers (ENGINE_FUZZ_S seconds each)
 #   make bench   the benchmarks, published as HTML in .asv/html
 #   make docs    links lead somewhere, examples run
 #   make clean   remove what was built (the folder .venv stays)
@@ -50,7 +50,7 @@ build: $(VENV)/.built
 tidy: build $(VENV)/.with-test $(VENV)/.with-spark
 	$(PY) -m pytest -q tests/tidy $(PYTEST)
 
-fuzz: build $(VENV)/.with-test
+fuzz: build $(VENV)/.with-fuzz
 	$(PY) -m pytest -q -m fuzz --timeout=3600 $(TESTS) $(PYTEST)
 
 docs: build $(VENV)/.with-test $(VENV)/.with-spark
@@ -92,7 +92,7 @@ $(VENV)/.tools:
 	@touch $@
 
 # The package itself, editable, with what the demo, the tests and the benchmarks import.
-$(VENV)/.with-demo $(VENV)/.with-test $(VENV)/.with-bench: $(VENV)/.with-%: pyproject.toml $(VENV)/.tools
+$(VENV)/.with-demo $(VENV)/.with-test $(VENV)/.with-fuzz $(VENV)/.with-bench: $(VENV)/.with-%: pyproject.toml $(VENV)/.tools
 	ENGINE_EXT=none $(PIP) --no-build-isolation -e '.[$*,demo]'
 	@touch $@
 
