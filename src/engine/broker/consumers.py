@@ -316,7 +316,7 @@ class LoneReader(Consumer):
             self._send_read(block)
 
     def _may_read_ahead(self, block: Block) -> bool:
-        more = self._next < self.hosted.segment.durable_offset
+        more = self._next < self.hosted.segment.durable_offset and self.connection.writable
         return more and self.messages_credit > block.messages and self.bytes_credit > block.size + READ_BLOCK_SIZE
 
     def _send_read(self, block: Block) -> None:

@@ -15,7 +15,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from engine.aio.semaphore import PoolStatistics
-from engine.limits import MIB, READ_BLOCK_SIZE, SCARCE_BLOCK_SIZE
+from engine.limits import KIB, MIB, READ_BLOCK_SIZE, SCARCE_BLOCK_SIZE
 from engine.wire.framing import payload_size
 from engine.wire.stream import Payload
 
@@ -26,6 +26,8 @@ _LOOK_S = 0.02  # while it is full; longer, the more connections there are to lo
 _LOOKED_AT = 1_000
 READING_BYTES = 4 * MIB  # being read from files for all consumers; above it they read in turn
 TURN_BYTES = 2 * MIB  # sent to all consumers in one turn of the loop, and a block for each that was not told to wait
+CROWDED_TURN_BYTES = 512 * KIB  # the same while others wait for their turn
+CROWDED_BLOCK_SIZE = 128 * KIB
 
 
 class OutboundMemory:
@@ -71,8 +73,9 @@ class OutboundMemory:
     @property
     def block_size(self) -> int:
         """Of what is sent to a consumer at a time, but for one entry."""
-        scarce = self._timer is not None or self.used + self.reading > self.limit > 0
-        return SCARCE_BLOCK_SIZE if scarce else READ_BLOCK_SIZE
+        if self._timer is not None or self.used + self.reading > self.limit > 0:
+            return SCARCE_BLOCK_SIZE
+        return CROWDED_BLOCK_SIZE if len(self._waiting) > 1 else READ_BLOCK_SIZE
 
     # -- reading from files ----------------------------------------------------------------------------------------
 
@@ -113,7 +116,7 @@ class OutboundMemory:
         if not self._in_turn:
             self._in_turn = True
             asyncio.get_running_loop().call_soon(self._next_turn)
-        if self._spent > TURN_BYTES:
+        if self._spent > self._budget:
             self.queue(who)
 
     def queue(self, who: Connection) -> None:
@@ -125,14 +128,18 @@ class OutboundMemory:
                 asyncio.get_running_loop().call_soon(self._next_turn)
 
     @property
+    def _budget(self) -> int:
+        return CROWDED_TURN_BYTES if self._waiting else TURN_BYTES
+
+    @property
     def crowded(self) -> bool:
         """Whether enough is sent in this turn, or others wait for theirs."""
-        return self._spent > TURN_BYTES or bool(self._waiting)
+        return self._spent > self._budget or bool(self._waiting)
 
     def _next_turn(self) -> None:
         self._spent = 0
         for _ in range(len(self._waiting)):
-            if self._spent > TURN_BYTES:
+            if self._spent > self._budget:
                 break
             self._waiting.popleft().take_turn()
         self._in_turn = bool(self._waiting) or self._spent > 0
