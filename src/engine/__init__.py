@@ -61,6 +61,8 @@ if TYPE_CHECKING:
         MemoryLimitError,
         MessageTooLargeError,
         NotFoundError,
+        PermitQueueFullError,
+        PermitTimeoutError,
         ProducerBusyError,
         ProtocolError,
         QueueFullError,
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
         StorageError,
         SubscriptionKindError,
         TimeoutError,
+        TooManyRequestsError,
         TransactionConflictError,
         TransactionNotFoundError,
         UnknownOutcomeError,
@@ -98,8 +101,9 @@ _HOMES = {
     "engine.errors": """AlreadyClosedError AlreadyExistsError AuthenticationError AuthorizationError ConnectError
         ConsumerBusyError CorruptionError DataDirectoryBusyError DataDirectoryError DiskFullError EngineError
         FencedError InvalidArgumentError InvalidConfigurationError MemoryLimitError MessageTooLargeError NotFoundError
-        ProducerBusyError ProtocolError QueueFullError SchemaError StorageError SubscriptionKindError
-        TimeoutError TransactionConflictError TransactionNotFoundError UnknownOutcomeError UnsupportedError""",
+        PermitQueueFullError PermitTimeoutError ProducerBusyError ProtocolError QueueFullError SchemaError StorageError
+        SubscriptionKindError TimeoutError TooManyRequestsError TransactionConflictError TransactionNotFoundError
+        UnknownOutcomeError UnsupportedError""",
     "engine.sync": """Admin CheckpointConsumer Client Producer QueueConsumer RangeReader StreamConsumer TopicView
         TopicWatch Transaction""",
 }
@@ -151,6 +155,8 @@ __all__ = [
     "MultiConsumerStatistics",
     "MultiQueueConsumerStatistics",
     "NotFoundError",
+    "PermitQueueFullError",
+    "PermitTimeoutError",
     "Producer",
     "ProducerBusyError",
     "ProducerStatistics",
@@ -166,6 +172,7 @@ __all__ = [
     "StreamConsumer",
     "SubscriptionKindError",
     "TimeoutError",
+    "TooManyRequestsError",
     "TopicSegments",
     "TopicView",
     "TopicWatch",
