@@ -28,7 +28,7 @@ from engine.testing.workload import (
 TOPIC = "orders"
 CHANGES = 20
 KEYS = 800  # of each producer
-IDLE_S = 1.0
+IDLE_S = 3.0  # nobody who reads takes longer, even on a machine with much else to do
 READERS = (StreamReader, StreamReader, StreamReader, QueueReader, QueueReader, CheckpointReader)
 
 Connect = Callable[[], engine.AsyncClient]
