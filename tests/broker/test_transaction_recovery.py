@@ -77,6 +77,23 @@ async def test_a_record_without_an_entry_is_forgotten(world: World) -> None:
     await world.same_for_ever([])
 
 
+async def test_to_forget_a_record_without_an_entry_takes_no_other_record_along(world: World) -> None:
+    """Its transaction is open, and goes on to be written to while the record is being deleted."""
+    number = await world.begin()
+    await world.record(number, 7, 9)
+    world.metadata.after_list_keys = write = lambda: world.write(number, 0)
+    await world.reopen()
+    await world.buffer.settle()
+    if world.metadata.after_list_keys is not None:
+        world.metadata.after_list_keys = None
+        await write()
+    assert await world.records() == 1
+    await world.crash()
+    await world.end(number)
+    await world.open()
+    await world.same_for_ever([0])
+
+
 async def test_the_record_of_another_owner_does_not_stand_for_an_entry(world: World) -> None:
     """What it appended got lost, and somebody else's got the offset."""
     number = await world.begin()
@@ -166,8 +183,10 @@ async def test_what_was_saved_before_a_crash_stays_and_its_records_go(world: Wor
     await world.end(number)
     await until(lambda: not world.buffer.open_transactions)
     await world.buffer.visibility.save()
-    await world.reopen()
+    await world.crash()
     assert await world.records() == 1
+    await world.open()
+    assert await world.records() == 0
     await world.same_for_ever([0])
 
 

@@ -46,6 +46,7 @@ class CountingStore(MemoryMetadataStore):
         self.lists = 0
         self.refusals: list[tuple[Exception, bool]] = []
         self.after_list: Callable[[], Awaitable[object]] | None = None  # awaited once an index was listed
+        self.after_list_keys: Callable[[], Awaitable[object]] | None = None  # likewise, keys of operation records
 
     async def list(self, *args: Any) -> Any:
         self.lists += 1
@@ -56,6 +57,13 @@ class CountingStore(MemoryMetadataStore):
         found = await super().list_index(*args)
         if self.after_list is not None:
             after, self.after_list = self.after_list, None
+            await after()
+        return found
+
+    async def list_keys(self, start: str, *more: Any) -> Any:
+        found = await super().list_keys(start, *more)
+        if self.after_list_keys is not None and start.startswith(keys.transaction_ops("")):
+            after, self.after_list_keys = self.after_list_keys, None
             await after()
         return found
 

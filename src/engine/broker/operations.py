@@ -130,8 +130,13 @@ class Operations:
         if settled.issuperset(found):
             await self._metadata.delete_range(prefix, end)
         else:
-            for key in settled:
-                await self.delete(key)
+            await self.forget(settled)
+
+    async def forget(self, records: Iterable[str]) -> None:
+        """Delete records, also of transactions that are open: what else is in those stays."""
+        keys_left = list(records)
+        for start in range(0, len(keys_left), PAGE):
+            await asyncio.gather(*map(self.delete, keys_left[start : start + PAGE]))
 
     async def forget_subscription(self, segment: SegmentName, subscription: str) -> None:
         """It has nothing to acknowledge in a segment any more: its cursor is gone."""

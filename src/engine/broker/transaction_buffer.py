@@ -352,8 +352,7 @@ class TransactionBuffer:
             self._found(entry, records.of(entry))
         for number in list(self._writes):
             await self._resume(number)
-        if strays:  # of what was decided before, or never came into the log
-            self._settling.soon(strays)
+        await self._operations.forget(strays)  # of what was decided before, or never came into the log
 
     def _found(self, entry: Transacted, records: Iterable[Operation]) -> None:
         span = Span(entry.producer, entry.first_sequence, entry.last_sequence)
