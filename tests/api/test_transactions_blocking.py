@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -126,3 +127,18 @@ def test_after_close(blocking: engine.Client):
         transaction.commit()
     with pytest.raises(engine.EngineError):
         producer.send_nowait(b"x", transaction=transaction)
+
+
+def test_what_was_left_is_ended_by_others(tmp_path: Path):
+    with engine.open(tmp_path / "data", listen="127.0.0.1:0") as e, e.producer("t") as producer:
+        another = engine.Client(e.service_url)
+        transaction = another.transaction(name="job")
+        with another.transaction(name="job") as again:  # its end commits nothing
+            again.leave()
+        transaction.leave()
+        another.close()
+        joined = e.join_transaction(transaction.id)
+        assert joined.state == "OPEN"
+        producer.send(b"a", transaction=joined)
+        joined.commit()
+        assert e.transaction(name="job").state == "COMMITTED"

@@ -60,6 +60,50 @@ def test_event_times_of_columns() -> None:
     assert [m.event_time_ms for m in messages(subject)] == [5, None, 1000]
 
 
+MAPS = [{"color": "blue", "größe": ""}, {}, {f"name-{i}": "x" * 40 * i for i in range(20)}, {"a": "y" * 300}] * 300
+ARROW_MAPS = pa.array([None if not one else list(one.items()) for one in MAPS], pa.map_(pa.string(), pa.string()))
+LARGE_MAPS = pa.array([list(one.items()) for one in MAPS], pa.map_(pa.large_string(), pa.large_string()))
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [MAPS, [one or None for one in MAPS], ARROW_MAPS, LARGE_MAPS, pa.chunked_array([ARROW_MAPS[:7], ARROW_MAPS[7:]])],
+    ids=["dicts", "none", "arrow with nulls", "arrow large", "arrow chunked"],
+)
+def test_properties_of_columns(properties: Any) -> None:
+    one, many = batcher(bytes_max=3000), batcher(bytes_max=3000)
+    for i, found in enumerate(MAPS):
+        one.send_nowait(b"%d" % i, properties=found)
+    assert many.add_columns([b"%d" % i for i in range(len(MAPS))], properties=properties) == len(MAPS)
+    assert [e.data for e in sealed(many)] == [e.data for e in sealed(one)]
+
+
+def test_no_properties_at_all() -> None:
+    for properties in ([None], [{}], pa.array([None], ARROW_MAPS.type), pa.chunked_array([], ARROW_MAPS.type)):
+        subject = batcher()
+        values = [b"1"] * len(properties)
+        subject.add_columns(values, properties=properties)
+        assert [m.properties for m in messages(subject)] == [{}] * len(values)
+
+
+@pytest.mark.parametrize(
+    ("properties", "error", "said"),
+    [
+        ([{}, {}], InvalidArgumentError, "1 values need as many properties, not 2"),
+        ([{"a": 1}], InvalidArgumentError, "a mapping of str to str"),
+        (pa.array([[("a", None)]], ARROW_MAPS.type), InvalidArgumentError, r"properties\[0\] has a null"),
+        (pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())), InvalidArgumentError, "string to string"),
+        (pa.array([[("a", "x" * 70_000)]], ARROW_MAPS.type), MessageTooLargeError, "over the limit"),
+        (pa.array(["a"]), InvalidArgumentError, "an Arrow array of maps"),
+    ],
+)
+def test_bad_properties_of_columns_are_refused(properties: Any, error: type[Exception], said: str) -> None:
+    subject = batcher()
+    with pytest.raises(error, match=said):
+        subject.add_columns([b"1"], properties=properties)
+    assert subject.pending_messages == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "said"),
     [

@@ -1,7 +1,7 @@
 # cython: language_level=3
 """What the caller of a producer hands over, checked: the parts of one message, or columns of many."""
 cimport cython
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from engine._native.builder cimport Message
 from engine._native.columns cimport Column
@@ -14,6 +14,9 @@ cdef class MessageColumns:
     cdef Column keys                      # or None: all keyless
     cdef object times                     # int64[n], or None
     cdef const int64_t* event_times       # its memory, or NULL
+    cdef object packed                    # properties as msgpack maps: (uint8[…], where each ends: int64[n + 1])
+    cdef const uint8_t* properties        # their memory
+    cdef const int64_t* property_ends     # or NULL: no message has any
 
 # The UTF-8 of a key; lives as long as `text`.
 cdef const char* utf8(object text, Py_ssize_t* size) except NULL

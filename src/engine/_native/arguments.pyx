@@ -3,14 +3,16 @@
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyObject_CheckBuffer, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int64_t, uint8_t, uint64_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t, uintptr_t
 from libc.string cimport memcpy
 
 from collections.abc import Mapping
 from datetime import timedelta
 
+import numpy as np
+
 from engine._native.builder cimport Message
-from engine._native.columns cimport Column, instant_ms
+from engine._native.columns cimport Column, instant_ms, view_get
 from engine._native.columns import instants_ms
 
 from engine.errors import InvalidArgumentError, MessageTooLargeError
@@ -20,13 +22,14 @@ cdef extern from "Python.h":
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
 
 cdef uint64_t SEQUENCE_MAX = (<uint64_t> 1 << 63) - 1
+cdef size_t PROPERTIES_MAX = PROPERTIES_SIZE_MAX
 
 
 @cython.final
 cdef class MessageColumns:
-    """Values, keys and event times of `count` messages, checked; see Batcher.add_columns()."""
+    """Values, keys, event times and properties of `count` messages, checked; see Batcher.add_columns()."""
 
-    def __cinit__(self, values, keys=None, event_times=None):
+    def __cinit__(self, values, keys=None, event_times=None, properties=None):
         self.values = Column(values, name="values")
         self.count = self.values.count
         self.values.check(MESSAGE_SIZE_MAX)
@@ -38,6 +41,11 @@ cdef class MessageColumns:
             self.times = instants_ms(event_times)
             self.event_times = <const int64_t*> <uintptr_t> self.times.ctypes.data
             _check_length("event times", len(self.times), self.count)
+        if properties is not None:
+            self.packed = _packed(properties)
+            self.properties = <const uint8_t*> <uintptr_t> self.packed[0].ctypes.data
+            self.property_ends = <const int64_t*> <uintptr_t> self.packed[1].ctypes.data
+            _check_length("properties", len(self.packed[1]) - 1, self.count)
 
     def __len__(self):
         return self.count
@@ -46,6 +54,86 @@ cdef class MessageColumns:
 def _check_length(what, have, need):
     if have != need:
         raise InvalidArgumentError(f"{need} values need as many {what}, not {have}")
+
+
+# Maps of text to text, a list of mappings (None: empty) or an Arrow array, as (their msgpack, where each ends).
+def _packed(source):
+    if isinstance(source, (list, tuple)):
+        maps = [pack_properties(_checked_properties(one)) if one else b"" for one in source]
+        ends = np.zeros(len(maps) + 1, np.int64)
+        np.cumsum([len(one) for one in maps], out=ends[1:])
+        return np.frombuffer(b"".join(maps), np.uint8), ends
+    if not str(getattr(source, "type", "")).startswith("map<"):
+        raise InvalidArgumentError(
+            f"properties must be a list of mappings, or an Arrow array of maps, not {type(source).__name__}")
+    if hasattr(source, "combine_chunks"):
+        source = source.combine_chunks()
+    if hasattr(source, "chunks"):  # one without any chunk stays chunked
+        return _packed([None] * len(source))
+    for child in (source.type.key_type, source.type.item_type):
+        if str(child) not in ("string", "large_string", "string_view"):
+            raise InvalidArgumentError(f"properties must map string to string, not {source.type}")
+    return _pack_arrow(source)
+
+
+# The same of one Arrow array. Sizes first, then bytes, both without the GIL.
+cdef tuple _pack_arrow(object source):
+    cdef Py_ssize_t i, n = len(source), fault = -1
+    cdef Column names = Column(source.keys, name="names of properties")
+    cdef Column texts = Column(source.items, name="properties", nullable=True)
+    bounds = np.ascontiguousarray(source.offsets.to_numpy(), np.int32)
+    valid = np.asarray(source.is_valid().to_numpy(zero_copy_only=False), np.uint8)
+    ends = np.zeros(n + 1, np.int64)
+    cdef const int32_t* at = <const int32_t*> <uintptr_t> bounds.ctypes.data
+    cdef const uint8_t* there = <const uint8_t*> <uintptr_t> valid.ctypes.data
+    cdef int64_t* end = <int64_t*> <uintptr_t> ends.ctypes.data
+    cdef uint8_t* out
+    cdef Py_ssize_t size
+    if names.count == 0:
+        return np.zeros(0, np.uint8), ends
+    names.window(0)
+    texts.window(0)
+    with nogil:
+        for i in range(n):
+            size = _map_size(names, texts, at[i], at[i + 1]) if there[i] else 0
+            if size < 0 or <size_t> size > PROPERTIES_MAX:
+                fault = i
+                break
+            end[i + 1] = end[i] + size
+    if fault >= 0 and size < 0:
+        raise InvalidArgumentError(f"properties[{fault}] has a null")
+    if fault >= 0:
+        check_size("properties", size, PROPERTIES_SIZE_MAX)
+    packed = np.empty(ends[n], np.uint8)
+    out = <uint8_t*> <uintptr_t> packed.ctypes.data
+    with nogil:
+        for i in range(n):
+            if end[i + 1] > end[i]:
+                _put_map(out + end[i], names, texts, at[i], at[i + 1])
+    return packed, ends
+
+
+# Bytes of the map of these pairs, none for none; -1 if one is null.
+cdef Py_ssize_t _map_size(Column names, Column texts, Py_ssize_t start, Py_ssize_t stop) noexcept nogil:
+    cdef Py_ssize_t i, name_size, text_size, size = 1 if stop - start < 16 else 3
+    cdef const uint8_t* text
+    for i in range(start, stop):
+        name_size, text_size = view_get(&names.view, i, &text), view_get(&texts.view, i, &text)
+        if name_size < 0 or text_size < 0:
+            return -1
+        size += _cost(name_size) + _cost(text_size)
+    return size if stop > start else 0
+
+
+cdef void _put_map(uint8_t* at, Column names, Column texts, Py_ssize_t start, Py_ssize_t stop) noexcept nogil:
+    cdef const uint8_t* text = NULL
+    cdef Py_ssize_t i, size
+    at = _put_count(at, stop - start)
+    for i in range(start, stop):
+        size = view_get(&names.view, i, &text)
+        at = _put_bytes(at, text, size)
+        size = view_get(&texts.view, i, &text)
+        at = _put_bytes(at, text, size)
 
 
 cdef const char* utf8(object text, Py_ssize_t* size) except NULL:
@@ -100,13 +188,24 @@ cdef size_t _text_size(object text) except 0:
         PyUnicode_AsUTF8AndSize(text, &n)
     except UnicodeEncodeError as error:
         raise InvalidArgumentError(f"a property is not valid Unicode: {error}") from None
+    return _cost(n)
+
+
+# Bytes of a text as msgpack, of at most PROPERTIES_SIZE_MAX.
+cdef inline size_t _cost(size_t n) noexcept nogil:
     return n + (1 if n < 32 else 2 if n < 256 else 3)
 
 
-# Write a str of at most PROPERTIES_SIZE_MAX bytes as msgpack; where the next thing goes.
-cdef uint8_t* _put_text(uint8_t* at, object text) except NULL:
-    cdef Py_ssize_t n
-    cdef const char* utf8 = PyUnicode_AsUTF8AndSize(text, &n)
+cdef uint8_t* _put_count(uint8_t* at, size_t pairs) noexcept nogil:
+    if pairs < 16:
+        at[0] = <uint8_t> (0x80 | pairs)
+        return at + 1
+    at[0], at[1], at[2] = 0xDE, <uint8_t> (pairs >> 8), <uint8_t> (pairs & 255)
+    return at + 3
+
+
+# Write UTF-8 of at most PROPERTIES_SIZE_MAX bytes as msgpack; where the next thing goes.
+cdef uint8_t* _put_bytes(uint8_t* at, const uint8_t* text, size_t n) noexcept nogil:
     if n < 32:
         at[0] = <uint8_t> (0xA0 | n)
         at += 1
@@ -116,8 +215,15 @@ cdef uint8_t* _put_text(uint8_t* at, object text) except NULL:
     else:
         at[0], at[1], at[2] = 0xDA, <uint8_t> (n >> 8), <uint8_t> (n & 255)
         at += 3
-    memcpy(at, utf8, n)
+    if n:
+        memcpy(at, text, n)
     return at + n
+
+
+cdef uint8_t* _put_text(uint8_t* at, object text) except NULL:
+    cdef Py_ssize_t n
+    cdef const char* utf8 = PyUnicode_AsUTF8AndSize(text, &n)
+    return _put_bytes(at, <const uint8_t*> utf8, n)
 
 
 # The msgpack map of a message's properties.
@@ -129,13 +235,7 @@ cdef bytes pack_properties(dict properties):
         size += _text_size(name) + _text_size(value)
     check_size("properties", size, PROPERTIES_SIZE_MAX)
     packed = PyBytes_FromStringAndSize(NULL, size)
-    at = <uint8_t*> PyBytes_AS_STRING(packed)
-    if len(properties) < 16:
-        at[0] = <uint8_t> (0x80 | len(properties))
-        at += 1
-    else:
-        at[0], at[1], at[2] = 0xDE, <uint8_t> (len(properties) >> 8), <uint8_t> (len(properties) & 255)
-        at += 3
+    at = _put_count(<uint8_t*> PyBytes_AS_STRING(packed), len(properties))
     for name, value in properties.items():
         at = _put_text(_put_text(at, name), value)
     return packed

@@ -59,7 +59,13 @@ class Batcher(Buckets):
         transaction: object = None,
     ) -> int: ...
     def add_columns(
-        self, values: Any, keys: Any = None, event_times: Any = None, start: int = 0, transaction: object = None
+        self,
+        values: Any,
+        keys: Any = None,
+        event_times: Any = None,
+        start: int = 0,
+        transaction: object = None,
+        properties: Any = None,
     ) -> int: ...
     def release(self, bytes: int, messages: int) -> None: ...  # noqa: A002
     def refuse(self, error: Exception) -> None: ...

@@ -114,15 +114,16 @@ cdef class Batcher(Buckets):
             &m, self.pack, self.now_ms, properties, event_time, deliver_at, deliver_after)  # noqa: F841
         return self.accept(value, key, sequence_id, waiter, &m)
 
-    def add_columns(self, values, keys=None, event_times=None, Py_ssize_t start=0, transaction=None):
+    def add_columns(self, values, keys=None, event_times=None, Py_ssize_t start=0, transaction=None, properties=None):
         """Take messages start, start + 1, … of the columns; how many were taken before the pending limit was met.
 
         `values` and `keys` are lists, NumPy or Arrow arrays (see Column); a null key is a keyless message.
-        `event_times` is described at instants_ms(). All are checked before the first message is taken. Who calls
-        again with another `start` prepares MessageColumns(values, keys, event_times) once and passes that instead.
+        `event_times` is described at instants_ms(), `properties` are a list of mappings or None, or an Arrow array of
+        maps. All are checked before the first message is taken. Who calls again with another `start` prepares
+        MessageColumns(values, keys, event_times, properties) once and passes that instead.
         """
         cdef MessageColumns columns = (
-            values if isinstance(values, MessageColumns) else MessageColumns(values, keys, event_times))
+            values if isinstance(values, MessageColumns) else MessageColumns(values, keys, event_times, properties))
         cdef Stretch s
         if not 0 <= start <= columns.count:
             raise InvalidArgumentError(f"start must be in 0..{columns.count}, not {start}")
@@ -291,6 +292,9 @@ cdef class Batcher(Buckets):
                 return
             if columns.event_times is not NULL:
                 m.event_time = columns.event_times[s.at]
+            if columns.property_ends is not NULL:
+                m.properties = columns.properties + columns.property_ends[s.at]
+                m.properties_size = columns.property_ends[s.at + 1] - columns.property_ends[s.at]
             m.hash = key32_hash(m.key, m.key_size, self.key_hash) if size >= 0 else 0
             index = route(self.routes, m.hash) if size >= 0 else self.routes.builders
             b = &self.builders[index]

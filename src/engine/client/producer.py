@@ -145,17 +145,23 @@ class AsyncProducer:
         return self._outbox.ledger.has_room
 
     async def send_batch(
-        self, values: Any, keys: Any = None, *, event_times: Any = None, transaction: InTransaction | None = None
+        self,
+        values: Any,
+        keys: Any = None,
+        *,
+        event_times: Any = None,
+        properties: Any = None,
+        transaction: InTransaction | None = None,
     ) -> None:
         """Enqueue many messages at once, waiting for room where needed. Failures surface as with send_nowait.
 
         `values`, `keys`: sequences of equal length: lists, NumPy arrays (bytes, object, 2-D uint8) or Arrow arrays
-        (binary, string, large ones, chunked). `event_times`: NumPy int64 or datetime64[ms], or Arrow. Raises
-        InvalidArgumentError.
+        (binary, string, large ones, chunked). `event_times`: NumPy int64 or datetime64[ms], or Arrow. `properties`: a
+        list of mappings of text to text, or None, or an Arrow array of maps. Raises InvalidArgumentError.
         """
         if not self._schema.raw:
             values = [self._schema.encode(value) for value in values]
-        columns = MessageColumns(values, keys, event_times)
+        columns = MessageColumns(values, keys, event_times, properties)
         done = 0
         while True:
             if self._outbox.failure is not None:

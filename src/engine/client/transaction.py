@@ -133,6 +133,12 @@ class AsyncTransaction(InTransaction):
         """Wait until everything sent and acknowledged in it here is durable. Raises the first failure."""
         await self.scope.flush()
 
+    def leave(self) -> None:
+        """Others go on in it: neither the end of the block nor that of this client ends it any more, as if it was
+        joined. Who has its id, or its name, may still commit or abort it, and so may this object.
+        """
+        self.joined = True
+
     async def _end(self, state: TransactionState, names: list[str] | None, numbers: tuple[int, ...] | None) -> None:
         """One end at a time."""
         if self._state.final:

@@ -113,16 +113,27 @@ class Producer:
         )
 
     def send_batch(
-        self, values: Any, keys: Any = None, *, event_times: Any = None, transaction: Transaction | None = None
+        self,
+        values: Any,
+        keys: Any = None,
+        *,
+        event_times: Any = None,
+        properties: Any = None,
+        transaction: Transaction | None = None,
     ) -> None:
         """Enqueue many messages at once, waiting for room where needed. Failures surface as with send_nowait.
 
         `values`, `keys`: sequences of equal length: lists, NumPy arrays (bytes, object, 2-D uint8) or Arrow arrays
         (binary, string, large ones, chunked). `event_times`: NumPy int64 or datetime64[ms], or Arrow, milliseconds
-        since 1970. Raises InvalidArgumentError, MessageTooLargeError, TransactionConflictError when the
-        transaction has ended; TimeoutError when no room came free within `send_timeout`.
+        since 1970. `properties`: a list of mappings of text to text, or None, or an Arrow array of maps. Raises
+        InvalidArgumentError, MessageTooLargeError, TransactionConflictError when the transaction has ended;
+        TimeoutError when no room came free within `send_timeout`.
         """
-        self._portal.run(self._producer.send_batch(values, keys, event_times=event_times, transaction=transaction))
+        self._portal.run(
+            self._producer.send_batch(
+                values, keys, event_times=event_times, properties=properties, transaction=transaction
+            )
+        )
 
     def writable(self) -> None:
         """Wait until a quarter of the pending limit is free."""

@@ -73,6 +73,12 @@ class Transaction(InTransaction):
         """Wait until everything sent and acknowledged in it here is durable. Raises the first failure."""
         self._portal.run(self._transaction.flush())
 
+    def leave(self) -> None:
+        """Others go on in it: neither the end of the block nor that of this client ends it any more, as if it was
+        joined. Who has its id, or its name, may still commit or abort it, and so may this object.
+        """
+        self._transaction.leave()
+
     def __repr__(self) -> str:
         return repr(self._transaction).replace("<Async", "<", 1)
 
