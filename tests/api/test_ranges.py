@@ -58,6 +58,32 @@ async def test_a_view_follows(client: engine.AsyncClient):
             await view.segments(exact=True)
 
 
+async def test_open_transactions_hold_ends_back(client: engine.AsyncClient):
+    """A sealed segment is settled when nothing in it is open; what is known of it before is asked again."""
+    await client.admin.create_topic("t", segments=1)
+    async with await client.producer("t") as producer, await client.topic_view("t") as view:
+        await producer.send(b"before")
+        async with client.transaction() as committed, client.transaction() as aborted:
+            await producer.send(b"hidden", transaction=aborted)
+            await producer.send(b"inside", transaction=committed)
+            await producer.send(b"after")
+            assert (await view.segments()).latest.positions == {0: 1}
+            await client.admin.split_segment("t", 0)
+            before = (await view.segments(exact=True)).segments[0]
+            assert (before.end, before.active, before.settled) == (1, False, False)
+            with pytest.raises(engine.InvalidArgumentError):
+                await client.range_reader("t", {0: (0, 2)})
+            await aborted.abort()
+            assert (await view.segments()).segments[0].end == 2
+        after = (await view.segments()).segments[0]
+        assert (after.end, after.settled) == (4, True)
+    async with await client.range_reader("t", {0: (0, 4)}) as reader:
+        assert [message.value async for message in reader] == [b"before", b"inside", b"after"]
+    for ranges in ({0: (1, 2)}, {0: (0, 2)}, {0: (1, 4)}):
+        async with await client.range_reader("t", ranges, receive_queue_size=1) as reader:
+            assert [m.id.offset async for m in reader] == [i for i in (0, 2, 3) if i in range(*ranges[0])]
+
+
 async def test_places_are_resolved(client: engine.AsyncClient):
     found = await reshaped(client)
     async with await client.topic_view("t") as view:

@@ -326,7 +326,7 @@ async def _segment_offset(connection: Connection, header: Header) -> dict[str, A
     else:
         earliest = InitialPosition.parse(at) is InitialPosition.EARLIEST
         offset = segment.first_offset if earliest else hosted.readable
-    found: dict[str, Any] = {"offset": offset, "first": segment.first_offset, "end": hosted.readable}
+    found: dict[str, Any] = {"offset": offset, "first": segment.first_offset, "end": segment.durable_offset}
     if subscription is not None:
         found["acknowledged"] = await connection.broker.hosting.acknowledged_by(hosted, subscription)
         known = await connection.broker.hosting.known_subscription(hosted, subscription)
