@@ -6,11 +6,15 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from transacted_segment import ABORTED, COMMITTED, World, transacted_segment
+from transacted_segment import ABORTED, COMMITTED, SEGMENT, World, transacted_segment
 from transacting import entry, until
 
+from engine.broker.segment_transactions import SegmentTransactions
+from engine.errors import NotOwnerError
 from engine.model.transactions import TransactionState, attempt_number
 
 
@@ -246,3 +250,37 @@ async def test_every_owner_comes_to_the_same(world: World, seed: int) -> None:
     for offset, number in told.items():
         assert (offset in seen) == (states[number] is COMMITTED), f"seed {seed}"
     await world.same_for_ever(seen)
+
+
+class EndingLease:
+    """It is over once the segment's record was claimed under it."""
+
+    term = 9
+
+    def __init__(self, metadata: Any) -> None:
+        self.held = True
+        put = metadata.put
+
+        async def last_put(*args: Any, **more: Any) -> Any:
+            try:
+                return await put(*args, **more)
+            finally:
+                self.held, metadata.put = False, put
+
+        metadata.put = last_put
+
+    def check(self) -> None:
+        if not self.held:
+            raise NotOwnerError("it is over")
+
+
+async def test_who_has_lost_the_segment_while_it_was_opened_serves_nobody(world: World) -> None:
+    """Else it would go on as if there were no transactions, and readers got what is undecided."""
+    number = await world.begin()
+    await world.write(number, 0)
+    await world.reopen()
+    segment = SimpleNamespace(lease=EndingLease(world.metadata), durable_offset=1)
+    hosted: Any = SimpleNamespace(segment=segment, name=SEGMENT, transactions=None)
+    with pytest.raises(NotOwnerError):
+        await SegmentTransactions(world.metadata).recover(hosted)
+    assert hosted.transactions is None

@@ -71,6 +71,35 @@ async def test_a_commit_that_came_too_late_is_a_conflict(broker: FakeBroker):
             assert transaction.state == "ABORTED"
 
 
+async def test_an_abort_that_comes_too_late_takes_nothing_back(broker: FakeBroker):
+    """Who was told of a conflict would do everything once more."""
+    async with broker.client() as client:
+        transaction = await client.transaction()
+        commit = asyncio.ensure_future(transaction.commit())
+        async with asyncio.timeout(20):
+            while not ends(broker):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        with pytest.raises(TransactionConflictError):
+            await transaction.abort()
+        await commit
+        await transaction.commit()
+        assert transaction.state == "COMMITTED"
+    assert ends(broker) == ["commit"]
+
+
+async def test_what_is_to_be_aborted_is_not_committed_when_that_has_failed(broker: FakeBroker):
+    async with broker.client(operation_timeout=0.05) as client:
+        transaction = await client.transaction()
+        broker.reachable = False
+        broker.cut()
+        with pytest.raises(UnknownOutcomeError):
+            await transaction.abort()
+        broker.reachable = True
+        with pytest.raises(TransactionConflictError, match="being aborted"):
+            await transaction.commit()
+        assert broker.transactions[transaction.id] == "OPEN"
+
+
 async def test_an_end_that_nobody_tells_is_unknown(broker: FakeBroker):
     async with broker.client(operation_timeout=0.05) as client:
         transaction = await client.transaction()

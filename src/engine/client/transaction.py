@@ -141,7 +141,7 @@ class AsyncTransaction(InTransaction):
 
     async def _end(self, state: TransactionState, names: list[str] | None, numbers: tuple[int, ...] | None) -> None:
         """One end at a time."""
-        if self._state.final:
+        if self._state.final or (self.scope.abandoned and state is TransactionState.COMMITTED):
             self._check_end(state, numbers)
             return
         try:
@@ -159,7 +159,7 @@ class AsyncTransaction(InTransaction):
 
     def _check_end(self, state: TransactionState, accepted: tuple[int, ...] | None) -> None:
         """Raise TransactionConflictError unless it has ended so."""
-        if self._state is not state or (self.scope.abandoned and state is TransactionState.COMMITTED):
+        if self._state is not state:
             how = self._state if self._state.final else "being aborted"
             raise TransactionConflictError(f"the transaction {self.id} is {how}, and stays so")
         if accepted != self._accepted:
