@@ -31,7 +31,7 @@ class SegmentTransactions:
         self._metadata = metadata
 
     async def recover(self, hosted: HostedSegment) -> None:
-        """Find what transactions left in a segment, before anybody reads it. Raises NotOwnerError, what stores raise."""
+        """Find what transactions left in a segment, before anybody reads it. Raises NotOwnerError, as stores do."""
         visibility = await self._visibility(hosted)
         if hosted.segment.lease is not None:
             hosted.segment.lease.check()  # or nothing would be marked, and readers got everything
