@@ -7,7 +7,7 @@ import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -99,3 +99,29 @@ class Reads:
 def reads(spark: SparkSession, broker: engine.Engine) -> Reads:
     """Reads from the broker."""
     return Reads(spark, broker.service_url)
+
+
+class Writes:
+    """`writes(frame, topic, …)` appends a frame to a topic; `writes.stream(frame, topic, …)` makes a streaming writer."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def __call__(self, frame: DataFrame, topic: str | None = None, **options: object) -> None:
+        self._of(frame.write, topic, options).mode("append").save()
+
+    def stream(self, frame: DataFrame, topic: str | None = None, **options: object) -> Any:
+        """To be started."""
+        return self._of(frame.writeStream, topic, options)
+
+    def _of(self, writer: Any, topic: str | None, options: dict[str, object]) -> Any:
+        writer = writer.format("engine").option("url", self.url)
+        for name, value in {**({} if topic is None else {"topic": topic}), **options}.items():
+            writer = writer.option(name, value)
+        return writer
+
+
+@pytest.fixture
+def writes(broker: engine.Engine) -> Writes:
+    """Writes to the broker."""
+    return Writes(broker.service_url)

@@ -26,6 +26,11 @@ _PLACES = (
 _READING = ("minPartitions", "maxRecordsPerPartition", "keyAligned", "failOnDataLoss", "includeHeaders")
 _STREAMING = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 READ_OPTIONS = (*CONNECTION_OPTIONS, *_TOPICS, *_PLACES, *_READING, *_STREAMING)
+_WRITING = ("topic", "path", "exactlyOnce", "transactionName", "transactionTimeout")
+_SPARKS_OWN = ("checkpointLocation", "queryName")  # of a streaming query, which Spark hands on
+WRITE_OPTIONS = (*CONNECTION_OPTIONS, *_WRITING, *_SPARKS_OWN)
+
+TRANSACTION_TIMEOUT_S = 300.0
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -238,3 +243,33 @@ class Place:
             if text := texts.text(option):
                 return cls(option, text.strip(), times)
         return cls(f"{side}Offsets", default)
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """Of a write, batch or streaming. `topic` None: a column says it."""
+
+    connection: Connection
+    topic: str | None
+    exactly_once: bool
+    transaction_name: str | None
+    transaction_timeout_s: float
+
+    @classmethod
+    def read(cls, options: Mapping[str, str]) -> WriteOptions:
+        """Of what Spark hands over. Raises ValueError naming the option."""
+        texts = Texts(options, WRITE_OPTIONS)
+        if texts.text("topic") and texts.text("path"):
+            raise ValueError("say the topic once, as topic or in save()")
+        read = cls(
+            connection=Connection.read(texts),
+            topic=texts.text("topic") or texts.text("path"),
+            exactly_once=texts.flag("exactlyOnce", True),
+            transaction_name=texts.text("transactionName"),
+            transaction_timeout_s=texts.seconds("transactionTimeout", TRANSACTION_TIMEOUT_S),
+        )
+        if read.transaction_name is not None and not read.exactly_once:
+            raise ValueError("transactionName means nothing with exactlyOnce=false")
+        if not 1 <= read.transaction_timeout_s <= 86_400:
+            raise ValueError(f"transactionTimeout is {texts.text('transactionTimeout')!r}; 1s to 24h are right")
+        return read

@@ -68,6 +68,23 @@ def check_schema(schema: StructType) -> None:
             raise ValueError(f"the column {field.name} is {field.dataType.simpleString().upper()}; {right} is right")
 
 
+def check_written(schema: StructType, topic: str | None) -> None:
+    """Raise ValueError for rows that cannot be messages: a missing or unknown column, or one of another type.
+
+    What the broker decides, `segment`, `offset` and `publish_time`, may be there: rows that were read have it.
+
+    `topic`: the one that all rows go to; None: the column says it.
+    """
+    check_schema(schema)
+    names = schema.fieldNames()
+    if "value" not in names:
+        raise ValueError(f"the column value is missing; there are {', '.join(names)}")
+    if topic is None and "topic" not in names:
+        raise ValueError("say the topic: the option topic, or a column topic")
+    if len(set(names)) < len(names):
+        raise ValueError(f"a column is there twice: {', '.join(names)}")
+
+
 def arrow_schema(schema: StructType) -> pa.Schema:
     """As Spark expects record batches."""
     found: pa.Schema = to_arrow_schema(schema, **_IN_UTC)

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
-from pyspark_engine.options import READ_OPTIONS, ReadOptions, Texts
+from pyspark_engine.options import READ_OPTIONS, WRITE_OPTIONS, ReadOptions, Texts, WriteOptions
 from pyspark_engine.reader import TopicReader
-from pyspark_engine.schema import check_schema, table_schema
+from pyspark_engine.schema import check_schema, check_written, table_schema
 from pyspark_engine.streaming import TopicStreamReader
+from pyspark_engine.writer import TopicStreamWriter, TopicWriter
 
 
 class DefaultSource(DataSource):
@@ -27,7 +34,7 @@ class DefaultSource(DataSource):
 
     def schema(self) -> StructType:
         """All columns, for a query that gives no schema of its own."""
-        return table_schema(Texts(self._options, READ_OPTIONS).flag("includeHeaders", True))
+        return table_schema(Texts(self._options, (*READ_OPTIONS, *WRITE_OPTIONS)).flag("includeHeaders", True))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Of a batch query. Raises ValueError for wrong options and columns."""
@@ -38,3 +45,22 @@ class DefaultSource(DataSource):
         """Of a streaming query. Raises ValueError for wrong options and columns."""
         check_schema(schema)
         return TopicStreamReader(ReadOptions.read(self._options, streaming=True), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Of a batch. Raises ValueError for wrong options, columns and modes."""
+        if overwrite:
+            raise ValueError('a topic is not overwritten: mode("append") is right')
+        return TopicWriter(self._write_options(schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
+        """Of a streaming query. Raises ValueError for wrong options, columns and modes."""
+        if overwrite:
+            raise ValueError(
+                'outputMode("complete") would write everything again each time: "update" or "append" is right'
+            )
+        return TopicStreamWriter(self._write_options(schema), schema)
+
+    def _write_options(self, schema: StructType) -> WriteOptions:
+        options = WriteOptions.read(self._options)
+        check_written(schema, options.topic)
+        return options

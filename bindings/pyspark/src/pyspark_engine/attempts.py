@@ -1,0 +1,156 @@
+"""Exactly once: all tasks of a job write in one transaction, each run of a task as an attempt of its own.
+
+Nobody begins the transaction before the tasks do: a streaming query's driver does not know then which batch it is.
+Whoever needs it asks for its name, which is the same for all tasks of a job and for every run of the job: the first
+one begins it, the others are given the same. Who finds it committed has nothing to do: an earlier run did it all.
+
+While a task writes it asks for the name now and then, which puts the end of the transaction's time off. So the timeout
+is not how long a job may take, but for how long nobody needs to have worked at it until it is given up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import WriterCommitMessage
+
+import engine
+from pyspark_engine.connection import connect
+from pyspark_engine.options import Connection
+
+log = logging.getLogger(__name__)
+
+BEATS = 4  # in the time of a timeout
+
+# What Spark tells every task of a micro-batch.
+_QUERY_ID = "sql.streaming.queryId"
+_BATCH_ID = "streaming.sql.batchId"
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task hands to the driver: the transaction and the attempt it wrote in; nothing for nothing."""
+
+    transaction: str | None = None
+    attempt: str | None = None
+
+
+def micro_batch_name(prefix: str | None) -> str:
+    """The name of the transaction of the micro-batch that this task belongs to, the same in every run of it.
+
+    The query's id is that of its checkpoint: a restart does not change it.
+    """
+    context = TaskContext.get()
+    query = prefix or (context and context.getLocalProperty(_QUERY_ID))
+    batch = context and context.getLocalProperty(_BATCH_ID)
+    if not query or batch is None:
+        raise RuntimeError("Spark does not say which query and batch this is: only exactlyOnce=false is possible here")
+    return f"{query}-{batch}" if prefix else f"spark-{query}-{batch}"
+
+
+class Attempt:
+    """One run of one task in the transaction of that name. `done`: there is nothing to do any more."""
+
+    def __init__(self, client: engine.Client, name: str, timeout_s: float) -> None:
+        self._client = client
+        self._transaction_name = name
+        self._timeout_s = timeout_s
+        self._name = uuid.uuid4().hex
+        self._over = threading.Event()
+        self._beats = threading.Thread(target=self._beat, name=f"transaction {name}", daemon=True)
+        self.done = False
+
+    def __enter__(self) -> Self:
+        found = self._ask()
+        self._id, self.done = found.id, found.state == "COMMITTED"
+        if not self.done:
+            self.transaction = self._client.join_transaction(self._id, self._name)
+            self._beats.start()
+        return self
+
+    def _ask(self) -> engine.Transaction:
+        found = self._client.transaction(self._timeout_s, name=self._transaction_name)
+        found.leave()
+        return found
+
+    def _beat(self) -> None:
+        while not self._over.wait(self._timeout_s / BEATS):
+            try:
+                if self._client.join_transaction(self._id).state != "OPEN":
+                    return  # asking for the name would begin another one
+                self._ask()
+            except engine.EngineError as e:
+                log.warning("the time of transaction %s was not put off: %s", self._id, e)
+
+    @property
+    def written(self) -> Written:
+        """For the driver."""
+        return Written(self._id, self._name)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        self._over.set()
+        if self._beats.ident is not None:
+            self._beats.join()
+        if not isinstance(error, engine.TransactionConflictError):
+            return False
+        self.done = is_committed(self._client, self._id)
+        if self.done:
+            return True  # an earlier run of the job did it meanwhile
+        raise RuntimeError(
+            f"the transaction {self._transaction_name!r} was aborted while it was written in: by somebody, or because "
+            f"nobody had worked at it for {self._timeout_s:g} s (the option transactionTimeout)"
+        ) from error
+
+
+def is_committed(client: engine.Client, transaction: str) -> bool:
+    """As the broker knows it now."""
+    return client.join_transaction(transaction).state == "COMMITTED"
+
+
+def commit(connection: Connection, messages: Iterable[Any]) -> None:
+    """Make what these tasks have written take effect, unless an earlier run has done it. Raises what prevents it."""
+    written = _written(messages)
+    accepted = {m.transaction: m.attempt for m in written}
+    if not accepted:
+        return
+    with connect(connection) as client:
+        if any(is_committed(client, transaction) for transaction in accepted):
+            return
+        if len(accepted) > 1:
+            raise RuntimeError(
+                "the transaction was aborted in the middle of the job, and tasks have written in two of them"
+            )
+        (transaction,) = accepted
+        try:
+            client.join_transaction(transaction).commit(accepted=[str(m.attempt) for m in written])
+        except engine.TransactionConflictError:
+            if not is_committed(client, transaction):
+                raise
+
+
+def abort(connection: Connection, messages: Iterable[Any]) -> None:
+    """Nothing of it ever takes effect, as far as that can be done; the timeout does the rest."""
+    transactions = {m.transaction for m in _written(messages)}
+    if not transactions:
+        return
+    try:
+        with connect(connection) as client:
+            for transaction in transactions:
+                with contextlib.suppress(engine.TransactionConflictError, engine.TransactionNotFoundError):
+                    client.join_transaction(transaction).abort()
+    except engine.EngineError as e:
+        log.warning("a transaction was not aborted; its timeout does it: %s", e)
+
+
+def _written(messages: Iterable[Any]) -> list[Any]:
+    return [m for m in messages if isinstance(m, Written) and m.transaction is not None]
