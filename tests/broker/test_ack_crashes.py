@@ -283,3 +283,21 @@ async def test_open_ones_are_followed_only_where_they_take_part(world):
         await life.acknowledge(number, {offset})
     assert len(life.parts.headers) == COUNT
     assert life.parts.operations.queries_s.statistics().count == 1  # as the subscription was opened
+
+
+async def test_who_lets_go_while_transactions_are_looked_at_follows_none(world):
+    life = await world.life()
+    for offset in range(3):
+        await life.acknowledge((await life.coordinator.begin(600)).number, {offset})
+    await life.die()
+    later = await world.life()
+    pending, headers = later.subscription.pending, later.parts.headers
+    read = headers.read
+
+    async def drop_and_read(number):
+        pending.drop()
+        return await read(number)
+
+    headers.read = drop_and_read  # type: ignore[method-assign]
+    await pending._look_at_all()
+    assert not len(headers)

@@ -211,6 +211,23 @@ async def test_a_topic_of_the_same_name_begins_without_what_transactions_left(br
     await end(peer, open_one)
 
 
+async def test_a_late_record_of_an_earlier_segment_of_the_name_is_forgotten(start_broker) -> None:
+    async with start_broker(**QUICK, transaction_sweep_interval=3600.0) as broker:
+        peer = await Peer.connect(broker)
+        segment = await peer.segment("orders")
+        transaction = await begin(peer)
+        await write(peer, await peer.producer(segment), 0, [b"a"], transaction)
+        (record,) = await broker.hosting.operations.writes(SegmentName.parse(segment))
+        await broker.service.delete_topic("orders")
+        assert await peer.segment("orders") == segment
+        await write(peer, await peer.producer(segment), 0, [b"new"])
+        await broker.hosting.operations.append(record.number, record.facts)
+        await end(peer, transaction, "commit")
+        await collect(broker)
+        assert await broker.transactions.coordinator.find(record.number) is None
+        assert await everything(peer, segment, 1) == [b"new"]
+
+
 # -- what costs nothing --------------------------------------------------------------------------------------------
 
 

@@ -359,7 +359,7 @@ class PendingAcks:
 
     async def _look(self) -> None:
         for number, claims in list(self._claims.items()):
-            if not claims.ended:
+            if not claims.ended and self._claims.get(number) is claims:
                 self.parts.headers.follow(number, self._ended)
                 await self._has_ended(number, claims)
 

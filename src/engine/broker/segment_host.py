@@ -213,8 +213,9 @@ class SegmentHosting(OpenSegments):
             await self.check_gone(spec)
             raise NotFoundError(f"{spec.name} has no store")
         if subscription is None:
-            if hosted.transactions is not None:
-                await hosted.transactions.settle()
+            if hosted.transactions is None:
+                raise NotFoundError(f"{spec.name} has nothing of transactions; an earlier one of its name had")
+            await hosted.transactions.settle()
             return
         found = await self.known_subscription(hosted, subscription)
         if found is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -95,7 +96,10 @@ class TransactionHeader:
 
     def counts(self, attempt: int) -> bool:
         """Whether operations of this attempt take effect, if they were recorded in time."""
-        return self.state is TransactionState.COMMITTED and (self.accepted is None or attempt in self.accepted)
+        if self.state is not TransactionState.COMMITTED or self.accepted is None:
+            return self.state is TransactionState.COMMITTED
+        at = bisect_left(self.accepted, attempt)  # of many thousands, asked for each operation
+        return at < len(self.accepted) and self.accepted[at] == attempt
 
     def to_json(self) -> bytes:
         """The record's value."""
