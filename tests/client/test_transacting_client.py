@@ -59,6 +59,16 @@ async def test_a_commit_that_never_arrived_is_made_again(broker: FakeBroker):
     assert (ends(broker), len(broker.of(Command.TXN_STATE))) == (["commit", "commit"], 2)
 
 
+async def test_a_commit_that_somebody_else_made_is_not_taken_for_the_lost_one(broker: FakeBroker):
+    """It may have accepted other attempts; the coordinator says so."""
+    async with broker.client() as client:
+        transaction = await client.transaction()
+        broker.lose_requests.append(Command.END_TXN)
+        broker.transactions[transaction.id] = "COMMITTED"
+        await transaction.commit(accepted=["mine"])
+    assert ends(broker) == ["commit", "commit"]
+
+
 async def test_a_commit_that_came_too_late_is_a_conflict(broker: FakeBroker):
     for lost in (False, True):
         async with broker.client() as client:

@@ -16,7 +16,7 @@ from engine.errors import (
     UnknownOutcomeError,
     UnsupportedError,
 )
-from engine.model.transactions import TransactionState
+from engine.model.transactions import TransactionState, accepted_numbers
 from engine.wire.commands import Command
 
 _ACTIONS = {TransactionState.COMMITTED: "commit", TransactionState.ABORTED: "abort"}
@@ -44,11 +44,12 @@ async def begin(pool: Pool, timeout_s: float, name: str | None) -> Standing:
 
 async def look(pool: Pool, ident: str) -> Standing:
     """How it stands. Raises TransactionNotFoundError, ConnectError, TimeoutError."""
-
-    async def once() -> Standing:
-        return _standing({"id": ident, **await _ask(pool, Command.TXN_STATE, {"id": ident})})
-
+    once = lambda: _look(pool, ident)  # noqa: E731
     return await persist(pool, once, pool.options.operation_timeout, f"looking at the transaction {ident}")
+
+
+async def _look(pool: Pool, ident: str) -> Standing:
+    return _standing({"id": ident, **await _ask(pool, Command.TXN_STATE, {"id": ident})})
 
 
 async def end(pool: Pool, ident: str, state: TransactionState, accepted: Sequence[str] | None) -> TransactionState:
@@ -57,12 +58,13 @@ async def end(pool: Pool, ident: str, state: TransactionState, accepted: Sequenc
     Raises TransactionConflictError, TransactionNotFoundError; UnknownOutcomeError when nobody could be asked.
     """
     header = {"id": ident, "action": _ACTIONS[state], "accepted": accepted}
+    numbers = accepted_numbers(accepted)
     loop, backoff, unsure = asyncio.get_running_loop(), pool.retry_delays(), False
     deadline = loop.time() + pool.options.operation_timeout
     while True:
         try:
-            if unsure and (found := await _ask(pool, Command.TXN_STATE, {"id": ident}))["state"] != "OPEN":
-                return TransactionState(found["state"])
+            if unsure and (found := await _look(pool, ident)).state.final and found.accepted == numbers:
+                return found.state  # else whoever is asked to end it says what is wrong
             return TransactionState((await _ask(pool, Command.END_TXN, header))["state"])
         except (ConnectError, TimeoutError, UnknownOutcomeError) as e:
             unsure, why = True, str(e)
