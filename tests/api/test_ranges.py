@@ -58,6 +58,18 @@ async def test_a_view_follows(client: engine.AsyncClient):
             await view.segments(exact=True)
 
 
+async def test_what_was_acknowledged_before_is_seen_after(client: engine.AsyncClient):
+    """Also in segments of which the view has not been told yet."""
+    await client.admin.create_topic("t", segments=1)
+    async with await client.topic_view("t") as view, await client.producer("t") as producer:
+        for rank in range(6):
+            await producer.send_batch([b"x"] * 10, keys=[b"k%d" % n for n in range(10)])
+            found = await view.segments()
+            assert sum(s.end for s in found.segments.values()) == 10 * (rank + 1)
+            assert await view.segments() is found
+            await client.admin.split_segment("t", max(i for i, s in found.segments.items() if s.active))
+
+
 async def test_open_transactions_hold_ends_back(client: engine.AsyncClient):
     """A sealed segment is settled when nothing in it is open; what is known of it before is asked again."""
     await client.admin.create_topic("t", segments=1)

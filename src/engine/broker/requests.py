@@ -327,6 +327,7 @@ async def _segment_offset(connection: Connection, header: Header) -> dict[str, A
         earliest = InitialPosition.parse(at) is InitialPosition.EARLIEST
         offset = segment.first_offset if earliest else hosted.readable
     found: dict[str, Any] = {"offset": offset, "first": segment.first_offset, "end": segment.durable_offset}
+    found["sealed"] = segment.sealed
     if subscription is not None:
         found["acknowledged"] = await connection.broker.hosting.acknowledged_by(hosted, subscription)
         known = await connection.broker.hosting.known_subscription(hosted, subscription)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -14,6 +14,8 @@ from engine.errors import AlreadyClosedError, EngineError, InvalidArgumentError,
 from engine.model.names import TopicName
 from engine.model.positions import Checkpoint
 from engine.wire.commands import Command
+
+AT_ONCE_S = 1.0  # a connected owner that takes longer may not be the owner any more: it is asked as others are
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,23 @@ class TopicSegments:
         return Checkpoint(positions, epoch=self.epoch, topic=self.topic, topic_created_ms=self.created_ms)
 
 
+def _segment(view: SegmentView, said: Mapping[str, Any]) -> Segment:
+    """By its owner's answer."""
+    hashes, end = view.hash_range, int(said["offset"])
+    return Segment(
+        segment_id=view.segment_id,
+        hash_start=hashes.start,
+        hash_end=hashes.end,
+        active=view.active,
+        parents=view.parents,
+        children=view.children,
+        bucket_ends=view.bucket_ends,
+        first=int(said["first"]),
+        end=end,
+        settled=not view.active and end >= int(said["end"]),
+    )
+
+
 class AsyncTopicView:
     """Follows one topic. Made by `client.topic_view()`; usable with `async with`."""
 
@@ -76,6 +95,7 @@ class AsyncTopicView:
         self._closed = False
         self._failure: EngineError | None = None
         self._settled: dict[int, Segment] = {}  # they are not asked again, but for where they begin
+        self._known: TopicSegments | None = None  # the last answer
 
     async def start(self) -> None:
         """Look the topic up. Raises NotFoundError, ConnectError, TimeoutError."""
@@ -95,48 +115,56 @@ class AsyncTopicView:
         return self._topic
 
     async def segments(self, *, exact: bool = False) -> TopicSegments:
-        """All segments there are now, and how far they reach.
+        """All segments there are now, and how far they reach; the very object of the last time if nothing has changed.
 
-        Each active segment's owner is asked, all at the same time. `exact`: so are those of settled segments, of whose
-        beginning retention may have deleted something since they were asked first; and the layout is looked up anew
-        rather than as of the last word about it. Raises NotFoundError once the topic is gone, ConnectError,
-        TimeoutError, AlreadyClosedError.
+        Each active segment's owner is asked, all at the same time: what was acknowledged before the call is in it.
+        `exact`: so are those of settled segments, of whose beginning retention may have deleted something since they
+        were asked first; and the layout is looked up anew rather than as of the last word about it. Raises
+        NotFoundError once the topic is gone, ConnectError, TimeoutError, AlreadyClosedError.
         """
         self._check_open()
         if exact:
             await self._session.look()
             self._settled.clear()
-        layout = self._session.layout
-        asked = await asyncio.gather(*(self._segment(view) for view in layout.segments.values()))
-        found = {segment.segment_id: segment for segment in asked if segment is not None}
+        layout, asked = await self._ask_all()
+        if any(view.active and asked[i].get("sealed") for i, view in layout.segments.items() if i in asked):
+            await self._session.look()  # it has children, of which nobody has told yet
+            layout, asked = await self._ask_all()
+        told = {i: view for i, view in layout.segments.items() if i in asked}
+        found = {i: self._settled.get(i) or _segment(view, asked[i]) for i, view in told.items()}
         self._settled = {i: s for i, s in found.items() if s.settled}
-        return self._snapshot(layout, found)
+        snapshot = TopicSegments(self._topic, layout.epoch, layout.created_ms, layout.key_hash, found)
+        if self._known is None or snapshot != self._known:
+            self._known = snapshot
+        return self._known
 
-    def _snapshot(self, layout: TopicLayout, segments: Mapping[int, Segment]) -> TopicSegments:
-        return TopicSegments(self._topic, layout.epoch, layout.created_ms, layout.key_hash, segments)
+    async def _ask_all(self) -> tuple[TopicLayout, dict[int, Mapping[str, Any]]]:
+        """The layout, and what owners say of the segments; of those that are settled, nothing. Without deleted ones."""
+        layout = self._session.layout
+        unsettled = [view for i, view in layout.segments.items() if i not in self._settled]
+        asked: dict[int, Mapping[str, Any]] = {i: {} for i in layout.segments if i in self._settled}
+        asked.update(await self._ask_connected(unsettled))
+        late = [view for view in unsettled if view.segment_id not in asked]
+        for view, result in zip(late, await asyncio.gather(*(self._ask(v, "latest") for v in late)), strict=True):
+            if result is not None:
+                asked[view.segment_id] = result
+        return layout, asked
 
-    async def _segment(self, view: SegmentView) -> Segment | None:
-        """None for one that retention has deleted."""
-        known = self._settled.get(view.segment_id)
-        if known is not None:
-            return known
-        result = await self._ask(view, "latest")
-        if result is None:
-            return None
-        hashes, end = view.hash_range, int(result["offset"])
-        settled = not view.active and end >= int(result["end"])
-        return Segment(
-            segment_id=view.segment_id,
-            hash_start=hashes.start,
-            hash_end=hashes.end,
-            active=view.active,
-            parents=view.parents,
-            children=view.children,
-            bucket_ends=view.bucket_ends,
-            first=int(result["first"]),
-            end=end,
-            settled=settled,
-        )
+    async def _ask_connected(self, views: Iterable[SegmentView]) -> dict[int, Mapping[str, Any]]:
+        """The answers of owners that are connected and answer at once, with no task for each: this is asked often."""
+        pool, layout = self._session.pool, self._session.layout
+        asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        for view in views:
+            url = layout.url_of(view.segment_id) or pool.url
+            if pool.is_connected(url):
+                connection, header = await pool.get(url), {"topic": view.name, "at": "latest"}
+                asked[view.segment_id] = connection.start_request(Command.SEGMENT_OFFSET, header)
+        if asked:
+            await asyncio.wait(asked.values(), timeout=AT_ONCE_S)
+        for future in asked.values():
+            future.cancel()  # which only one that has no answer takes notice of
+        answered = {i: f for i, f in asked.items() if not f.cancelled() and f.exception() is None}
+        return {i: f.result()["result"] for i, f in answered.items()}
 
     async def _ask(self, view: SegmentView, at: str | int) -> Mapping[str, Any] | None:
         try:

@@ -25,12 +25,12 @@ class TopicView:
         return self._view.topic
 
     def segments(self, *, exact: bool = False) -> TopicSegments:
-        """All segments there are now, and how far they reach.
+        """All segments there are now, and how far they reach; the very object of the last time if nothing has changed.
 
-        Each active segment's owner is asked, all at the same time. `exact`: so are those of settled segments, of whose
-        beginning retention may have deleted something since they were asked first; and the layout is looked up anew
-        rather than as of the last word about it. Raises NotFoundError once the topic is gone, ConnectError,
-        TimeoutError, AlreadyClosedError.
+        Each active segment's owner is asked, all at the same time: what was acknowledged before the call is in it.
+        `exact`: so are those of settled segments, of whose beginning retention may have deleted something since they
+        were asked first; and the layout is looked up anew rather than as of the last word about it. Raises
+        NotFoundError once the topic is gone, ConnectError, TimeoutError, AlreadyClosedError.
         """
         return self._portal.run(self._view.segments(exact=exact))
 

@@ -289,8 +289,8 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
         "message": _OPT_STR,
         "seen": _OPT_RANGES,
     },
-    # -> SUCCESS {"offset": int, "first": int, "end": int}. `at`: "earliest" | "latest" | milliseconds. The offset is of
-    # what readers may see, the end of what is durable: an open transaction lies between the two.
+    # -> SUCCESS {"offset": int, "first": int, "end": int, "sealed": bool}. `at`: "earliest" | "latest" | milliseconds.
+    # The offset is of what readers may see, the end of what is durable: an open transaction lies between the two.
     # With a `subscription`, also "acknowledged": the offset below which it has acknowledged everything; and with
     # `buckets`: [[bucket, position], ...] also "open_buckets": those in which something below the position is not.
     _C.SEGMENT_OFFSET: {

@@ -10,9 +10,8 @@ from pyspark_engine.options import ReadOptions
 from pyspark_engine.planning import find_topics
 
 TOPICS_S = 1.0  # between two looks at which topics a namespace has
-FEW = 16  # so many active segments are asked every time
-CALM = 10  # asking more of them may take one part in so many of the time: answers are that much older then
-CALM_S_MAX = 0.1
+
+Facts = dict[str, engine.TopicSegments]
 
 
 class Driver:
@@ -23,27 +22,22 @@ class Driver:
         self._client = connect(options.connection)
         self._views: dict[str, engine.TopicView] = {}
         self._listed_at = -TOPICS_S
-        self._known: dict[str, engine.TopicSegments] = {}
-        self._fresh_until = 0.0
+        self.known: Facts = {}
 
-    def facts(self, *, exact: bool = False) -> dict[str, engine.TopicSegments]:
-        """How far each topic reaches. `exact`: nothing from memory.
+    def facts(self, *, exact: bool = False) -> Facts:
+        """How far each topic reaches: `known` from then on, the very object of the last time if nothing has changed.
 
         Spark asks every few milliseconds while there is nothing to do. One round trip to the owners of the active
-        segments answers; where there are many, the answer serves for a while.
+        segments answers, so nothing is missed that was acknowledged before.
         """
-        begun = time.monotonic()
-        if not exact and begun < self._fresh_until:
-            return self._known
-        self._look_for_topics(begun, exact)
-        self._known = {topic: view.segments(exact=exact) for topic, view in self._views.items()}
-        now = time.monotonic()
-        asked = sum(not s.settled for facts in self._known.values() for s in facts.segments.values())
-        self._fresh_until = now + min(CALM * (now - begun), CALM_S_MAX) if asked > FEW else 0.0
-        return self._known
+        self._look_for_topics(exact)
+        found = {topic: view.segments(exact=exact) for topic, view in self._views.items()}
+        if found.keys() != self.known.keys() or any(facts is not self.known[t] for t, facts in found.items()):
+            self.known = found
+        return self.known
 
-    def _look_for_topics(self, now: float, exact: bool) -> None:
-        named = self._options.topics.namespace is None
+    def _look_for_topics(self, exact: bool) -> None:
+        named, now = self._options.topics.namespace is None, time.monotonic()
         if self._views and (named or (not exact and now < self._listed_at + TOPICS_S)):
             return
         self._listed_at = now

@@ -56,9 +56,13 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._driver_made: Driver | None = None
         self._target: Offsets | None = None  # of Trigger.AvailableNow
         self._last_batch = time.monotonic()
+        self._idle: tuple[dict[str, Any], Any] | None = (
+            None  # an offset, and facts by which nothing is to be done there
+        )
+        self._reported: tuple[dict[str, Any], Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_driver_made": None}
+        return {**self.__dict__, "_driver_made": None, "_idle": None, "_reported": None}
 
     @property
     def _driver(self) -> Driver:
@@ -80,7 +84,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """How far the next micro-batch goes; `start` itself when there is nothing to do."""
         facts = self._driver.facts()
         if start is None:  # before 4.2
-            return form.to_json(progress.ends(facts))
+            return self._ends(facts)
+        if self._idle is not None and self._idle[1] is facts and self._idle[0] == start:
+            return start
         stands = form.from_json(start)
         begun = progress.begin(stands, facts, fail_on_data_loss=self._options.fail_on_data_loss)
         unlimited = limit is None or isinstance(limit, ReadAllAvailable)
@@ -88,6 +94,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = progress.advance(begun, facts, most=most, target=self._target)
         count = progress.available(begun, end)
         if count == 0 and end.keys() <= stands.keys():
+            self._idle = (start, facts)
             return start
         if not unlimited and self._target is None and self._waits(count):
             return start
@@ -109,8 +116,13 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """Everything there is, for the query's progress."""
-        return form.to_json(progress.ends(self._driver.facts()))
+        """Everything there was when latestOffset() was asked, just before, for the query's progress."""
+        return self._ends(self._driver.known) if self._driver.known else None
+
+    def _ends(self, facts: Any) -> dict[str, Any]:
+        if self._reported is None or self._reported[1] is not facts:
+            self._reported = (form.to_json(progress.ends(facts)), facts)
+        return self._reported[0]
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Nothing that comes from now on."""
