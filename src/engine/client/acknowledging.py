@@ -25,19 +25,21 @@ Buckets = Sequence[tuple[int, int]]  # (bucket, the first offset of it that is n
 class Acknowledging(ABC):
     """What of an attachment has to do with acknowledging. Loop thread only.
 
-    `position`: where delivery began, the first unacknowledged offset. `confirmed`: the broker's durable cursor, as far
-    as it has told (SEMANTICS 12: never more than that); `marks`: the same of single buckets, and which of them came,
-    since the segment was attached; None where nobody needs it. `again_upto`: what arrives below it may have been
-    delivered before the attachment was lost.
+    `position`: where delivery began, the first unacknowledged offset. `expected`: the next offset to arrive.
+    `confirmed`: the broker's durable cursor, as far as it has told (SEMANTICS 12: never more than that); `marks`: the
+    same of single buckets, and which of them came, since the segment was attached; None where nobody needs it.
+    `again_upto`: what arrives below it may have been delivered before the attachment was lost. `readings`: how often
+    delivery has begun again at the cursor.
     """
 
     def __init__(self, owner: AttachmentOwner, segment_id: int, name: str, start: int) -> None:
         self.segment_id = segment_id
         self.name = name
-        self.position = start
+        self.position = self.expected = start
         self.confirmed = -1
         self.marks: BucketMarks | None = None
         self.again_upto = 0
+        self.readings = 0
         self.closed = False
         self._owner = owner
         self._connection: Connection | None = None
@@ -136,6 +138,19 @@ class Acknowledging(ABC):
                 "transaction, and they come once more"
             )
 
+    def check_came(self, position: int, delivered: int) -> None:
+        """Raise TransactionConflictError where the cursor was moved back, and less was delivered from there since.
+
+        What was delivered before that covers messages that are due now, and that nobody has taken.
+        """
+        if self.readings and position > min(delivered, self.expected):
+            raise self._moved_back()
+
+    def _moved_back(self) -> TransactionConflictError:
+        return TransactionConflictError(
+            f"{self.name}: what is before these messages is due again; abort the transaction, and they come behind it"
+        )
+
     def note(self, position: int | None, ranges: Any, buckets: Buckets) -> None:
         """So much is durable now, and acknowledged."""
         if position is not None:
@@ -164,13 +179,17 @@ class Acknowledging(ABC):
     async def _send_again(self, ack_type: str, again: dict[str, Any]) -> bool:
         """Over the next attachment, before that one asks for messages: they would come again (C2, O2).
 
-        False when there is none any more.
+        False when there is none any more. Raises TransactionConflictError when that begins before what this would
+        acknowledge in a transaction.
         """
         self._owed += 1
+        readings = self.readings
         backoff = self._owner.pool.retry_delays()
         try:
             while not (self.closed or self.draining):
                 await self._attached_again.wait()
+                if again["scope"] is not None and self.readings != readings:
+                    raise self._moved_back()
                 sent = self.start_ack(ack_type, **again)
                 if sent is not None and await self._confirmed(sent):
                     return True

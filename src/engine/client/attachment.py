@@ -74,11 +74,10 @@ class AttachmentOwner(Protocol):
 class Attachment(Acknowledging):
     """Loop thread only.
 
-    `expected`: the next offset to arrive. `end`: where a sealed segment ends, None before. `arrived`: behind everything
-    that ever came. `pushed`: how many messages were queued and not dropped again. `rewound`: the cursor was moved since
-    it was attached before. `looks`: those of the session when the segment was first said to be missing. `parked`: while
-    it drains, what came and waits. `window`: the messages and bytes that it may be sent ahead, None until it has
-    got credit.
+    `end`: where a sealed segment ends, None before. `arrived`: behind everything that ever came. `pushed`: how many
+    messages were queued and not dropped again. `rewound`: the cursor was moved since it was attached before. `looks`:
+    those of the session when the segment was first said to be missing. `parked`: while it drains, what came and waits.
+    `window`: the messages and bytes that it may be sent ahead, None until it has got credit.
     """
 
     def __init__(
@@ -93,7 +92,6 @@ class Attachment(Acknowledging):
         super().__init__(owner, segment_id, name, start or 0)
         self.mode = mode
         self.bucket_ends = bucket_ends  # of a shared segment
-        self.expected = start or 0
         self.end: int | None = None
         self.arrived = 0
         self.pushed = 0
@@ -172,6 +170,7 @@ class Attachment(Acknowledging):
             self._say_close(connection, self._consumer_id)
             self._lost(NotOwnerError(f"{self.name} is read again from the cursor"))
         self.again_upto = 0  # what comes again is what counts
+        self.readings += 1
 
     # -- attaching -------------------------------------------------------------------------------------------
 
@@ -274,6 +273,7 @@ class Attachment(Acknowledging):
         self.rewound = moved or answer["position"] < self.confirmed
         if self.rewound and self.mode != QUEUE:
             self.again_upto = 0  # what was delivered before the cursor was moved back was another reading
+            self.readings += 1
         self.position = self.expected = self.confirmed = answer["position"]
         self.marks = BucketMarks(self.segment_id, self.bucket_ends, True) if self.mode == SHARED else None
         self._attached_again.set()

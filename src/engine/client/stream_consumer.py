@@ -264,6 +264,13 @@ class AsyncStreamConsumer(Receiver):
         scope.acknowledged_by(self)
         for attachment, ack in due:
             attachment.check_once(ack.buckets or ())
+            self._check_came(attachment, ack)
+
+    def _check_came(self, attachment: Attachment, ack: _Ack) -> None:
+        """Raise TransactionConflictError where that covers what was not delivered since the cursor was moved back."""
+        delivered = self._queue.positions
+        for bucket, position in ack.asked.items():
+            attachment.check_came(position, delivered.get(_place(attachment.segment_id, bucket), 0))
 
     def _is_acknowledged(self, attachment: Attachment, ack: _Ack) -> None:
         if attachment.mode == SHARED:
