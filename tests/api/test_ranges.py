@@ -64,6 +64,7 @@ async def test_what_was_acknowledged_before_is_seen_after(client: engine.AsyncCl
     async with await client.topic_view("t") as view, await client.producer("t") as producer:
         for rank in range(6):
             await producer.send_batch([b"x"] * 10, keys=[b"k%d" % n for n in range(10)])
+            await producer.flush()
             found = await view.segments()
             assert sum(s.end for s in found.segments.values()) == 10 * (rank + 1)
             assert await view.segments() is found
