@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from transacted_segment import ABORTED, COMMITTED, HeldWorkers, World, transacted_segment
@@ -134,6 +135,43 @@ async def test_what_did_not_get_into_the_log_leaves_no_record(world: World) -> N
     await world.end(number)
     await world.settled()
     assert world.readable() == [0]
+
+
+async def test_nobody_is_let_in_where_something_is_being_taken_back(world: World) -> None:
+    """Its record would stand for others that got its offsets, also where that begins while a header is read."""
+    await world.crash()
+    world.workers = HeldWorkers()
+    await world.open()
+    number, other = await world.begin(), await world.begin()
+    await world.buffer.admit(number)
+    world.workers.held = []
+    failing = world.send(number, 0)
+    await until(lambda: world.workers.held and world.buffer.operation_records)
+    gone, delete, read = asyncio.Event(), world.operations.delete, world.headers.read
+
+    async def delete_late(key: str) -> bool:
+        await gone.wait()
+        return await delete(key)
+
+    async def fail_and_read(asked: int) -> Any:
+        held, world.workers.held = world.workers.held, None
+        for _, done in held or ():
+            done(None, OSError(28, "full"))
+        await until(lambda: world.buffer._withdrawing)
+        return await read(asked)
+
+    world.operations.delete = delete_late  # type: ignore[method-assign]
+    world.headers.read = fail_and_read  # type: ignore[method-assign]
+    admitted = asyncio.ensure_future(world.buffer.admit(other))
+    await until(lambda: world.buffer._withdrawing)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not admitted.done()
+    gone.set()
+    await admitted
+    assert not await world.records()
+    with pytest.raises(EngineError):
+        await failing
 
 
 async def test_without_an_open_transaction_nothing_is_remembered(world: World) -> None:

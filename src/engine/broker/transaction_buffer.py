@@ -108,9 +108,10 @@ class TransactionBuffer:
         if self._closed:
             raise AlreadyClosedError(f"{self._segment.name} is closed")
         await self.visibility.mark()
+        await self._headers.authorise(number, self._heard)
         while self._withdrawing:
             await asyncio.wait(list(self._withdrawing))
-        await self._headers.authorise(number, self._heard)
+            await self._headers.authorise(number, self._heard)  # at once, unless it has ended meanwhile
         self._followed.add(number)
 
     def append(self, payload: memoryview, number: int, attempt: int) -> asyncio.Future[list[Appended]]:
