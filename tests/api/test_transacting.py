@@ -332,6 +332,8 @@ async def test_what_is_no_transaction(client: AsyncClient):
                 await producer.send_batch([b"x"], transaction=wrong)  # type: ignore[arg-type]
             with pytest.raises(engine.InvalidArgumentError):
                 await queue.acknowledge(engine.MessageId(0, 0), transaction=wrong)  # type: ignore[arg-type]
+        with pytest.raises(engine.InvalidArgumentError, match="await it"):
+            await producer.send(b"x", transaction=client.transaction())  # type: ignore[arg-type]
         assert producer.last_sequence_id == -1
 
 

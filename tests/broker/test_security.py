@@ -118,7 +118,7 @@ async def test_without_trust_or_without_tls_nothing_is_said(start_broker):
         with pytest.raises(ConnectError, match=r"(?i)certificate"):
             async with engine.AsyncClient(url, tls=ssl.create_default_context()):
                 pass
-        with pytest.raises(ConnectError):
+        with pytest.raises(ConnectError, match="does it want TLS"):
             async with engine.AsyncClient(url):
                 pass
         host, port = url.removeprefix("engine://").split(":")
@@ -131,7 +131,7 @@ async def test_without_trust_or_without_tls_nothing_is_said(start_broker):
 
 
 async def test_a_broker_without_tls_is_not_talked_to_in_the_clear(broker):
-    with pytest.raises(ConnectError):
+    with pytest.raises(ConnectError, match="does it speak TLS"):
         await TcpConnector(tls=trusting(), connect_timeout=1.0).connect(await url_of(broker), lambda stream: None)
 
 

@@ -23,6 +23,7 @@ from rich.console import Console
 
 from engine.cli.exposition import Metrics, quantile
 from engine.cli.top_view import SORTS, look, rendered
+from engine.errors import UnsupportedError
 from engine.sync import Client
 
 Run = Callable[..., Any]
@@ -120,6 +121,12 @@ def test_everything_is_on_the_page():
     assert re.search(r"publish +90 B +100 B +4", page)
     assert re.search(r"event loop lag +100 ms +1 s", page)
     assert re.search(r"busy +2 sealed +70\.5", page)
+
+
+def test_a_proxy_is_no_broker():
+    """It would be one that is not ready, and has nothing."""
+    with pytest.raises(UnsupportedError, match="the broker's own --url"):
+        look(Metrics(exposition(proxy_connections=1)))
 
 
 def test_what_has_no_room_is_counted():

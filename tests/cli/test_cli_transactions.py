@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -46,11 +47,16 @@ def test_list_show_and_abort(engine: Run, server: Server, held: tuple[Client, st
         text = engine("transactions", "show", ident, "--url", server.url).out
         assert "OPEN" in text
         assert "UTC" in text
+        table = engine("topics", "stats", "orders", "--url", server.url).out
+        assert f"readers of segment 0 wait at offset 0 of 1 for the transaction {ident}" in table
         stats = engine("topics", "stats", "orders", "--url", server.url, "--json")
         assert ident in stats.out
         done = engine("transactions", "abort", ident, "--yes", "--url", server.url)
         assert (done.code, done.err.strip()) == (0, f"aborted {ident}")
         assert client.admin.get_transaction(ident)["state"] == "ABORTED"
+        ended = engine("transactions", "show", ident, "--url", server.url).out
+        assert re.search(r"^ended +\d{4}-", ended, re.MULTILINE)
+        assert "aborted at" not in ended
         assert json.loads(engine("transactions", "list", "--url", server.url, "--json").out) == []
 
 

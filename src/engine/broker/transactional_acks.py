@@ -98,13 +98,12 @@ async def _request(subscription: HostedSubscription, inside: Inside | None) -> A
 
 
 def _conflict(subscription: HostedSubscription, offsets: BitMap64, why: str) -> TransactionConflictError:
-    return TransactionConflictError(
-        f"{len(offsets)} messages of {subscription}, from offset {offsets.min()} on, {why}: not to be acknowledged here"
-    )
+    count = "1 message" if len(offsets) == 1 else f"{len(offsets)} messages"
+    return TransactionConflictError(f"{subscription}: {count} from offset {offsets.min()} on, {why}")
 
 
-HELD = "are acknowledged in another transaction, which is open"
-DONE = "were acknowledged before"
+HELD = "acknowledged in another transaction, which is open"
+DONE = "acknowledged already"
 
 
 # -- queues ------------------------------------------------------------------------------------------------------------

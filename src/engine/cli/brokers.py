@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import click
 
 from engine.broker.config import setting
 from engine.cli import output
 from engine.cli.connection import connect, connection_options, json_option
+from engine.errors import InvalidConfigurationError
 
 
 @click.group()
@@ -41,12 +44,13 @@ def list_config(url: str, data: str | None, as_json: bool) -> None:
 @connection_options
 def get(name: str, url: str, data: str | None) -> None:
     """What is in effect, in the unit of the configuration's key."""
-    key, _ = setting(name, 0)
+    with contextlib.suppress(InvalidConfigurationError):
+        name, _ = setting(name, 0)
     with connect(url, data) as client:
         effective = client.admin.get_runtime_configuration()
-    if key not in effective:
-        raise click.UsageError(f"{name!r} cannot be set at run time; {', '.join(effective)} can")
-    click.echo(shown(effective[key]))
+    if name not in effective:
+        raise InvalidConfigurationError(f"{name!r} cannot be set at run time; {', '.join(effective)} can")
+    click.echo(shown(effective[name]))
 
 
 @config.command("set")

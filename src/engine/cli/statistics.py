@@ -61,6 +61,11 @@ def print_segments(segments: Mapping[str, Mapping[str, Any]]) -> None:
     for name, s in segments.items():
         if s["unavailable"]:
             click.echo(f"segment {name} is unavailable: {s['unavailable']}")
+        elif s.get("heldBackBy"):
+            click.echo(
+                f"readers of segment {name} wait at offset {s['readableOffset']:,} of {s['nextOffset']:,} "
+                f"for the transaction {s['heldBackBy']}"
+            )
 
 
 def numbers(segment: Mapping[str, Any]) -> tuple[int, str, int, float, float]:

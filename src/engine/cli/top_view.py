@@ -12,6 +12,7 @@ from rich.text import Text
 
 from engine.cli.exposition import Metrics, quantile
 from engine.cli.output import show, size
+from engine.errors import UnsupportedError
 
 SORTS = ("in", "out", "backlog", "stored", "name")
 BAR_WIDTH = 20
@@ -94,7 +95,12 @@ class View:
 
 
 def look(now: Metrics, before: Metrics | None = None, sort: str = "in") -> View:
-    """What is there; without `before` the times are those of all that the broker has done."""
+    """What is there; without `before` the times are those of all that the broker has done.
+
+    Raises UnsupportedError when it is a proxy that has served this.
+    """
+    if now.of("proxy_connections"):
+        raise UnsupportedError("a proxy answers here, and this looks at one broker; say the broker's own --url")
     before = before or Metrics("")
     segments = _segments(now)
     info = [labels for labels, _ in now.of("broker_info")]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import click
 
@@ -56,11 +55,25 @@ def show(url: str, data: str | None, as_json: bool, ident: str) -> None:
     if as_json:
         output.print_json(found)
         return
-    output.print_facts((name, _shown(name, value)) for name, value in found.items() if name != "operations")
-    output.print_table(
-        ["segment", "kind", "subscription", "records", "messages"],
-        [(o["segment"], o["kind"], o["subscription"], o["records"], o["messages"]) for o in found["operations"]],
+    accepted = found["acceptedAttempts"]
+    output.print_facts(
+        [
+            ("id", found["id"]),
+            ("name", found["name"]),
+            ("state", found["state"]),
+            ("begun", _moment(found["createdAtMs"])),
+            *([("aborted at", _moment(found["deadlineMs"]))] if found["state"] == "OPEN" else []),
+            ("ended", _moment(found["finalizedAtMs"])),
+            *([] if accepted is None else [("accepted attempts", accepted)]),
+            ("partition", found["partition"]),
+        ]
     )
+    if found["operations"]:
+        click.echo()
+        output.print_table(
+            ["segment", "kind", "subscription", "records", "messages"],
+            [(o["segment"], o["kind"], o["subscription"], o["records"], o["messages"]) for o in found["operations"]],
+        )
 
 
 @command.command()
@@ -80,7 +93,7 @@ def _span(milliseconds: float) -> str:
     return f"{max(milliseconds, 0.0) / 1000:,.1f} s"
 
 
-def _shown(name: str, value: Any) -> Any:
-    if value is None or not name.endswith("Ms"):
-        return value
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(value / 1000))
+def _moment(milliseconds: int | None) -> str | None:
+    if milliseconds is None:
+        return None
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(milliseconds / 1000))

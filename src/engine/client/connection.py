@@ -257,6 +257,8 @@ class Connection:
             if not self._handshake.done():  # whoever connects is told
                 return WrongPeerError(f"cannot talk to {self.url}: {error}")
             log.error("%s: %s", self.url, error)
+        if error is None and not self._handshake.done():
+            return ConnectError(f"cannot connect to {self.url}: it hung up without a word; does it want TLS?")
         return ConnectError(f"the connection to {self.url} was lost: {error or 'closed by the broker'}")
 
     # -- keep-alive ------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ transaction ended: before that, nothing is acknowledged (SEMANTICS 12).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 from engine._native.sealed import TransactionScope
@@ -137,8 +137,9 @@ def scope_of(transaction: object, pool: Pool) -> Scope:
     From any thread.
     """
     if not isinstance(transaction, InTransaction):
+        hint = "; await it, and it is" if isinstance(transaction, Awaitable) else ""
         raise InvalidArgumentError(
-            f"transaction is {type(transaction).__name__}; what client.transaction() has begun is right"
+            f"transaction is {type(transaction).__name__}; what client.transaction() has begun is right{hint}"
         )
     scope = transaction.scope
     if scope.pool is not pool:

@@ -261,7 +261,9 @@ class TcpConnector:
         except TimeoutError as e:
             raise ConnectError(f"no connection to {url} within {self._timeout:g} s") from e
         except OSError as e:
-            raise ConnectError(f"cannot connect to {url}: {reason(e)}") from e
+            silent = self._tls is not None and isinstance(e, ConnectionError) and e.errno is None
+            why = "it hung up before TLS was agreed on; does it speak TLS?" if silent else reason(e)
+            raise ConnectError(f"cannot connect to {url}: {why}") from e
         return stream
 
 
