@@ -1,4 +1,4 @@
-"""P16: Spark, `local[2]`, reads a topic beside Parquet files of the same rows; Arrow beside rows; and idle streams.
+"""P16: Spark, `local[2]`, reads and writes a topic beside Parquet files; Arrow beside rows; and idle streams.
 
 `python benchmarks/bench_spark.py` prints the table of docs/performance.md. The broker, the JVM and Python's workers
 share the machine; Parquet needs the JVM alone.
@@ -15,6 +15,7 @@ import statistics
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -160,6 +161,40 @@ def arrow_pair() -> tuple[float, float, float]:
     )
 
 
+def aligned(frame: Any, topic: str) -> Any:
+    """Rows arranged as the topic is."""
+    from pyspark_engine import engine_align
+
+    return engine_align(frame, topic, url=sample().url)
+
+
+WRITES: dict[str, tuple[dict[str, str], bool]] = {
+    "exactly once": ({}, False),
+    "at least once": ({"exactlyOnce": "false"}, False),
+    "aligned, exactly once": ({}, True),
+}
+
+
+def write_pair(what: str) -> tuple[float, float, float]:
+    """All rows from Parquet to a new topic, beside the same to Parquet, not compressed, aligned there as well."""
+    here, (options, arranged) = sample(), WRITES[what]
+    rows = here.spark.read.parquet(here.parquet)
+
+    def to_topic() -> None:
+        topic = f"written-{uuid.uuid4().hex}"
+        with engine.Client(here.url) as client:
+            client.admin.create_topic(topic)
+            frame = aligned(rows, topic) if arranged else rows
+            frame.write.format("engine").options(url=here.url, topic=topic, **options).mode("append").save()
+            client.admin.delete_topic(topic)
+
+    def to_parquet() -> None:
+        frame = aligned(rows, "rows") if arranged else rows
+        frame.write.mode("overwrite").option("compression", "none").parquet(f"{here.parquet}-again")
+
+    return pairs(to_topic, to_parquet)
+
+
 def idle_source() -> type[Any]:
     """A source as cheap as can be: it counts nothing and has no data."""
     from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -223,6 +258,18 @@ class ReadTopic:
         return read_pair(what)[2]
 
 
+class WriteTopic:
+    """P16, writing: seconds to Parquet / seconds to a topic; ≥ 0.5 is asked for."""
+
+    params: ClassVar = list(WRITES)
+    param_names = ("how",)
+    unit = "× Parquet"
+    timeout = 1200
+
+    def track_write(self, how: str) -> float:
+        return write_pair(how)[2]
+
+
 class ArrowAndRows:
     """P16: the reader beside itself yielding rows; ≥ 3 is asked for."""
 
@@ -245,11 +292,19 @@ class Idle:
         return idle_latest_ms(source)
 
 
+def show(what: str, ours: float, theirs: float, ratio: float) -> None:
+    """A line of it."""
+    print(f"{what:30} {ROWS / ours / 1e6:6.2f} M/s  Parquet {ROWS / theirs / 1e6:6.2f} M/s  ratio {ratio:.2f}")
+
+
 def main() -> None:
-    """The table."""
+    """The table; of `write`, the half of it that writes."""
+    for what in WRITES:
+        show(f"write, {what}", *write_pair(what))
+    if sys.argv[1:] == ["write"]:
+        return
     for what in SUMS:
-        ours, theirs, ratio = read_pair(what)
-        print(f"{what:24} {ROWS / ours / 1e6:6.2f} M/s  Parquet {ROWS / theirs / 1e6:6.2f} M/s  ratio {ratio:.2f}")
+        show(what, *read_pair(what))
     ours, theirs, ratio = arrow_pair()
     print(f"{'Arrow':24} {ROWS / ours / 1e6:6.2f} M/s  rows    {ROWS / theirs / 1e6:6.2f} M/s  ratio {ratio:.2f}")
     print(f"idle micro-batch: engine {idle_latest_ms('engine'):g} ms, nothing {idle_latest_ms('nothing'):g} ms")

@@ -64,7 +64,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory, spark_environment: dict[str,
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[engine.Engine]:
     """A broker in this process that Spark's workers reach over TCP."""
     config = {"scalable_topic_auto_scale_enabled": False}
-    with engine.open(tmp_path_factory.mktemp("data"), listen="127.0.0.1:0", config=config) as opened:
+    data = tmp_path_factory.mktemp("data")
+    with engine.open(data, listen="127.0.0.1:0", admin="127.0.0.1:0", config=config) as opened:
         yield opened
 
 
@@ -102,7 +103,7 @@ def reads(spark: SparkSession, broker: engine.Engine) -> Reads:
 
 
 class Writes:
-    """`writes(frame, topic, …)` appends a frame to a topic; `writes.stream(frame, topic, …)` makes a streaming writer."""
+    """`writes(frame, topic, …)` appends a frame to a topic; `writes.stream(frame, topic, …)` is a streaming writer."""
 
     def __init__(self, url: str) -> None:
         self.url = url

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 import engine
 
 if TYPE_CHECKING:
     from conftest import Reads, Writes
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
+WAIT_S = 240
 
 
 def messages(broker: engine.Engine, topic: str) -> list[engine.Message]:
@@ -27,6 +29,18 @@ def messages(broker: engine.Engine, topic: str) -> list[engine.Message]:
         return list(reader)
 
 
+def values(broker: engine.Engine, topic: str) -> list[int]:
+    """The same, numbers in order."""
+    return sorted(int(m.value) for m in messages(broker, topic))
+
+
+def numbers(spark: SparkSession, count: int, start: int = 0) -> DataFrame:
+    """Rows with n as the value."""
+    return spark.range(start, start + count, numPartitions=2).selectExpr(
+        "CAST(id % 20 AS STRING) key", "CAST(id AS STRING) value"
+    )
+
+
 def test_every_column(broker: engine.Engine, topic: str, spark: SparkSession, writes: Writes):
     rows = [("a", "1", AT, {"color": "blue", "size": "2"}), (None, "2", None, None), ("c", "", AT, {})]
     frame = spark.createDataFrame(
@@ -36,7 +50,9 @@ def test_every_column(broker: engine.Engine, topic: str, spark: SparkSession, wr
     writes(frame.selectExpr("CAST(key AS BINARY)", "CAST(value AS BINARY)"), topic)
     found = messages(broker, topic)
     ms = int(AT.timestamp() * 1000)
-    assert sorted((m.key or b"", m.value, m.event_time_ms or 0, tuple(m.properties.items())) for m in found) == [
+    assert sorted(
+        (m.key or b"", m.value, m.event_time_ms or 0, tuple(sorted(m.properties.items()))) for m in found
+    ) == [
         (b"", b"2", 0, ()),
         (b"", b"2", 0, ()),
         (b"a", b"1", 0, ()),
@@ -45,3 +61,193 @@ def test_every_column(broker: engine.Engine, topic: str, spark: SparkSession, wr
         (b"c", b"", ms, ()),
     ]
     assert [m.key for m in found].count(None) == 2
+
+
+def test_a_topic_for_each_row_in_order(broker: engine.Engine, topic: str, spark: SparkSession, writes: Writes):
+    frame = spark.range(0, 3000, numPartitions=1).selectExpr(
+        f"concat('{topic}-', id % 3) topic", "'k' key", "CAST(id AS STRING) value"
+    )
+    writes(frame)
+    for i in range(3):
+        found = [int(m.value) for m in messages(broker, f"{topic}-{i}")]
+        assert found == list(range(i, 3000, 3))
+
+
+def test_what_was_read_is_written_elsewhere(
+    broker: engine.Engine, topic: str, spark: SparkSession, reads: Reads, writes: Writes
+):
+    writes(numbers(spark, 100), topic)
+    writes(reads(topic), f"{topic}-copy")
+    assert values(broker, f"{topic}-copy") == list(range(100))
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "said"),
+    [
+        ("1 AS value", {"topic": "t"}, "the column value is INT; BINARY or STRING is right"),
+        ("'a' AS key", {"topic": "t"}, "the column value is missing; there are key"),
+        ("'a' AS value, 'b' AS wert", {"topic": "t"}, "has no column 'wert'"),
+        ("'a' AS value, 'b' AS event_time", {"topic": "t"}, "the column event_time is STRING; TIMESTAMP is right"),
+        ("'a' AS value, map('a', 1) AS properties", {"topic": "t"}, "the column properties is MAP"),
+        ("'a' AS value", {}, "say the topic: the option topic, or a column topic"),
+        ("'a' AS value", {"topic": "t", "tpoic": "u"}, "the option 'tpoic' is not known"),
+        ("'a' AS value", {"topic": "t", "transactionTimeout": "10ms"}, "1s to 24h are right"),
+        (
+            "'a' AS value",
+            {"topic": "t", "exactlyOnce": "false", "transactionName": "n"},
+            "transactionName means nothing",
+        ),
+    ],
+)
+def test_what_is_refused_before_the_job(
+    spark: SparkSession, writes: Writes, columns: str, options: dict[str, object], said: str
+):
+    with pytest.raises(Exception, match="Error") as raised:
+        writes(spark.sql(f"SELECT {columns}"), **options)
+    assert said in str(raised.value)
+
+
+def test_overwriting_is_refused(spark: SparkSession, broker: engine.Engine, topic: str, reads: Reads, writes: Writes):
+    writer = numbers(spark, 1).write.format("engine").option("url", broker.service_url).option("topic", topic)
+    with pytest.raises(Exception, match="a topic is not overwritten"):
+        writer.mode("overwrite").save()
+    writes(numbers(spark, 1), topic)
+    counts = reads.stream(topic, "value STRING", startingOffsets="earliest").groupBy("value").count()
+    complete = writes.stream(counts.selectExpr("value"), f"{topic}-counts").outputMode("complete")
+    with pytest.raises(Exception, match="would write everything again"):
+        complete.option("checkpointLocation", f"memory-{topic}").start().awaitTermination(WAIT_S)
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        ("CAST(NULL AS STRING) value, 't' topic", "column value is null"),
+        ("'a' value, CAST(NULL AS STRING) topic", "topic is null"),
+    ],
+)
+def test_nulls_that_no_message_can_have(spark: SparkSession, writes: Writes, column: str, said: str):
+    with pytest.raises(Exception, match=said):
+        writes(spark.sql(f"SELECT {column}"))
+
+
+def fails_when_written(url: str, topic: str, transaction: str | None) -> Any:
+    """The last task fails when something of the job has been written; its rows are passed on before."""
+
+    def is_written(client: engine.Client) -> bool:
+        if transaction is None:
+            with client.topic_view(topic) as view:
+                return any(s.end for s in view.segments().segments.values())
+        (own,) = [t for t in client.admin.list_transactions() if t["name"] == transaction] or [None]
+        return own is not None and bool(client.admin.get_transaction(own["id"])["operations"])
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield batch
+            if "39999" in batch.column("value").to_pylist():
+                with engine.Client(url) as client:
+                    while not is_written(client):
+                        pass
+                raise RuntimeError("this task fails")
+
+    return run
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_a_batch_that_fails(broker: engine.Engine, topic: str, spark: SparkSession, writes: Writes, once: bool):
+    """Nothing of it is ever there; but with exactlyOnce=false what was written until then."""
+    broker.admin.create_topic(topic)
+    frame, name = numbers(spark, 40_000), topic if once else None
+    failing = frame.mapInArrow(fails_when_written(broker.service_url, topic, name), frame.schema)
+    options = {"transactionName": name} if once else {"exactlyOnce": "false"}
+    with pytest.raises(Exception, match="this task fails"):
+        writes(failing, topic, **options)
+    assert broker.admin.list_transactions() == []  # Spark's abort, or a commit that never was
+    assert bool(messages(broker, topic)) is not once
+
+
+def test_a_named_batch_is_written_once(broker: engine.Engine, topic: str, spark: SparkSession, writes: Writes):
+    writes(numbers(spark, 100), topic, transactionName=f"{topic}-monday")
+    writes(numbers(spark, 100), topic, transactionName=f"{topic}-monday")
+    writes(numbers(spark, 100, start=100), topic, transactionName=f"{topic}-tuesday")
+    assert values(broker, topic) == list(range(200))
+
+
+def test_what_takes_longer_than_the_timeout(broker: engine.Engine, topic: str, spark: SparkSession, writes: Writes):
+    """A task that works puts the end off: this one waits until the transaction ends later than it did first."""
+    seen = broker.service_url
+
+    def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with engine.Client(seen) as client:
+            for batch in batches:
+                yield batch
+                (own,) = [t for t in client.admin.list_transactions() if t["name"] == topic]
+                first, last = own["deadline"], own["deadline"]
+                while last <= first:
+                    (own,) = [t for t in client.admin.list_transactions() if t["name"] == topic]
+                    last = own["deadline"]
+
+    frame = numbers(spark, 1).coalesce(1)
+    writes(frame.mapInArrow(slowly, frame.schema), topic, transactionName=topic, transactionTimeout="2s")
+    assert values(broker, topic) == [0]
+
+
+def test_a_job_that_nobody_works_at_is_given_up(broker: engine.Engine, topic: str, spark: SparkSession, writes: Writes):
+    """An operator aborts it, as the timeout would; the task says so."""
+    url = broker.service_url
+
+    def interrupted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with engine.Client(url) as client:
+            for batch in batches:
+                yield batch
+                (own,) = [t for t in client.admin.list_transactions() if t["name"] == topic]
+                client.admin.abort_transaction(own["id"])
+                yield batch
+
+    frame = numbers(spark, 1).coalesce(1)
+    with pytest.raises(Exception, match="was aborted while it was written in"):
+        writes(frame.mapInArrow(interrupted, frame.schema), topic, transactionName=topic)
+    assert messages(broker, topic) == []
+
+
+def test_rows_where_spark_gives_no_arrow(spark: SparkSession):
+    """Early versions hand rows to the tasks of streams."""
+    from pyspark.sql import Row
+    from pyspark.sql.types import StructType
+    from pyspark_engine.schema import arrow_schema
+    from pyspark_engine.writing import record_batches
+
+    schema = StructType.fromDDL("key BINARY, value STRING, event_time TIMESTAMP, properties MAP<STRING, STRING>")
+    local = AT.astimezone().replace(tzinfo=None)
+    rows = [Row(bytearray(b"k"), "v", local, {"a": "b"}), Row(None, "w", None, None)]
+    (batch,) = record_batches(iter(rows), schema)
+    assert batch.schema == arrow_schema(schema)
+    assert batch.to_pylist() == [
+        {"key": b"k", "value": "v", "event_time": AT, "properties": [("a", "b")]},
+        {"key": None, "value": "w", "event_time": None, "properties": None},
+    ]
+
+
+def test_from_topic_to_topic_exactly_once(
+    broker: engine.Engine, topic: str, spark: SparkSession, reads: Reads, writes: Writes, tmp_path: Path
+):
+    """A stream; its restart goes on; and a micro-batch that Spark has forgotten to be done is not written again."""
+    broker.admin.create_topic(topic, segments=2)
+    for start in (0, 500):
+        writes(numbers(spark, 500, start), topic)
+        copy(reads, writes, topic, tmp_path)
+    assert values(broker, f"{topic}-copy") == list(range(1000))
+    (tmp_path / "checkpoint" / "commits" / "1").unlink()
+    (tmp_path / "checkpoint" / "commits" / ".1.crc").unlink(missing_ok=True)
+    copy(reads, writes, topic, tmp_path)
+    assert values(broker, f"{topic}-copy") == list(range(1000))
+
+
+def copy(reads: Reads, writes: Writes, topic: str, tmp_path: Path) -> None:
+    """All there is, from where the query stands."""
+    frame = reads.stream(topic, "key BINARY, value BINARY", startingOffsets="earliest")
+    writer = writes.stream(frame, f"{topic}-copy").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.trigger(availableNow=True).start()
+    try:
+        assert query.awaitTermination(WAIT_S)
+    finally:
+        query.stop()

@@ -37,7 +37,9 @@ _BATCH_ID = "streaming.sql.batchId"
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task hands to the driver: the transaction and the attempt it wrote in; nothing for nothing."""
+    """What a task hands to the driver: the transaction and the attempt it wrote in; nothing where it had no rows, no
+    attempt where the transaction was committed before.
+    """
 
     transaction: str | None = None
     attempt: str | None = None
@@ -93,7 +95,7 @@ class Attempt:
     @property
     def written(self) -> Written:
         """For the driver."""
-        return Written(self._id, self._name)
+        return Written(self._id, None if self.done else self._name)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -120,21 +122,19 @@ def is_committed(client: engine.Client, transaction: str) -> bool:
 def commit(connection: Connection, messages: Iterable[Any]) -> None:
     """Make what these tasks have written take effect, unless an earlier run has done it. Raises what prevents it."""
     written = _written(messages)
-    accepted = {m.transaction: m.attempt for m in written}
-    if not accepted:
+    if any(m.attempt is None for m in written):
+        return
+    transactions = {m.transaction for m in written}
+    if len(transactions) > 1:
+        raise RuntimeError("the transaction was aborted in the middle of the job: tasks have written in two of them")
+    if not transactions:
         return
     with connect(connection) as client:
-        if any(is_committed(client, transaction) for transaction in accepted):
-            return
-        if len(accepted) > 1:
-            raise RuntimeError(
-                "the transaction was aborted in the middle of the job, and tasks have written in two of them"
-            )
-        (transaction,) = accepted
+        found = client.join_transaction(transactions.pop())
         try:
-            client.join_transaction(transaction).commit(accepted=[str(m.attempt) for m in written])
+            found.commit(accepted=[m.attempt for m in written])
         except engine.TransactionConflictError:
-            if not is_committed(client, transaction):
+            if not is_committed(client, found.id):
                 raise
 
 

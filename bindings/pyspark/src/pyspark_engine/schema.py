@@ -63,9 +63,16 @@ def check_schema(schema: StructType) -> None:
     for field in schema.fields:
         if field.name not in types:
             raise ValueError(f"a topic has no column {field.name!r}; there are {', '.join(types)}")
-        if all(type(field.dataType) is not type(right) for right in types[field.name]):
+        if not any(_is_like(field.dataType, right) for right in types[field.name]):
             right = " or ".join(t.simpleString().upper() for t in types[field.name])
             raise ValueError(f"the column {field.name} is {field.dataType.simpleString().upper()}; {right} is right")
+
+
+def _is_like(given: DataType, right: DataType) -> bool:
+    """Whether it is this type; what may be null in it does not matter."""
+    if isinstance(given, MapType) and isinstance(right, MapType):
+        return _is_like(given.keyType, right.keyType) and _is_like(given.valueType, right.valueType)
+    return type(given) is type(right)
 
 
 def check_written(schema: StructType, topic: str | None) -> None:
