@@ -190,6 +190,24 @@ async def test_a_segment_is_sealed_when_all_in_it_has_its_record(broker, connect
     assert await everything(peer, segment, 2) == [b"first", b"second"]
 
 
+@pytest.mark.parametrize("action", ["commit", "abort"])
+async def test_retention_leaves_what_is_undecided(start_broker, action: str) -> None:
+    """Nobody could have read it yet, also where no subscription asks for it."""
+    async with start_broker(retention_size=0) as broker:
+        peer = await Peer.connect(broker)
+        segment = await peer.segment("orders")
+        transaction = await begin(peer)
+        await write(peer, await peer.producer(segment), 0, [b"a"], transaction)
+        await broker.service.split_segment("orders", 0)
+        await broker._retention.look()
+        opened = hosted(broker, segment)
+        assert await broker.hosting.acknowledged(opened, []) == 0
+        await end(peer, transaction, action)
+        await until(lambda: not opened.transactions.open_transactions)
+        await broker._retention.look()
+        assert broker.hosting.get(SegmentName.parse(segment)) is None
+
+
 # -- deletion ------------------------------------------------------------------------------------------------------
 
 

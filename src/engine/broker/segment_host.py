@@ -123,11 +123,11 @@ class SegmentHosting(OpenSegments):
         return found
 
     async def acknowledged(self, hosted: HostedSegment, subscriptions: Iterable[str]) -> int:
-        """The offset below which all of these need nothing, whatever happens; the durable end when there are none.
+        """The offset below which all of these need nothing, whatever happens; where readers wait when there are none.
 
         Makes no cursor.
         """
-        position = hosted.segment.durable_offset
+        position = hosted.readable
         for name in subscriptions:
             found = await self.known_subscription(hosted, name)
             if found is not None:
@@ -146,12 +146,15 @@ class SegmentHosting(OpenSegments):
         return await self.acknowledged(hosted, [subscription])
 
     async def drained(self, hosted: HostedSegment, subscriptions: Iterable[str]) -> bool:
-        """Whether it is sealed, and none of these has anything left in it (SEMANTICS 7). Makes no cursor."""
+        """Whether it is sealed, nothing in it is undecided, and none of these has anything left in it (SEMANTICS 7).
+
+        Makes no cursor.
+        """
         for name in subscriptions:
             found = await self.known_subscription(hosted, name)
             if found is not None and not found.drained:
                 return False
-        return hosted.segment.sealed
+        return hosted.segment.sealed and hosted.readable == hosted.segment.durable_offset
 
     async def stored(self, topic: TopicName) -> list[SegmentName]:
         """See the port."""
