@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from peer import WAIT_S, Peer
 
@@ -199,7 +199,20 @@ STEP = st.one_of(
 )
 
 
+BEGINS_TWICE = [
+    ("change", 1, 1),
+    ("wait", 0, 0),
+    ("change", 0, 1),
+    ("change", 0, 2),
+    ("take", 0, 0),
+    ("wait", 0, 0),
+    ("change", 0, 1),
+    ("change", 0, 2),
+]
+
+
 @settings(max_examples=300, deadline=None)
+@example(set(), BEGINS_TWICE, 1, 2)
 @given(
     st.sets(st.integers(0, 11)), st.lists(STEP, max_size=60), st.sampled_from([1, 2, 5]), st.sampled_from([2, 4, 50])
 )

@@ -152,6 +152,8 @@ class TopicListSession:
         """A part of an update; the last one makes it count."""
         if self._closed or command is not Command.WATCH_TOPIC_LIST_UPDATE:
             return
+        if header.get("restart"):
+            self._parts.clear()  # a snapshot begins again
         self._parts.append(header)
         if not header["more"]:
             parts, self._parts = self._parts, []
@@ -159,10 +161,7 @@ class TopicListSession:
             self._apply(parts)
 
     def _apply(self, parts: list[dict[str, Any]]) -> None:
-        """The parts count together, one after the other; from the last that begins again, if one does."""
-        for at, part in enumerate(parts):
-            if part.get("restart"):
-                parts = parts[at:]
+        """The parts count together, one after the other."""
         now: dict[str, int | None] = {} if parts[0]["snapshot"] is None else dict.fromkeys(self.born)
         for part in parts:
             now.update(dict.fromkeys(part["removed"]))
