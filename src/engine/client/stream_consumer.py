@@ -44,7 +44,8 @@ class AsyncStreamConsumer(Receiver):
         self._confirmed_there: dict[int, int] = {}
         # Acknowledged in transactions that have not ended, as far as known.
         self._unsettled: dict[Scope, list[tuple[Attachment, _Ack]]] = {}
-        self._concerned: dict[Scope, dict[Attachment, None]] = {}  # also where that has failed
+        # Also where that has failed, with the reading in which it was tried.
+        self._concerned: dict[Scope, dict[Attachment, int]] = {}
 
     async def start(self) -> None:
         """Register with the topic's controller and attach to the segments it assigns."""
@@ -260,7 +261,7 @@ class AsyncStreamConsumer(Receiver):
         """Whatever becomes of it, when the transaction is aborted all of this comes again."""
         if is_all and not due:
             raise TransactionConflictError(f"all of it is acknowledged already, outside of the transaction {scope.id}")
-        self._concerned.setdefault(scope, {}).update(dict.fromkeys(attachment for attachment, _ in due))
+        self._concerned.setdefault(scope, {}).update({attachment: attachment.readings for attachment, _ in due})
         scope.acknowledged_by(self)
         for attachment, ack in due:
             attachment.check_once(ack.buckets or ())
@@ -290,8 +291,8 @@ class AsyncStreamConsumer(Receiver):
                 attachment.note(ack.position, (), ack.buckets or ())
                 self._is_acknowledged(attachment, ack)
             return
-        for attachment in concerned:
-            if not attachment.closed:
+        for attachment, reading in concerned.items():
+            if not attachment.closed and attachment.readings == reading:  # else the broker has sent it back before this
                 self._rewind(attachment)
 
     def _rewind(self, attachment: Attachment) -> None:
