@@ -8,7 +8,7 @@ that exist now, however long it sleeps.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable
 
 from engine.metadata.keys import prefix_end
@@ -23,8 +23,8 @@ class TableWatch:
 
     def __init__(self, hub: WatchHub) -> None:
         self._hub = hub
-        # Key -> version of its change, in the order of delivery.
-        self._owed: dict[str, int] = {}
+        # Key -> version of its change, in the order of delivery. A plain dict is slow to take the first of, again and again.
+        self._owed: OrderedDict[str, int] = OrderedDict()
         # Owed keys that the reader does not know yet.
         self._unseen: set[str] = set()
         self._waiter: asyncio.Future[None] | None = None
