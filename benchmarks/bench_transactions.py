@@ -6,7 +6,7 @@ import contextlib
 from typing import Any, ClassVar
 
 import bench_metadata
-import transacting
+import transaction_rates
 from processes import server
 from support import median, percentile, rows, sized
 
@@ -31,14 +31,14 @@ class _Served:
 class Groups(_Served):
     """P15: rates in messages per second, by how many groups are on their way at a time."""
 
-    params: ClassVar = [1, transacting.AT_ONCE]
+    params: ClassVar = [1, transaction_rates.AT_ONCE]
     param_names: ClassVar = ["at once"]
 
     def rate(self, at_once: int, transactional: bool) -> float:
         """Messages per second."""
-        sample = self.sample if at_once > 1 else self.sample[: max(len(self.sample) // 10, transacting.GROUP)]
-        use = lambda client: transacting.group_rate(client, sample, at_once, transactional)  # noqa: E731
-        return float(transacting.over(self.broker.url, use))
+        sample = self.sample if at_once > 1 else self.sample[: max(len(self.sample) // 10, transaction_rates.GROUP)]
+        use = lambda client: transaction_rates.group_rate(client, sample, at_once, transactional)  # noqa: E731
+        return float(transaction_rates.over(self.broker.url, use))
 
     def track_rate(self, at_once: int) -> float:
         """Messages per second in transactions of a hundred."""
@@ -57,7 +57,9 @@ class Commit(_Served):
 
     def p50(self) -> float:
         """Seconds."""
-        waits = transacting.over(self.broker.url, lambda client: transacting.commit_seconds(client, COMMITS))
+        waits = transaction_rates.over(
+            self.broker.url, lambda client: transaction_rates.commit_seconds(client, COMMITS)
+        )
         return percentile(waits, 0.5)
 
     def track_p50_ms(self) -> float:
@@ -77,8 +79,8 @@ class ManyOpen(_Served):
 
     def figures(self) -> dict[str, float]:
         """All of it."""
-        found: dict[str, float] = transacting.over(
-            self.broker.url, lambda client: transacting.many_open(client, self.broker, self.sample)
+        found: dict[str, float] = transaction_rates.over(
+            self.broker.url, lambda client: transaction_rates.many_open(client, self.broker, self.sample)
         )
         return found
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from bench_open import GIB
 from measures import CONNECTIONS, SEGMENTS, TOPICS
-from transacting import AT_ONCE, OPEN
+from transaction_rates import AT_ONCE, OPEN
 
 # Adapters of the peers' harness that are not a server of somebody else's.
 NOT_SERVERS = ("engine", "limit-", "lmdb", "sqlite", "persist-queue", "litequeue")

@@ -20,7 +20,7 @@ import ceilings
 import crowds
 import embedded_stores
 import loopback
-import transacting
+import transaction_rates
 import workloads
 from bench_open import GIB, TAIL_MIB
 from crashes import open_seconds
@@ -223,18 +223,21 @@ def transactions(pinned: bool) -> Figures:
     few = sample[: sized(10_000, 200)]
     with server(cpu=_pin(pinned)) as broker:
         figures: Figures = run(_over(broker.url, lambda client: _groups(client, sample, few)))
-        waits = run(_over(broker.url, lambda client: transacting.commit_seconds(client, sized(1000, 5))))
+        waits = run(_over(broker.url, lambda client: transaction_rates.commit_seconds(client, sized(1000, 5))))
         figures |= _quantiles("commit", waits) | {"metadata commit": bench_metadata.single() * 1e3}
-        figures |= run(_over(broker.url, lambda client: transacting.many_open(client, broker, sample)))
+        figures |= run(_over(broker.url, lambda client: transaction_rates.many_open(client, broker, sample)))
     return figures
 
 
 async def _groups(client: Any, sample: Rows, few: Rows) -> Figures:
     """One group at a time, and many; in turn, with transactions and without."""
-    figures: Figures = {"stream": await transacting.stream_rate(client, sample)}
-    for at_once, some in ((1, few), (transacting.AT_ONCE, sample)):
+    figures: Figures = {"stream": await transaction_rates.stream_rate(client, sample)}
+    for at_once, some in ((1, few), (transaction_rates.AT_ONCE, sample)):
         pairs = [
-            [await transacting.group_rate(client, some, at_once, transactional) for transactional in (True, False)]
+            [
+                await transaction_rates.group_rate(client, some, at_once, transactional)
+                for transactional in (True, False)
+            ]
             for _ in range(ROUNDS)
         ]
         names = (f"transactions {at_once}", f"groups {at_once}")

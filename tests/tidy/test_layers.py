@@ -125,8 +125,10 @@ def door_faults(path: Path) -> list[str]:
     faults = []
     for found in imports(path):
         door = found.module.split(".")[0]
+        if door not in DOORS or inside in DOORS[door]:
+            continue
         hint = found.typing_only or (found.module, found.name) in TYPES or used_for_hints_alone(path, door)
-        if door in DOORS and not hint and inside not in DOORS[door]:
+        if not hint:
             allowed = ", ".join(sorted(DOORS[door])) or "the outermost rooms"
             where = f"{relative(path)}:{found.line} imports {found.module}"
             faults.append(f"{where}; only {allowed} may: take it as a constructor argument")
