@@ -23,7 +23,8 @@ class TableWatch:
 
     def __init__(self, hub: WatchHub) -> None:
         self._hub = hub
-        # Key -> version of its change, in the order of delivery. A plain dict is slow to take the first of, again and again.
+        # Key -> version of its change, in the order of delivery. The first of a plain dict is slow to find, once others
+        # were taken before it.
         self._owed: OrderedDict[str, int] = OrderedDict()
         # Owed keys that the reader does not know yet.
         self._unseen: set[str] = set()
