@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).resolve().parent
 JAVA = Path(sys.prefix, "java")  # made by `make test`
+BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # a virtual machine that lives for a minute gains nothing by more
 
 sys.path.insert(0, str(HERE))
 
@@ -38,19 +39,19 @@ def spark_environment() -> dict[str, str]:
     """What a process needs to run Spark on this interpreter."""
     java = {"JAVA_HOME": str(JAVA)} if JAVA.exists() else {}
     python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-    return {**java, **python, "SPARK_LOCAL_IP": "127.0.0.1"}
+    return {**java, **python, "SPARK_LOCAL_IP": "127.0.0.1", "JDK_JAVA_OPTIONS": BRIEF}
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory, spark_environment: dict[str, str]) -> Iterator[SparkSession]:
-    """Spark, `local[2]`."""
+    """Spark on two cores; tasks have a second attempt."""
     os.environ.update(spark_environment)
     from pyspark.sql import SparkSession
 
     built = (
-        SparkSession.builder.master("local[2]")
+        SparkSession.builder.master("local[2,2]")
         .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.shuffle.partitions", "1")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
         .config("spark.log.level", "ERROR")

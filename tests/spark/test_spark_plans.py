@@ -7,7 +7,7 @@ import json
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark_engine import progress
 from pyspark_engine.errors import DataLossError
@@ -91,6 +91,7 @@ def test_other_places_are_refused(text: str):
         read_place(Place("startingOffsets", text))
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.dictionaries(st.integers(0, 2**40), st.integers(0, 2**60), max_size=6),
     st.integers(0, 1000),
@@ -132,6 +133,7 @@ def messages(tasks: list[TopicPartition]) -> list[tuple[int, int, int, tuple[int
     return [(i, start, stop, w.buckets) for t in tasks for w in t.work for i, (start, stop) in w.ranges.items()]
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(layouts(), st.integers(1, 20))
 def test_even_tasks_read_everything_once_and_are_as_many_as_asked_for(pieces: list[Piece], least: int):
     tasks = plan(pieces, Wish(least=least), aligned=False)
@@ -146,6 +148,7 @@ def test_even_tasks_read_everything_once_and_are_as_many_as_asked_for(pieces: li
     assert max(sizes, default=0) - min(sizes, default=0) <= 1
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(layouts(), st.integers(1, 20))
 def test_aligned_tasks_keep_overlapping_segments_and_buckets_together(pieces: list[Piece], usual: int):
     tasks = plan(pieces, Wish(usual=usual), aligned=True)
@@ -227,6 +230,7 @@ def test_nothing_beyond_the_target():
     assert progress.advance(end, SPLIT, target=target) == end
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.integers(1, 200), st.lists(st.integers(0, 100), min_size=3, max_size=3))
 def test_limits_are_kept_and_everything_is_reached(most: int, sizes: list[int]):
     facts = topic_of(

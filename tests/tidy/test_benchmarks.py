@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from source_tree import ROOT
+from spark_marks import SPARK_MARKS
 
 BENCHMARKS = ROOT / "benchmarks"
 KINDS = ("time_", "track_", "peakmem_", "mem_")
@@ -109,7 +110,9 @@ def test_asv_takes_nothing_else_in(module: ModuleType):
     assert not foreign, f"import the module instead of its class: {foreign}"
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=SPARK_MARKS if name.startswith("bench_spark") else ()) for name in CASES]
+)
 def test_benchmark_runs(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory):
     monkeypatch.setenv("ENGINE_BENCH_TINY", "1")
     monkeypatch.setenv("ENGINE_BENCH_DIR", str(tmp_path_factory.getbasetemp()))

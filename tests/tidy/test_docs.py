@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 import pytest
 from source_tree import ROOT, files, relative
+from spark_marks import SPARK_MARKS
 
 PAGES = [p for p in files(".md") if "tests" not in p.relative_to(ROOT).parts]
 
@@ -46,7 +47,8 @@ def examples() -> Iterator[pytest.ParameterSet]:
     """Every Python example of every page, named by its page and its number there."""
     for page in PAGES:
         for number, match in enumerate(_CODE.finditer(page.read_text()), 1):
-            yield pytest.param(relative(page), match["code"], id=f"{relative(page)}-{number}")
+            marks = SPARK_MARKS if "pyspark" in match["code"] else ()
+            yield pytest.param(relative(page), match["code"], id=f"{relative(page)}-{number}", marks=marks)
 
 
 @pytest.mark.parametrize(("page", "code"), list(examples()))

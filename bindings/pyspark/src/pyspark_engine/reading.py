@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BATCH_MESSAGES = 65_536
+AHEAD_MESSAGES = 4 * BATCH_MESSAGES  # so the broker sends while Spark takes a batch; in bytes the client's limit counts
 
 
 def read_partition(
@@ -36,7 +37,12 @@ def read_partition(
     for work in partition.work:
         try:
             with client.range_reader(
-                work.topic, work.ranges, buckets=work.buckets, keys=keys, skip_deleted=not fail_on_data_loss
+                work.topic,
+                work.ranges,
+                buckets=work.buckets,
+                keys=keys,
+                skip_deleted=not fail_on_data_loss,
+                receive_queue_size=AHEAD_MESSAGES,
             ) as reader:
                 for batch in reader.batches(BATCH_MESSAGES):
                     yield convert(batch)

@@ -101,19 +101,24 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 def converter(schema: StructType) -> Callable[[engine.MessageBatch], pa.RecordBatch]:
     """What makes a record batch of a batch of messages: columns, and only those that are asked for."""
     target = arrow_schema(schema)
+    names: dict[str, Any] = {}  # the longest column of a topic's name so far: others are its beginning
+
+    def name(batch: engine.MessageBatch, field: Any) -> Any:
+        found = names.get(batch.topic)
+        if found is None or len(found) < len(batch):
+            found = names[batch.topic] = pa.repeat(pa.scalar(batch.topic, field.type), len(batch))
+        return found[: len(batch)]
 
     def convert(batch: engine.MessageBatch) -> pa.RecordBatch:
         reader = pa.RecordBatchReader.from_stream(batch)
         table = reader.read_all()
-        columns = [_column(table, batch.topic, field) for field in target]
+        columns = [_column(table, field) if field.name != "topic" else name(batch, field) for field in target]
         return pa.RecordBatch.from_arrays(columns, schema=target)
 
     return convert
 
 
-def _column(table: Any, topic: str, field: Any) -> Any:
-    if field.name == "topic":
-        return pa.repeat(pa.scalar(topic, field.type), table.num_rows)
+def _column(table: Any, field: Any) -> Any:
     column = table.column(field.name).combine_chunks()
     if isinstance(column, pa.ChunkedArray):  # no chunk at all
         column = pa.array([], column.type)
@@ -124,4 +129,4 @@ def _column(table: Any, topic: str, field: Any) -> Any:
     except pa.ArrowInvalid as e:
         if not pa.types.is_string(field.type):
             raise
-        raise ValueError(f"a {field.name} of {topic} is not UTF-8: read the column as BINARY") from e
+        raise ValueError(f"a {field.name} is not UTF-8: read the column as BINARY") from e
