@@ -326,3 +326,21 @@ async def test_what_was_received_before_an_abort_covers_nothing_that_is_due_agai
             async with client.transaction() as transaction:
                 await consumer.acknowledge_cumulative(second[-1], transaction=transaction)
         assert read(await taken(consumer, 10)) == numbers(0, 10)
+
+
+async def test_what_came_behind_a_dead_transaction_covers_nothing_outside_of_one_either(client: AsyncClient):
+    await published(client, "t", 10, keys=1)
+    dead = await client.transaction()
+    consumer = await stream(client)
+    await consumer.acknowledge_cumulative((await taken(consumer, 4))[-1], transaction=dead)
+    await consumer.close()
+    async with await stream(client) as consumer:
+        behind = await taken(consumer, 6)
+        await dead.abort()
+        with pytest.raises(engine.TransactionConflictError):
+            await consumer.acknowledge_cumulative(behind[-1])
+        again = await taken(consumer, 10)
+        assert read(again) == numbers(0, 10)
+        await consumer.acknowledge_cumulative(again[-1])
+    async with await stream(client) as consumer:
+        assert await consumer.receive(timeout=0.05) is None

@@ -136,7 +136,7 @@ async def test_a_message_that_was_acknowledged_before_cannot_be_so_in_a_transact
     await peer.messages(consumer, COUNT)
     await peer.ack(consumer, ranges=[[0, 0], [5, 5]])
     ident = await begin(peer)
-    with pytest.raises(TransactionConflictError, match="before"):
+    with pytest.raises(TransactionConflictError, match="already"):
         await peer.ack(consumer, ranges=[[4, 6]], transaction=ident)
     assert subscription(broker, segment).pending.transactions == {parse_id(ident): 2}
 
@@ -260,6 +260,41 @@ async def test_a_plain_position_of_sharers_does_not_take_what_is_held(broker):
     again = await peer.consumer(segment, "shared", bucketBoundaries=list(FOUR))
     assert await offsets(peer, again, 4) == [0, 4, 8, 12]
     await round_trip(peer, segment)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("mode", ["exclusive", "shared"])
+async def test_no_position_covers_what_was_held_when_the_rest_was_delivered(broker, mode, inside):
+    """Whoever took over was not given it; after the abort it is due, and is not acknowledged with what is behind it."""
+    peer = await Peer.connect(broker)
+    with boundaries(FOUR):
+        segment = await peer.segment("work")
+    await (await Publisher.of(peer, segment, FOUR)).publish([0, 1, 2, 3] * 4)
+    more = {"bucketBoundaries": list(FOUR)} if mode == "shared" else {}
+    everything = {"buckets": [[bucket, 16] for bucket in range(4)]} if more else {"position": 16}
+
+    async def acknowledge(consumer: int, **said: Any) -> None:
+        await peer.ask(Command.ACK, consumer_id=consumer, ack_type="cumulative", **said)
+
+    first = await peer.consumer(segment, mode, **more)
+    await peer.messages(first, 16)
+    held = await begin(peer)
+    await acknowledge(first, **({"buckets": [[0, 9]]} if more else {"position": 3}), transaction=held)
+    await peer.ask(Command.CLOSE_CONSUMER, consumer_id=first)
+    left = set(range(16)) - ({0, 4, 8} if more else {0, 1, 2})
+    second = await peer.consumer(segment, mode, **more)
+    assert await offsets(peer, second, len(left)) == sorted(left)
+    await end(peer, held, "abort")
+    await peer.take(Command.CLOSE_CONSUMER, consumer_id=second)
+    third = await peer.consumer(segment, mode, credit=0, **more)
+    fields = {"transaction": await begin(peer)} if inside else {}
+    with pytest.raises(TransactionConflictError, match="not delivered since"):
+        await acknowledge(third, **everything, **fields)
+    peer.flow(third, 1000)
+    assert await offsets(peer, third, 16) == list(range(16))
+    await acknowledge(third, **everything, **fields)
+    assert not subscription(broker, segment).withheld
+    assert subscription(broker, segment).backlog == (16 if inside else 0)
 
 
 # -- restarts, and what else moves a cursor ----------------------------------------------------------------------------

@@ -326,6 +326,8 @@ class LoneReader(Consumer):
 
     def _send(self, block: Block) -> None:
         self._next = block.next_offset
+        if self._subscription is not None:
+            self._subscription.dealt(block.first_offset, block.next_offset)
         skip = self._skipped(block)
         messages = block.messages - sum(last + 1 - first for first, last in skip)
         self.send_block(block.data, block.salt, messages, skip)
@@ -364,7 +366,7 @@ class LoneReader(Consumer):
         if self._subscription is None:
             raise UnsupportedError("a reader has no cursor to acknowledge to")
         inside = transaction_of(header)
-        if inside is not None or self._subscription.pending:
+        if inside is not None or self._subscription.contested:
             return transactional_acks.acknowledge_alone(self, self._subscription, header, inside)
         position = header.get("position")
         if position is None or header.get("buckets") is not None:

@@ -101,7 +101,7 @@ class SharedConsumer(Consumer):
     def acknowledge(self, header: dict[str, Any]) -> Awaitable[Any]:
         """Cumulative, by `buckets` or one `position` for all of them (SEMANTICS 19)."""
         positions, inside = positions_of(header, self.hosted), transaction_of(header)
-        if inside is not None or self._dispatcher.subscription.pending:
+        if inside is not None or self._dispatcher.subscription.contested:
             return acknowledge_buckets(self._dispatcher, self, positions, inside)
         return self._dispatcher.acknowledge(self, positions)
 
@@ -362,6 +362,8 @@ class SharedDispatcher:
         if block.first_offset > self._asked:  # retention took what was before
             ledger.forget(block.first_offset)
         new = max(block.first_offset, ledger.next_offset)
+        if new < block.next_offset:
+            self.subscription.dealt(new, block.next_offset)
         runs = free(new, block.next_offset) if self.subscription.free_from > new else None
         if (hidden := self.hosted.hidden(new, block.next_offset)) is not None:
             runs = _without([(new, block.next_offset)] if runs is None else runs, hidden)

@@ -40,7 +40,8 @@ class HostedSubscription:
     """
 
     __slots__ = ("_dispatcher", "_drained", "_lone", "_looking", "_shared", "cursor", "hosted", "left", "name", "out",
-                 "pending", "reassignments", "redeliveries", "seeks", "was_queue", "was_shared")  # fmt: skip
+                 "pending", "reassignments", "redeliveries", "seeks", "was_queue", "was_shared",
+                 "withheld")  # fmt: skip
 
     def __init__(self, hosted: HostedSegment, name: str, cursor: Cursor, parts: Participation) -> None:
         self.hosted = hosted
@@ -60,6 +61,8 @@ class HostedSubscription:
         self.redeliveries = RedeliveryCounts()
         self.was_queue = False  # by whom it was read last
         self.pending = PendingAcks(self, parts)
+        # Of a stream: what was held as others got what is around it, and nobody was given since.
+        self.withheld = BitMap64()
 
     @property
     def in_use(self) -> bool:
@@ -234,6 +237,26 @@ class HostedSubscription:
         for first, end in self.cursor.unacked(start, stop):
             left.add_range(first, end)
         return left
+
+    def dealt(self, start: int, stop: int) -> None:
+        """Who reads the stream was given what is free in [start, stop), and goes on behind it."""
+        if self.pending or self.withheld:
+            dealt = range_set(start, stop - 1)
+            self.withheld -= dealt
+            self.withheld |= self.pending.offsets & dealt
+
+    @property
+    def missing(self) -> BitMap64:
+        """What is due after all, and lies before what was delivered meanwhile: no position covers it yet."""
+        if not self.withheld:
+            return self.withheld
+        self.withheld &= self.unacked(self.withheld.min(), self.withheld.max() + 1)
+        return self.withheld - self.pending.offsets
+
+    @property
+    def contested(self) -> bool:
+        """Whether an acknowledgement may name what is not to be acknowledged: it is held, or was never delivered."""
+        return bool(self.pending or self.withheld)
 
     @property
     def free_from(self) -> int:

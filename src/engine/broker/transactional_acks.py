@@ -104,6 +104,7 @@ def _conflict(subscription: HostedSubscription, offsets: BitMap64, why: str) -> 
 
 HELD = "acknowledged in another transaction, which is open"
 DONE = "acknowledged already"
+DUE = "due again after an abort, and not delivered since"
 
 
 # -- queues ------------------------------------------------------------------------------------------------------------
@@ -155,6 +156,8 @@ async def acknowledge_alone(
             if held:
                 raise _conflict(subscription, held, HELD)
             said &= subscription.unacked(0, said.max() + 1) if said else said
+        if missed := said & subscription.missing:
+            raise _conflict(subscription, missed, DUE)
         if inside is None:
             await subscription.ack_set(said)
         else:
@@ -189,6 +192,8 @@ async def acknowledge_buckets(
     subscription, routed = dispatcher.subscription, dispatcher.ledger.next_offset
     unread = [] if all(p <= routed for _, p in positions) else await find(dispatcher.hosted, positions, routed)
     async with _request(subscription, inside) as request:
+        if missed := await _missed(subscription, positions):
+            raise _conflict(subscription, missed, DUE)
         check_attached(consumer)
         while (held := await _held(request, dispatcher, positions)) is not None:
             check_attached(consumer)
@@ -206,6 +211,15 @@ async def acknowledge_buckets(
         raise FencedError(
             f"{consumer.name!r} acknowledged in buckets of {subscription} that are not its: {sorted(theirs)}"
         )
+
+
+async def _missed(subscription: HostedSubscription, positions: list[Position]) -> BitMap64:
+    """What is missing of each bucket below its position."""
+    missing, found = subscription.missing, BitMap64()
+    if missing:
+        for _, start, stop in await find(subscription.hosted, positions, missing.min()):
+            found |= missing & range_set(start, stop - 1)
+    return found & subscription.missing
 
 
 def _claim(
