@@ -90,6 +90,7 @@ TOPIC_LIST_TIMEOUT_S = 25.0  # to wait for a permit
 TOPIC_LIST_QUEUE_MAX = 1_000
 TOPIC_LIST_INITIAL_SIZE = 64 * KIB  # permit of a frame of a list before it is known; larger ones are seldom made
 TOPIC_LISTS_PER_CONNECTION_MAX = 1_000
+TOPIC_LIST_PARTS_MAX = 16 * MIB  # of lists, packed and kept for whoever is sent the same next
 TOPIC_CHANGES_KEPT = 16_384  # of a namespace; who is further behind gets the whole list again
 
 # The proxy.

@@ -14,7 +14,7 @@ from peer import WAIT_S, Peer
 
 import engine.control.topic_lists
 from engine.aio.memory_limiter import LimitType
-from engine.broker import topic_lists
+from engine.broker import list_requests, topic_lists
 from engine.broker.config import BrokerConfig
 from engine.broker.memory import BrokerMemory
 from engine.broker.server import Broker
@@ -26,6 +26,7 @@ from engine.model.names import TopicName
 from engine.model.topic_filter import TopicFilter
 from engine.testing.loop import run_virtual
 from engine.wire.commands import Command
+from engine.wire.packing import unpack
 
 NS = "public/default"
 LIST = {"namespace": NS, "properties": None, "pattern": None}
@@ -143,7 +144,7 @@ async def test_who_reads_nothing_holds_one_frame_however_much_it_asks_for(start_
 
 
 async def test_lists_of_one_connection_are_counted(broker, monkeypatch):
-    monkeypatch.setattr(topic_lists, "TOPIC_LISTS_PER_CONNECTION_MAX", 1)
+    monkeypatch.setattr(list_requests, "TOPIC_LISTS_PER_CONNECTION_MAX", 1)
     peer = await Peer.connect(broker)
     await watch(peer)
     with pytest.raises(TooManyRequestsError):
@@ -180,8 +181,8 @@ class Wire:
     def spawn(self, work: Any, name: str) -> asyncio.Task[Any]:
         return asyncio.ensure_future(work)
 
-    def send(self, command: Command, header: dict[str, Any], payload: bytes = b"") -> None:
-        self.frames.append(header)
+    def send(self, command: Command, header: bytes, payload: bytes = b"") -> None:
+        self.frames.append(unpack(header))
 
     def when_taken(self, tell: Any) -> None:
         self.waiting.append(tell)

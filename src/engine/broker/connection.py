@@ -8,14 +8,14 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from engine.aio.bag import Bag
-from engine.broker import requests, topic_lists, transactions
+from engine.broker import list_requests, requests, transactions
 from engine.broker.keepalive import Pulse
+from engine.broker.list_requests import ListRequests
 from engine.broker.tokens import token_refusal
 from engine.errors import EngineError, InvalidArgumentError, ProtocolError, UnsupportedError
 from engine.limits import CONNECTION_WRITE_HIGH
 from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, Command
-from engine.wire.stream import FrameStream, Payload
+from engine.wire.stream import FrameStream, Header, Payload
 
 if TYPE_CHECKING:
     from engine.broker.assignments import Registration
@@ -39,7 +39,7 @@ class Connection:
     Ids of producers, consumers and sessions are the client's and unique within its connection.
     """
 
-    __slots__ = ("_abandoned", "_heard", "_held", "_list_turn", "_opening", "_paused", "_requests", "_until_lost",
+    __slots__ = ("_abandoned", "_heard", "_held", "_list_turn", "_lists", "_opening", "_paused", "_requests",
                  "_waits_turn", "broker", "closed", "closed_ids", "consumers", "frames", "held_back", "noted",
                  "producers", "pulse", "ready", "registrations", "stream", "topic_lists", "trusted", "watches",
                  "writable")  # fmt: skip
@@ -71,7 +71,8 @@ class Connection:
         # Why frames are not read at the moment, and how many requests are under way.
         self._held: set[str] = set()
         self._requests = 0
-        self._until_lost: Bag[asyncio.Task[Any]] = Bag()  # of those, what ends with the connection
+        # Made when there is something for them.
+        self._lists: ListRequests | None = None
         self._list_turn: asyncio.Lock | None = None
 
     # -- FrameHandler ----------------------------------------------------------------------------------------------
@@ -147,8 +148,8 @@ class Connection:
         if isinstance(error, ProtocolError):
             log.warning("connection from %s was closed: %s", self.stream.peer, error, extra={"peer": self.stream.peer})
         self.broker.forget(self)
-        for task in list(self._until_lost):
-            task.cancel()
+        if self._lists is not None:
+            self._lists.connection_lost()
         for one in self._attached():
             one.connection_lost()
         for owned in self._owned():
@@ -162,7 +163,7 @@ class Connection:
 
     # -- sending ---------------------------------------------------------------------------------------------------
 
-    def send(self, command: Command, header: dict[str, Any], payload: Payload = b"") -> None:
+    def send(self, command: Command, header: Header, payload: Payload = b"") -> None:
         """Queue one frame; nothing when the connection is gone."""
         if not self.closed:
             self.stream.send(command, header, payload)
@@ -237,9 +238,13 @@ class Connection:
 
     def claim(self, ident: int) -> None:
         """Reserve a client's id for what is being opened. Raises InvalidArgumentError when it is in use."""
+        self.check_unused(ident)
+        self._opening.add(ident)
+
+    def check_unused(self, ident: int) -> None:
+        """Raises InvalidArgumentError when a client's id is in use."""
         if ident in self._opening or any(ident in owned for owned in self._owned()):
             raise InvalidArgumentError(f"the id {ident} is in use on this connection; take one that was never used")
-        self._opening.add(ident)
 
     def unclaim(self, ident: int) -> None:
         """The opening has ended, either way."""
@@ -255,23 +260,18 @@ class Connection:
         """Whether the client is there and still wants what is being opened."""
         return not self.closed and ident not in self._abandoned
 
-    def start(self, request_id: int, work: Coroutine[Any, Any, Any], *, until_lost: bool = False) -> None:
-        """Do it in the background and answer: nothing (it answers itself), or SUCCESS with the dict it returns.
-
-        `until_lost`: it is of no use when the peer is gone, and is cancelled then.
-        """
-        self._begun()
-        task = self.broker.tasks.spawn(self._work(request_id, work))
+    def start(self, request_id: int, work: Coroutine[Any, Any, Any]) -> None:
+        """Do it in the background and answer: nothing (it answers itself), or SUCCESS with the dict it returns."""
+        self.begun()
+        task = self.broker.tasks.spawn(self.work(request_id, work))
         if task is None:
             work.close()
             self._ended()
             return
         task.add_done_callback(lambda _: work.close())  # for one that was cancelled before it began
-        if until_lost:
-            self._until_lost.add(task)
-            task.add_done_callback(self._until_lost.discard)
 
-    async def _work(self, request_id: int, work: Coroutine[Any, Any, Any]) -> None:
+    async def work(self, request_id: int, work: Coroutine[Any, Any, Any]) -> None:
+        """The same at once, for a request that begun() was told of."""
         try:
             result = await work
             if result is not None:
@@ -285,13 +285,21 @@ class Connection:
             self._ended()
 
     @property
+    def lists(self) -> ListRequests:
+        """Its requests for topic lists."""
+        if self._lists is None:
+            self._lists = ListRequests(self)
+        return self._lists
+
+    @property
     def list_turn(self) -> asyncio.Lock:
         """Who holds it may send a part of a topic list; the next one does when the peer has taken that."""
         if self._list_turn is None:
             self._list_turn = asyncio.Lock()
         return self._list_turn
 
-    def _begun(self) -> None:
+    def begun(self) -> None:
+        """A request is under way, until work() or answer_when() have answered it."""
         self._requests += 1
         if self._requests > REQUESTS_MAX:
             self.hold("requests")
@@ -307,7 +315,7 @@ class Connection:
         It counts as a request under way: who acknowledges faster than that can be saved is not listened to meanwhile.
         """
         future = asyncio.ensure_future(done)
-        self._begun()
+        self.begun()
 
         def answer(future: asyncio.Future[Any]) -> None:
             self._ended()
@@ -371,9 +379,9 @@ _HANDLERS: dict[Command, Callable[[Connection, dict[str, Any], memoryview], None
     Command.SCALABLE_TOPIC_CLOSE: requests.close_lookup,
     Command.SCALABLE_TOPIC_SUBSCRIBE: requests.register,
     Command.SCALABLE_TOPIC_UNSUBSCRIBE: requests.unregister,
-    Command.WATCH_TOPIC_LIST: topic_lists.watch,
-    Command.WATCH_TOPIC_LIST_CLOSE: topic_lists.close,
-    Command.GET_TOPICS_OF_NAMESPACE: topic_lists.get,
+    Command.WATCH_TOPIC_LIST: list_requests.watch,
+    Command.WATCH_TOPIC_LIST_CLOSE: list_requests.close,
+    Command.GET_TOPICS_OF_NAMESPACE: list_requests.get,
     Command.PRODUCER: requests.open_producer,
     Command.SEND: requests.send,
     Command.CLOSE_PRODUCER: requests.close_producer,

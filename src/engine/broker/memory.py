@@ -15,6 +15,7 @@ from engine.aio.pace import Pace
 from engine.aio.semaphore import AsyncSemaphore, PoolStatistics
 from engine.broker.config import BrokerConfig
 from engine.broker.half_frames import HalfFrames
+from engine.broker.list_parts import ListParts
 from engine.broker.outbound import OutboundMemory
 from engine.errors import TooManyRequestsError
 from engine.limits import TOPIC_LOAD_S_MAX
@@ -141,7 +142,8 @@ class BrokerMemory:
         self.take = self.publish.take
         self.free = self.publish.free
         self.outbound = OutboundMemory(config.reads_in_flight_max)
-        self.list_pace = Pace()  # putting a list together, or encoding it, keeps the loop busy for a while
+        self.list_pace = Pace(lambda: self.publish.in_flight > 0)  # to put lists together and to send them
+        self.list_parts = ListParts()
         self.topic_lists = AsyncDualMemoryLimiter(*_topic_list_limits(config), name="topic_list")
         self.lookups = Lookups(config.lookups_max)
         self.topic_loads = AsyncSemaphore(
@@ -187,6 +189,7 @@ class BrokerMemory:
     def pools(self) -> Iterator[PoolStatistics]:
         """How every one of them stands: what is not allowed to grow, and how far it has."""
         yield from self.topic_lists.statistics().values()
+        yield self.list_parts.statistics()
         yield self.publish.statistics()
         yield self.outbound.statistics()
         yield self.lookups.statistics()

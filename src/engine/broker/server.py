@@ -167,6 +167,7 @@ class Broker(Addresses):
             config=control_config(self.config),
             brokers=members.brokers,
         )
+        self.service.topic_lists.pace = self.memory.list_pace
         self.dynamic = DynamicConfig(self, metadata)
         self.admin = AdminService(
             self.service,

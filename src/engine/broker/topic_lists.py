@@ -1,4 +1,4 @@
-"""Topic lists on the wire: a page of one, and `TopicListSession`, a client that follows one.
+"""Topic lists on the wire: how a part of one is told, and `TopicListSession`, a client that follows one.
 
 Whatever is told of a list costs memory twice, and has permits for both (PIP-442): "heap" while it is put together, of a
 fixed size until it is known, and "direct" from before it is encoded until the peer's socket has taken it. What is put
@@ -9,16 +9,18 @@ frame of memory, however much it asks for.
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from engine.aio.memory_limiter import LimitType
+from engine.broker.list_parts import HEADER_OVERHEAD, ListPart, size_of
 from engine.control.topic_lists import Change, TopicList
-from engine.errors import InvalidArgumentError, MemoryLimitError, TooManyRequestsError
-from engine.limits import TOPIC_LIST_INITIAL_SIZE, TOPIC_LISTS_PER_CONNECTION_MAX, TOPICS_PER_FRAME_MAX
+from engine.errors import MemoryLimitError
+from engine.limits import TOPIC_LIST_INITIAL_SIZE, TOPICS_PER_FRAME_MAX
 from engine.model.topic_filter import TopicFilter
 from engine.wire.commands import Command
+from engine.wire.packing import Packed, pack, pack_map, unpack
 
 if TYPE_CHECKING:
     from engine.broker.connection import Connection
@@ -26,19 +28,17 @@ if TYPE_CHECKING:
 _CHANGES_S = 0.01  # what changes within this time is told together; of every so many topics
 _TOPICS_LOOKED_AT = 1_000
 _AGAIN_S = 1.0  # a change that there was no memory to tell is told later
-_NAME_OVERHEAD = 16  # of a name and the time of its birth, encoded
-_HEADER_OVERHEAD = 256
 _START = ""  # before every name
 
 Header = dict[str, Any]
-Part = dict[str, Any]
-Make = Callable[[TopicList], tuple[Header, int] | None]
+Made = tuple[int, Callable[[], Packed]]  # the size of a header at most, and what encodes it
+Make = Callable[[TopicList], Made | None]
 
 
 async def tell(
     connection: Connection, command: Command, open_list: Callable[[], Awaitable[TopicList | None]], make: Make
 ) -> None:
-    """Send the frame that `make` puts together, of the size that it says; done when the peer has taken it, or is gone.
+    """Send the frame that `make` puts together; done when the peer has taken it, or is gone.
 
     Raises MemoryLimitError, and what `open_list` raises. Permits come back in any case.
     """
@@ -52,11 +52,11 @@ async def tell(
             made = None if topics is None else make(topics)
             if made is None:
                 return
-            header, size = made
+            size, encode = made
             await limiter.update(heap, size)
             direct = await limiter.acquire(size, LimitType.DIRECT_MEMORY)
             try:
-                connection.send(command, header)
+                connection.send(command, encode())
             finally:  # also when the connection is gone by now: it tells then, too
                 connection.stream.when_taken(lambda: limiter.release(direct))
         finally:
@@ -68,19 +68,6 @@ async def _taken(connection: Connection) -> None:
     taken = asyncio.Event()
     connection.stream.when_taken(taken.set)
     await taken.wait()
-
-
-def _size(names: Sequence[str]) -> int:
-    """Bytes of names and times of birth on the wire, at most."""
-    return sum(len(name) if name.isascii() else 4 * len(name) for name in names) + _NAME_OVERHEAD * len(names)
-
-
-def _fitting(names: list[str], start: int, most: int) -> list[str]:
-    """As many names from there on as one frame holds; at least one if there is one."""
-    some = names[start : start + most]
-    while len(some) > 1 and _size(some) > TOPIC_LIST_INITIAL_SIZE:
-        del some[len(some) // 2 :]
-    return some
 
 
 class TopicListSession:
@@ -178,37 +165,30 @@ class TopicListSession:
     async def _present(self) -> TopicList | None:
         return self._list
 
-    def _next(self, topics: TopicList) -> tuple[Part, int] | None:
-        """The next part, and its size; None when there is nothing to tell."""
+    def _next(self, topics: TopicList) -> Made | None:
+        """The next part; None when there is nothing to tell."""
         changes = topics.since(self._seen, TOPICS_PER_FRAME_MAX)
         restart = changes is None and self._under_way
         if changes is None:  # too far behind: the whole list again
             changes, self._seen, self._upto = [], topics.changes, _START
         self._seen += len(changes)
         removed, added = _net(changes, self._upto)
-        snapshot = None if self._upto is None else self._more_names(topics, TOPICS_PER_FRAME_MAX - len(changes))
+        snapshot = None
+        if self._upto is not None and len(changes) < TOPICS_PER_FRAME_MAX:
+            parts = self._connection.broker.memory.list_parts
+            snapshot = parts.get(topics, self._upto, TOPICS_PER_FRAME_MAX - len(changes))
+            self._upto = snapshot.last
         more = self._seen != topics.changes or self._upto is not None
         if snapshot is None and not (removed or added or more or self._under_way or self._request_id is not None):
             return None
-        born = [topics.born[name] for name in snapshot or ()] + list(added.values())
-        part: Part = {"session_id": self._ident, "hash": "", "snapshot": snapshot, "removed": removed, "more": more}
-        part |= {"added": list(added), "born": born} | ({"restart": True} if restart else {})
+        part: Header = {"session_id": self._ident, "hash": "", "removed": removed, "added": list(added), "more": more}
+        part |= {"restart": True} if restart else {}
         self._under_way = more
         if not more:
             part |= {"hash": topics.hash, "request_id": self._request_id}
             self._request_id = None
-        return part, _HEADER_OVERHEAD + sum(map(_size, (snapshot or [], removed, list(added))))
-
-    def _more_names(self, topics: TopicList, most: int) -> list[str]:
-        """Of a snapshot, what comes next."""
-        assert self._upto is not None
-        start = bisect_right(topics.names, self._upto)
-        names = _fitting(topics.names, start, most)
-        if start + len(names) == len(topics.names):
-            self._upto = None
-        elif names:
-            self._upto = names[-1]
-        return names
+        size = HEADER_OVERHEAD + size_of(removed) + size_of(list(added)) + (snapshot.size if snapshot else 0)
+        return size, partial(_encode, part, snapshot, list(added.values()))
 
     def close(self) -> None:
         """Follow no more. Idempotent."""
@@ -243,60 +223,9 @@ def _net(changes: list[Change], upto: str | None) -> tuple[list[str], dict[str, 
     return list(removed), added
 
 
-# -- requests ----------------------------------------------------------------------------------------------------------
-
-
-def watch(connection: Connection, header: Header, payload: memoryview) -> None:
-    """WATCH_TOPIC_LIST."""
-    topics = _filter(header)
-    if len(connection.topic_lists) >= TOPIC_LISTS_PER_CONNECTION_MAX:
-        raise TooManyRequestsError(f"{TOPIC_LISTS_PER_CONNECTION_MAX} topic lists are watched over this connection")
-    session = TopicListSession(connection, header["session_id"], header["namespace"])
-    connection.claim(header["session_id"])
-    connection.start(header["request_id"], _watch(connection, session, header, topics), until_lost=True)
-
-
-async def _watch(connection: Connection, session: TopicListSession, header: Header, topics: TopicFilter) -> None:
-    ident = header["session_id"]
-    connection.topic_lists[ident] = session
-    try:
-        await session.open(header["request_id"], topics, header.get("hash"))
-    except BaseException:
-        session.close()
-        raise
-    finally:
-        connection.unclaim(ident)
-    if connection.closed:
-        session.close()
-
-
-def close(connection: Connection, header: Header, payload: memoryview) -> None:
-    """WATCH_TOPIC_LIST_CLOSE."""
-    session = connection.topic_lists.get(header["session_id"])
-    if session is not None:
-        session.close()
-
-
-def get(connection: Connection, header: Header, payload: memoryview) -> None:
-    """GET_TOPICS_OF_NAMESPACE."""
-    connection.start(header["request_id"], _get(connection, header, _filter(header)), until_lost=True)
-
-
-async def _get(connection: Connection, header: Header, topics: TopicFilter) -> None:
-    async def open_list() -> TopicList:
-        return await connection.broker.service.topic_lists.open(header["namespace"], topics)
-
-    def page(found: TopicList) -> tuple[Header, int]:
-        start = 0 if header.get("after") is None else bisect_right(found.names, header["after"])
-        names = _fitting(found.names, start, TOPICS_PER_FRAME_MAX)
-        result = {"topics": names, "more": start + len(names) < len(found.names)}
-        return {"request_id": header["request_id"], "result": result}, _HEADER_OVERHEAD + _size(names)
-
-    await tell(connection, Command.SUCCESS, open_list, page)
-
-
-def _filter(header: Header) -> TopicFilter:
-    properties = header.get("properties") or {}
-    if not all(isinstance(k, str) and isinstance(v, str) for k, v in properties.items()):
-        raise InvalidArgumentError("properties map text to text")
-    return TopicFilter(properties, header.get("pattern"))
+def _encode(part: Header, snapshot: ListPart | None, born: list[int]) -> Packed:
+    """A header of WATCH_TOPIC_LIST_UPDATE; `born` are those of `added`."""
+    names, births = (None, pack(born)) if snapshot is None else snapshot.packed
+    if snapshot is not None and born:
+        births = pack(unpack(births) + born)
+    return pack_map({**part, "snapshot": names, "born": births})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import logging
 from bisect import bisect_left, insort
 from collections import deque
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from engine.aio.bag import Bag
+from engine.aio.pace import Pace
 from engine.aio.tasks import Supervisor
 from engine.control.resources import INDEX_TOPICS, ScalableTopicResources, topic_of_key
 from engine.errors import AlreadyClosedError, EngineError, TooManyRequestsError
@@ -31,7 +33,9 @@ log = logging.getLogger(__name__)
 LINGER_S = 60.0
 _RESTART_S = 1.0
 _LISTS_KEPT = 16
-_MADE_AT_ONCE = 500
+_MADE_AT_ONCE = 100  # names: a step that hardly anybody notices
+_READ_AT_ONCE = 25  # records, which have to be parsed
+_lists = itertools.count(1)
 LISTED_NAMES_MAX = 1_000_000  # in the lists of one namespace together; one list is made in any case
 
 
@@ -57,10 +61,12 @@ class TopicList:
     """The topics of one namespace that pass one filter. Loop thread only.
 
     `names`: "topic://…", sorted. `born`: {name: when it was created, milliseconds}. Whoever follows the list keeps
-    nothing but how many `changes` it has seen: the last TOPIC_CHANGES_KEPT of them are here, once for all.
+    nothing but how many `changes` it has seen: the last TOPIC_CHANGES_KEPT of them are here, once for all. `ident` is
+    no other list's.
     """
 
     def __init__(self, topics: TopicFilter) -> None:
+        self.ident = next(_lists)
         self.filter = topics
         self.names: list[str] = []
         self.born: dict[str, int] = {}
@@ -68,6 +74,7 @@ class TopicList:
         self.changes = 0
         self._kept: deque[Change] = deque(maxlen=TOPIC_CHANGES_KEPT)
         self._sum = 0
+        self._unordered: list[str] = []  # of the names that fill() was given, those that did not come in order
 
     @property
     def hash(self) -> str:
@@ -92,10 +99,14 @@ class TopicList:
                 name = str(topic)
                 self.born[name] = one.created_ms
                 self._sum = (self._sum + _digest(name, one.created_ms)) % _HASHES
+                in_order = not self.names or name > self.names[-1]
+                (self.names if in_order else self._unordered).append(name)
 
     def finish(self) -> None:
-        """All were given to fill()."""
-        self.names = sorted(self.born)
+        """All were given to fill(), each once."""
+        unordered, self._unordered = self._unordered, []
+        if unordered:
+            self.names = sorted(self.names + unordered)
 
     def changed(self, topic: TopicName, facts: TopicFacts | None) -> None:
         """How a topic of the namespace is now; None: it is gone."""
@@ -133,6 +144,7 @@ class TopicLists:
 
     def __init__(self, resources: ScalableTopicResources) -> None:
         self._resources = resources
+        self.pace = Pace()  # of reading a namespace and making lists of it
         self._namespaces: dict[str, _Namespace] = {}
         self._tasks = Supervisor("topic lists")
 
@@ -144,7 +156,7 @@ class TopicLists:
         tenant, name = parse_namespace(namespace)
         known = self._namespaces.get(namespace)
         if known is None:
-            known = self._namespaces[namespace] = _Namespace(self._resources, tenant, name)
+            known = self._namespaces[namespace] = _Namespace(self._resources, tenant, name, self.pace)
             self._tasks.spawn(known.follow(), f"topics of {namespace}")
         known.looked_at += 1
         try:
@@ -183,8 +195,9 @@ class TopicLists:
 class _Namespace:
     """What is known of one namespace, and the lists that are made of it."""
 
-    def __init__(self, resources: ScalableTopicResources, tenant: str, name: str) -> None:
+    def __init__(self, resources: ScalableTopicResources, tenant: str, name: str, pace: Pace) -> None:
         self._metadata = resources.metadata
+        self._pace = pace
         self._prefix = f"{keys.encode(tenant)}/{keys.encode(name)}/"
         self._facts: dict[TopicName, TopicFacts] = {}
         self._lists: dict[TopicFilter, TopicList] = {}
@@ -224,9 +237,9 @@ class _Namespace:
             made, names = TopicList(topics), list(self._facts)
             changed = self._changing[topics] = {}
             for start in range(0, len(names), _MADE_AT_ONCE):
+                await self._pace.turn()
                 some = names[start : start + _MADE_AT_ONCE]
                 made.fill({name: self._facts[name] for name in some if name in self._facts})
-                await asyncio.sleep(0)
             made.finish()
             for topic in changed:
                 made.changed(topic, self._facts.get(topic))
@@ -273,6 +286,8 @@ class _Namespace:
         self._watch = watch
         try:
             async for event in watch:
+                if shown is not None and len(shown) % _READ_AT_ONCE == 0:
+                    await self._pace.turn()
                 if self._stopped:
                     return
                 if event.kind is not EventKind.SNAPSHOT_END:

@@ -19,7 +19,7 @@ from engine.limits import CONNECTION_WRITE_HIGH, CONNECTION_WRITE_LOW
 from engine.wire.chunks import ChunkPool
 from engine.wire.commands import Command
 from engine.wire.framing import FrameReader, encode_bytes
-from engine.wire.stream import FrameHandler, FrameStream, Payload
+from engine.wire.stream import FrameHandler, FrameStream, Header, Payload
 from engine.wire.taken import Taken
 
 Accept = Callable[[FrameStream], FrameHandler]
@@ -162,7 +162,7 @@ class SimStream:
 
     # -- FrameStream -------------------------------------------------------------------------------------------------
 
-    def send(self, command: Command, header: dict[str, Any], payload: Payload = b"") -> None:
+    def send(self, command: Command, header: Header, payload: Payload = b"") -> None:
         """Queue one frame."""
         if self._closing:
             return

@@ -24,7 +24,7 @@ from engine.errors import InvalidArgumentError, ProtocolError
 from engine.limits import FRAME_HEADER_SIZE_MAX, FRAME_PREFIX_SIZE, FRAME_SIZE_MAX
 from engine.wire.chunks import Chunk, ChunkPool
 from engine.wire.commands import Command, check_header
-from engine.wire.stream import Buffer, Payload
+from engine.wire.stream import Buffer, Header, Payload
 
 _PREFIX = struct.Struct("<IBI")
 _LENGTH_SIZE = 4
@@ -50,12 +50,12 @@ def payload_size(payload: Payload) -> int:
     return sum(map(len, payload))
 
 
-def encode(command: Command, header: dict[str, Any], payload: Payload = b"") -> tuple[list[Buffer], int]:
+def encode(command: Command, header: Header, payload: Payload = b"") -> tuple[list[Buffer], int]:
     """The frame as buffers to write one after the other, and their total size; the payload is not copied.
 
     Raises InvalidArgumentError when it would be over the limits.
     """
-    packed: bytes = _pack(header)
+    packed: bytes = header if isinstance(header, bytes) else _pack(header)
     head_size = FRAME_PREFIX_SIZE + len(packed)
     head_padding = -head_size & 7
     body_size = payload_size(payload)
@@ -78,7 +78,7 @@ def encode(command: Command, header: dict[str, Any], payload: Payload = b"") -> 
     return buffers, total
 
 
-def encode_bytes(command: Command, header: dict[str, Any], payload: Payload = b"") -> bytes:
+def encode_bytes(command: Command, header: Header, payload: Payload = b"") -> bytes:
     """The frame in one piece; for tests and tools."""
     return b"".join(encode(command, header, payload)[0])
 

@@ -14,7 +14,8 @@ from typing import Any
 from engine.errors import ConnectError, ProtocolError
 from engine.limits import CONNECTION_WRITE_HIGH, CONNECTION_WRITE_LOW
 from engine.wire.commands import Command, check_header
-from engine.wire.stream import FrameHandler, FrameStream, Payload
+from engine.wire.packing import unpack
+from engine.wire.stream import FrameHandler, FrameStream, Header, Payload
 from engine.wire.taken import Taken
 
 _FRAME_OVERHEAD = 64  # what a frame without payload counts for the marks
@@ -46,13 +47,13 @@ class MemoryStream:
         self._lost = False
         self._taken: Taken | None = None  # made when somebody asks
 
-    def send(self, command: Command, header: dict[str, Any], payload: Payload = b"") -> None:
+    def send(self, command: Command, header: Header, payload: Payload = b"") -> None:
         """Queue one frame for the other end's handler."""
         if self._closing:
             return
         other, view = self._other, _as_view(payload)
         self.bytes_sent += len(view) + _FRAME_OVERHEAD
-        other._inbox.append((command, header, view))
+        other._inbox.append((command, unpack(header) if isinstance(header, bytes) else header, view))
         other._inbox_bytes += len(view) + _FRAME_OVERHEAD
         other._schedule()
         if not self._writing_paused and other._inbox_bytes > CONNECTION_WRITE_HIGH:

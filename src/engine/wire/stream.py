@@ -9,6 +9,7 @@ from engine.wire.commands import Command
 
 Buffer = bytes | bytearray | memoryview
 Payload = Buffer | Sequence[Buffer]
+Header = dict[str, Any] | bytes  # bytes: packed already, see packing.py
 
 
 class FrameHandler(Protocol):
@@ -35,7 +36,7 @@ class FrameStream(Protocol):
 
     peer: str  # for texts and logs
 
-    def send(self, command: Command, header: dict[str, Any], payload: Payload = b"") -> None:
+    def send(self, command: Command, header: Header, payload: Payload = b"") -> None:
         """Queue one frame; never blocks. After close() or loss: nothing. The caller gives up header and payload."""
 
     @property

@@ -14,7 +14,7 @@ from engine.limits import CONNECTION_WRITE_HIGH, CONNECTION_WRITE_LOW, FRAME_SIZ
 from engine.wire.chunks import ChunkPool
 from engine.wire.commands import Command
 from engine.wire.framing import FrameReader, encode
-from engine.wire.stream import Buffer, FrameHandler, FrameStream, Payload
+from engine.wire.stream import Buffer, FrameHandler, FrameStream, Header, Payload
 from engine.wire.taken import Taken
 from engine.wire.url import format_url, parse_url
 
@@ -123,7 +123,7 @@ class TcpStream(asyncio.BufferedProtocol):
 
     # -- FrameStream -----------------------------------------------------------------------------------------------
 
-    def send(self, command: Command, header: dict[str, Any], payload: Payload = b"") -> None:
+    def send(self, command: Command, header: Header, payload: Payload = b"") -> None:
         """Queue one frame."""
         if self._closing:
             return
