@@ -101,6 +101,7 @@ def main() -> None:
     """To the end of what there is."""
     url, source, target = sys.argv[1:]
     builder = SparkSession.builder.master("local[2,4]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.sql.codegen.wholeStage", "false")
     builder = builder.config("spark.sql.execution.arrow.maxRecordsPerBatch", "50").config("spark.log.level", "ERROR")
     spark = builder.getOrCreate()
     java = spark._jvm.java.lang.ProcessHandle.current().pid()  # type: ignore[union-attr]

@@ -47,11 +47,21 @@ class Query:
 
     def run(self) -> bool:
         """To the end, or until it is killed; whether it came to the end."""
+        code = self._run()
+        while code == 1 and "failed to connect back" in self._log():  # Spark gives Python 10 s to start
+            code = self._run()
+        assert code in (0, -9), self._log()[-4000:]
+        return code == 0
+
+    def _run(self) -> int:
         arguments = [sys.executable, str(PROGRAM), self.broker.service_url, self.source, self.target]
-        with (self.folder / "log").open("ab") as log:
-            done = subprocess.run(arguments, env=self._environment, stdout=log, stderr=log, timeout=WAIT_S, check=False)
-        assert done.returncode in (0, -9), (self.folder / "log").read_text()[-4000:]
-        return done.returncode == 0
+        with (self.folder / "log").open("wb") as log:
+            return subprocess.run(
+                arguments, env=self._environment, stdout=log, stderr=log, timeout=WAIT_S, check=False
+            ).returncode
+
+    def _log(self) -> str:
+        return (self.folder / "log").read_text()
 
     def facts(self) -> list[dict[str, Any]]:
         """What the program has written down."""
@@ -111,12 +121,13 @@ def query(broker: engine.Engine, topic: str, tmp_path: Path, spark_environment: 
     return Query(broker, topic, tmp_path, spark_environment)
 
 
+@pytest.mark.timeout(900)
 def test_killed_at_every_step(query: Query):
-    """The driver, five times, each time in the next step; then a task in the middle and one behind it, which Spark runs
+    """The driver, four times, each time in the next step; then a task in the middle and one behind it, which Spark runs
     again.
     """
     query.fill(1000)
-    for step in STEPS:
+    for step in ("before-write", "during-write", "before-commit", "behind-commit"):
         query.strike(step, "driver")
         assert not query.run(), step
     query.strike("during-write", "worker")

@@ -17,6 +17,7 @@ TLS = Path(__file__).resolve().parents[1] / "broker" / "tls"  # self-signed, for
 PROGRAM = """
 import sys
 from pyspark.sql import SparkSession
+from pyspark_engine import engine_align
 
 where, url, token, ca = sys.argv[1:]
 builder = SparkSession.builder.config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "1")
@@ -26,11 +27,15 @@ frame = reader.option("token", token).option("tlsCa", ca).schema("key STRING, va
 print("version", spark.version, "connect" if "connect" in type(spark).__module__ else "classic")
 print("found", frame.selectExpr("count(*)", "count(distinct key)", "sum(cast(value as bigint))").first())
 stream = spark.readStream.format("engine").option("url", url).option("subscribe", "numbers").option("token", token)
-stream = stream.option("tlsCa", ca).option("startingOffsets", "earliest").schema("offset BIGINT").load()
-writer = stream.writeStream.format("memory").queryName("rows")
+stream = stream.option("tlsCa", ca).option("startingOffsets", "earliest").schema("key BINARY, value BINARY").load()
+secrets = {"url": url, "token": token, "tlsCa": ca}
+writer = stream.writeStream.format("engine").options(topic="copy", checkpointLocation="checkpoint", **secrets)
 query = writer.trigger(availableNow=True).start()
 query.awaitTermination(200)
-print("streamed", spark.table("rows").count())
+aligned = engine_align(frame, "numbers", **secrets)
+aligned.write.format("engine").options(topic="copy", **secrets).mode("append").save()
+copies = spark.read.format("engine").options(topic="copy", **secrets).schema("key STRING, value STRING")
+print("written", copies.load().groupBy("key", "value").count().where("count = 2").count())
 """
 
 
@@ -64,4 +69,4 @@ def test_a_process_of_its_own(
     kind = "connect" if where == "connect" else "classic"
     assert any(line.startswith(f"version {version}") and line.endswith(kind) for line in lines), done.stdout
     assert any(line.startswith("found") and "1000" in line and "=50" in line and "499500" in line for line in lines)
-    assert any(line == "streamed 1000" for line in lines), done.stdout
+    assert "written 1000" in lines, done.stdout  # each by a stream and by a batch

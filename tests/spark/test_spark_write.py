@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 
 import engine
 
@@ -107,7 +108,9 @@ def test_what_is_refused_before_the_job(
     assert said in str(raised.value)
 
 
-def test_overwriting_is_refused(spark: SparkSession, broker: engine.Engine, topic: str, reads: Reads, writes: Writes):
+def test_overwriting_is_refused(
+    spark: SparkSession, broker: engine.Engine, topic: str, reads: Reads, writes: Writes, tmp_path: Path
+):
     writer = numbers(spark, 1).write.format("engine").option("url", broker.service_url).option("topic", topic)
     with pytest.raises(Exception, match="a topic is not overwritten"):
         writer.mode("overwrite").save()
@@ -115,7 +118,7 @@ def test_overwriting_is_refused(spark: SparkSession, broker: engine.Engine, topi
     counts = reads.stream(topic, "value STRING", startingOffsets="earliest").groupBy("value").count()
     complete = writes.stream(counts.selectExpr("value"), f"{topic}-counts").outputMode("complete")
     with pytest.raises(Exception, match="would write everything again"):
-        complete.option("checkpointLocation", f"memory-{topic}").start().awaitTermination(WAIT_S)
+        complete.option("checkpointLocation", str(tmp_path)).start().awaitTermination(WAIT_S)
 
 
 @pytest.mark.parametrize(
@@ -172,41 +175,50 @@ def test_a_named_batch_is_written_once(broker: engine.Engine, topic: str, spark:
     assert values(broker, topic) == list(range(200))
 
 
+def meanwhile(url: str, name: str, then: Callable[[Any, Callable[[], Any]], None]) -> Any:
+    """In the middle of a job `then` is called, with an admin and what finds the job's transaction, once it is begun."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for n, batch in enumerate(batches):
+            yield batch
+            if n == 1:  # the writer has the first one by now, or soon
+                with engine.Client(url) as client:
+                    then(client.admin, lambda: found(client.admin))
+
+    def found(admin: Any) -> dict[str, Any]:
+        while True:
+            for transaction in admin.list_transactions():
+                if transaction["name"] == name:
+                    return dict(transaction)
+
+    return run
+
+
 def test_what_takes_longer_than_the_timeout(broker: engine.Engine, topic: str, spark: SparkSession, writes: Writes):
     """A task that works puts the end off: this one waits until the transaction ends later than it did first."""
-    seen = broker.service_url
 
-    def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with engine.Client(seen) as client:
-            for batch in batches:
-                yield batch
-                (own,) = [t for t in client.admin.list_transactions() if t["name"] == topic]
-                first, last = own["deadline"], own["deadline"]
-                while last <= first:
-                    (own,) = [t for t in client.admin.list_transactions() if t["name"] == topic]
-                    last = own["deadline"]
+    def wait(admin: Any, own: Callable[[], Any]) -> None:
+        first = own()["deadlineMs"]
+        while own()["deadlineMs"] == first:
+            pass
 
-    frame = numbers(spark, 1).coalesce(1)
-    writes(frame.mapInArrow(slowly, frame.schema), topic, transactionName=topic, transactionTimeout="2s")
-    assert values(broker, topic) == [0]
+    frame = numbers(spark, 40_000).coalesce(1)
+    slowly = frame.mapInArrow(meanwhile(broker.service_url, topic, wait), frame.schema)
+    writes(slowly, topic, transactionName=topic, transactionTimeout="2s")
+    assert values(broker, topic) == list(range(40_000))
 
 
-def test_a_job_that_nobody_works_at_is_given_up(broker: engine.Engine, topic: str, spark: SparkSession, writes: Writes):
-    """An operator aborts it, as the timeout would; the task says so."""
-    url = broker.service_url
+def test_a_job_that_was_given_up(broker: engine.Engine, topic: str, spark: SparkSession, writes: Writes):
+    """An operator aborts it, as the timeout would; the task says so, and Spark's second attempt begins anew."""
 
-    def interrupted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with engine.Client(url) as client:
-            for batch in batches:
-                yield batch
-                (own,) = [t for t in client.admin.list_transactions() if t["name"] == topic]
-                client.admin.abort_transaction(own["id"])
-                yield batch
+    def interrupt(admin: Any, own: Callable[[], Any]) -> None:
+        if TaskContext.get().attemptNumber() == 0:  # type: ignore[union-attr]
+            admin.abort_transaction(own()["id"])
 
-    frame = numbers(spark, 1).coalesce(1)
-    with pytest.raises(Exception, match="was aborted while it was written in"):
-        writes(frame.mapInArrow(interrupted, frame.schema), topic, transactionName=topic)
-    assert messages(broker, topic) == []
+    frame = numbers(spark, 40_000).coalesce(1)
+    interrupted = frame.mapInArrow(meanwhile(broker.service_url, topic, interrupt), frame.schema)
+    writes(interrupted, topic, transactionName=topic)
+    assert values(broker, topic) == list(range(40_000))
 
 
 def test_rows_where_spark_gives_no_arrow(spark: SparkSession):

@@ -29,6 +29,7 @@ from pyspark_engine.options import Connection
 log = logging.getLogger(__name__)
 
 BEATS = 4  # in the time of a timeout
+TIMEOUT_S_MIN = 1.0
 
 # What Spark tells every task of a micro-batch.
 _QUERY_ID = "sql.streaming.queryId"
@@ -138,13 +139,16 @@ def commit(connection: Connection, messages: Iterable[Any]) -> None:
                 raise
 
 
-def abort(connection: Connection, messages: Iterable[Any]) -> None:
-    """Nothing of it ever takes effect, as far as that can be done; the timeout does the rest."""
+def abort(connection: Connection, messages: Iterable[Any], name: str | None) -> None:
+    """Nothing of it ever takes effect, as far as that can be done; the timeout does the rest.
+
+    `name`: of the transaction, where the driver knows it.
+    """
     transactions = {m.transaction for m in _written(messages)}
-    if not transactions:
-        return
     try:
         with connect(connection) as client:
+            if name is not None:
+                transactions.add(client.transaction(TIMEOUT_S_MIN, name=name).id)
             for transaction in transactions:
                 with contextlib.suppress(engine.TransactionConflictError, engine.TransactionNotFoundError):
                     client.join_transaction(transaction).abort()

@@ -55,9 +55,7 @@ class DefaultSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
         """Of a streaming query. Raises ValueError for wrong options, columns and modes."""
         if overwrite:
-            raise ValueError(
-                'outputMode("complete") would write everything again each time: "update" or "append" is right'
-            )
+            raise ValueError('outputMode("complete") would write everything again each time: "append" is right')
         return TopicStreamWriter(self._write_options(schema), schema)
 
     def _write_options(self, schema: StructType) -> WriteOptions:

@@ -45,7 +45,7 @@ class TopicWriter(DataSourceArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """The job has failed."""
-        attempts.abort(self._options.connection, messages)
+        attempts.abort(self._options.connection, messages, self._name)
 
 
 class TopicStreamWriter(DataSourceStreamArrowWriter):
@@ -68,4 +68,4 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """The micro-batch has failed, and so has the query."""
-        attempts.abort(self._options.connection, messages)
+        attempts.abort(self._options.connection, messages, None)

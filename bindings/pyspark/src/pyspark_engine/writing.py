@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -16,13 +16,13 @@ from pyspark.sql.types import StructType
 import engine
 from pyspark_engine.attempts import Attempt, Written
 from pyspark_engine.connection import shared_client
-from pyspark_engine.options import WriteOptions
+from pyspark_engine.options import Connection, WriteOptions
 from pyspark_engine.schema import arrow_schema
 
-if TYPE_CHECKING:
-    from engine import Transaction
-
 ROWS = 16_384  # of a record batch that is made of rows
+PRODUCERS = 64  # that a process keeps from task to task
+
+_producers: dict[tuple[Connection, str], engine.Producer] = {}  # idle ones; a process has one task at a time
 
 
 def write_partition(options: WriteOptions, transaction: str | None, batches: Iterator[pa.RecordBatch]) -> Written:
@@ -30,30 +30,63 @@ def write_partition(options: WriteOptions, transaction: str | None, batches: Ite
     first = next(batches, None)
     if first is None:
         return Written()
-    client, rows = shared_client(options.connection), chain([first], batches)
+    rows = chain([first], batches)
     if transaction is None:
-        _send(client, options.topic, rows, None)
+        with _Topics(options, None) as topics:
+            topics.send(rows)
         return Written()
-    with Attempt(client, transaction, options.transaction_timeout_s) as attempt:
+    with Attempt(shared_client(options.connection), transaction, options.transaction_timeout_s) as attempt:
         if not attempt.done:
-            _send(client, options.topic, rows, attempt.transaction)
-            attempt.transaction.flush()
+            with _Topics(options, attempt.transaction) as topics:
+                topics.send(rows)
     return attempt.written
 
 
-def _send(
-    client: engine.Client, topic: str | None, batches: Iterable[pa.RecordBatch], transaction: Transaction | None
-) -> None:
-    with contextlib.ExitStack() as stack:
-        producers: dict[str, engine.Producer] = {}
+class _Topics:
+    """The producers of a task. When its block is left everything is durable; those that failed are not used again."""
+
+    def __init__(self, options: WriteOptions, transaction: engine.Transaction | None) -> None:
+        self._options = options
+        self._transaction = transaction
+        self._used: dict[str, engine.Producer] = {}
+
+    def send(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Each row to its topic."""
         for batch in batches:
-            for name, part in _by_topic(batch, topic):
-                if name not in producers:
-                    producers[name] = stack.enter_context(client.producer(name))
-                _send_batch(producers[name], part, transaction)
+            for topic, part in _by_topic(batch, self._options.topic):
+                _send_batch(self._used.get(topic) or self._take(topic), part, self._transaction)
+
+    def _take(self, topic: str) -> engine.Producer:
+        connection = self._options.connection
+        producer = _producers.pop((connection, topic), None) or shared_client(connection).producer(topic)
+        self._used[topic] = producer
+        return producer
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        try:
+            if error is None:
+                self._flush()
+        finally:
+            for producer in self._used.values():
+                with contextlib.suppress(engine.EngineError):
+                    producer.close()
+
+    def _flush(self) -> None:
+        if self._transaction is not None:
+            self._transaction.flush()
+        else:
+            for producer in self._used.values():
+                producer.flush()
+        _producers.update({(self._options.connection, topic): producer for topic, producer in self._used.items()})
+        self._used = {}
+        for oldest in list(_producers)[: max(0, len(_producers) - PRODUCERS)]:
+            _producers.pop(oldest).close()
 
 
-def _send_batch(producer: engine.Producer, batch: pa.RecordBatch, transaction: Transaction | None) -> None:
+def _send_batch(producer: engine.Producer, batch: pa.RecordBatch, transaction: engine.Transaction | None) -> None:
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     if columns["value"].null_count:
         raise ValueError("the column value is null in a row: a message has a value, which may be empty")
