@@ -6,7 +6,6 @@ from test_namespace_acks import *  # noqa: F403
 from test_reshape_checkpoints import *  # noqa: F403
 from test_reshape_consumers import *  # noqa: F403
 from test_reshape_producers import *  # noqa: F403
-from test_schemas import *  # noqa: F403
 from test_shared_consumers import *  # noqa: F403
 
 pytestmark = pytest.mark.fuzz

@@ -18,7 +18,8 @@ class Registration:
     Closing the connection is not leaving: the session stays for the grace period (SEMANTICS 13, 14).
     """
 
-    __slots__ = ("_connection", "_ident", "_instance", "_name", "_registered", "_subscription", "_topic", "closed")
+    __slots__ = ("_answered", "_connection", "_ident", "_instance", "_name", "_registered", "_subscription", "_topic",
+                 "_untold", "closed")  # fmt: skip
 
     def __init__(self, connection: Connection, header: dict[str, Any]) -> None:
         self._connection = connection
@@ -28,6 +29,8 @@ class Registration:
         self._name: str = header["consumer_name"]
         self._instance: str = header["instance"]
         self._registered = False
+        self._answered = False
+        self._untold: ConsumerAssignment | None = None  # the newest
         self.closed = False
 
     async def open(self, request_id: int, kind: str, initial_position: str) -> None:
@@ -43,10 +46,13 @@ class Registration:
             initial_position=initial_position,
         )
         self._registered = True
+        if not self.closed:
+            await self._connection.answers.room()
         if self.closed:
             self._disconnect()
             return
-        self._send(assignment, request_id)
+        newest, self._untold, self._answered = self._untold or assignment, None, True
+        self._send(newest, request_id)
 
     async def leave(self, instance: str) -> None:
         """An explicit leave; one of a stale instance changes nothing."""
@@ -57,7 +63,14 @@ class Registration:
     def push_assignment(self, assignment: ConsumerAssignment) -> None:
         """Its share has changed."""
         if not self.closed:
-            self._send(assignment, None)
+            self._untold = assignment
+            self._connection.answers.tell(self)
+
+    def tell(self) -> None:
+        """The newest share, if the consumer does not know it."""
+        if self._answered and self._untold is not None and not self.closed:
+            newest, self._untold = self._untold, None
+            self._send(newest, None)
 
     def close(self, error: EngineError) -> None:
         """The controller has ended the registration."""

@@ -9,11 +9,12 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from engine.broker import list_requests, requests, transactions
+from engine.broker.answers import Answers
 from engine.broker.keepalive import Pulse
 from engine.broker.list_requests import ListRequests
 from engine.broker.tokens import token_refusal
 from engine.errors import EngineError, InvalidArgumentError, ProtocolError, UnsupportedError
-from engine.limits import CONNECTION_WRITE_HIGH
+from engine.limits import CONNECTION_WRITE_HIGH, CONNECTION_WRITE_LOW
 from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, Command
 from engine.wire.stream import FrameStream, Header, Payload
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-REQUESTS_MAX = 1_000  # under way at once on one connection; above it, no more frames are read
 PROBE_S = 2.0  # a peer that is asked whether it lives has this long to answer
 _FRAMES_PER_NOTE = 16  # received, after which what waits for the peer is counted anew
 _ANSWERS_UNSENT_MAX = 4 * CONNECTION_WRITE_HIGH  # a peer that asks and does not read is not listened to above this
@@ -39,14 +39,15 @@ class Connection:
     Ids of producers, consumers and sessions are the client's and unique within its connection.
     """
 
-    __slots__ = ("_abandoned", "_heard", "_held", "_list_turn", "_lists", "_opening", "_paused", "_requests",
-                 "_waits_turn", "broker", "closed", "closed_ids", "consumers", "frames", "held_back", "noted",
+    __slots__ = ("_abandoned", "_heard", "_held", "_list_turn", "_lists", "_opening", "_paused", "_waits_turn",
+                 "answers", "broker", "caller", "closed", "closed_ids", "consumers", "frames", "held_back", "noted",
                  "producers", "pulse", "ready", "registrations", "stream", "topic_lists", "trusted", "watches",
                  "writable")  # fmt: skip
 
     def __init__(self, broker: Broker, stream: FrameStream, *, trusted: bool = False) -> None:
         self.broker = broker
         self.stream = stream
+        self.caller = stream.peer  # as it came; a proxy says later for whom
         self.trusted = trusted  # it comes from within this process
         self.ready = False  # the handshake is done
         self.closed = False
@@ -68,9 +69,8 @@ class Connection:
         self.closed_ids: set[int] = set()  # producers this end has closed; what was on its way to them is dropped
         self._opening: set[int] = set()
         self._abandoned: set[int] = set()  # of those, what the client has closed before it was open
-        # Why frames are not read at the moment, and how many requests are under way.
-        self._held: set[str] = set()
-        self._requests = 0
+        self._held: set[str] = set()  # why frames are not read at the moment
+        self.answers = Answers(self)  # to requests that are under way
         # Made when there is something for them.
         self._lists: ListRequests | None = None
         self._list_turn: asyncio.Lock | None = None
@@ -114,6 +114,12 @@ class Connection:
         else:
             self._go_on()
 
+    @property
+    def takes_answers(self) -> bool:
+        """Whether the peer takes what it is sent; of one that is gone, nobody has to wait for that."""
+        most = CONNECTION_WRITE_LOW if self.held_back else _ANSWERS_UNSENT_MAX // 2  # more than consumers leave there
+        return self.closed or self.stream.unsent_bytes <= most
+
     def hold_back(self) -> None:
         """The broker holds too much for peers that do not read, and something for this one: the same as if full."""
         self.held_back, self.writable = True, False
@@ -133,6 +139,7 @@ class Connection:
             return
         self.writable = True
         self.release("answers")
+        self.answers.go_on()
         for consumer in list(self.consumers.values()):
             consumer.pump()
         for session in list(self.topic_lists.values()):
@@ -143,6 +150,7 @@ class Connection:
         if self.closed:
             return
         self.closed = True
+        self.answers.go_on()
         if self._heard is not None and not self._heard.done():
             self._heard.set_result(None)
         if isinstance(error, ProtocolError):
@@ -262,19 +270,20 @@ class Connection:
 
     def start(self, request_id: int, work: Coroutine[Any, Any, Any]) -> None:
         """Do it in the background and answer: nothing (it answers itself), or SUCCESS with the dict it returns."""
-        self.begun()
-        task = self.broker.tasks.spawn(self.work(request_id, work))
+        size = self.answers.begun()
+        task = self.broker.tasks.spawn(self.work(request_id, work, size))
         if task is None:
             work.close()
-            self._ended()
+            self.answers.ended(size)
             return
         task.add_done_callback(lambda _: work.close())  # for one that was cancelled before it began
 
-    async def work(self, request_id: int, work: Coroutine[Any, Any, Any]) -> None:
-        """The same at once, for a request that begun() was told of."""
+    async def work(self, request_id: int, work: Coroutine[Any, Any, Any], size: int) -> None:
+        """The same at once; `size` is what answers.begun() has said."""
         try:
             result = await work
             if result is not None:
+                await self.answers.room()
                 self.succeed(request_id, result)
         except EngineError as e:
             self.error(request_id, e)
@@ -282,7 +291,7 @@ class Connection:
             log.exception("request %d of %s failed", request_id, self.stream.peer)
             self.error(request_id, EngineError(f"the broker failed: {type(e).__name__}: {e}"))
         finally:
-            self._ended()
+            self.answers.ended(size)
 
     @property
     def lists(self) -> ListRequests:
@@ -298,27 +307,16 @@ class Connection:
             self._list_turn = asyncio.Lock()
         return self._list_turn
 
-    def begun(self) -> None:
-        """A request is under way, until work() or answer_when() have answered it."""
-        self._requests += 1
-        if self._requests > REQUESTS_MAX:
-            self.hold("requests")
-
-    def _ended(self) -> None:
-        self._requests -= 1
-        if self._requests <= REQUESTS_MAX // 2:
-            self.release("requests")
-
     def answer_when(self, request_id: int, done: Awaitable[Any]) -> None:
         """SUCCESS when `done` is, or its error.
 
         It counts as a request under way: who acknowledges faster than that can be saved is not listened to meanwhile.
         """
         future = asyncio.ensure_future(done)
-        self.begun()
+        size = self.answers.begun()
 
         def answer(future: asyncio.Future[Any]) -> None:
-            self._ended()
+            self.answers.ended(size)
             if future.cancelled():
                 self.error(request_id, EngineError("the broker is closing"))
             elif (error := future.exception()) is None:

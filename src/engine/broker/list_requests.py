@@ -35,21 +35,20 @@ class ListRequests:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._waiting: deque[tuple[int, Work]] = deque()
+        self._waiting: deque[tuple[int, Work, int]] = deque()
         self._task: asyncio.Task[None] | None = None
 
     def add(self, request_id: int, work: Work) -> None:
         """Do it in its turn; it answers itself, but for errors."""
-        self._connection.begun()
-        self._waiting.append((request_id, work))
+        self._waiting.append((request_id, work, self._connection.answers.begun()))
         if self._task is None:
             self._task = self._connection.broker.tasks.spawn(self._run(), "topic lists")
 
     async def _run(self) -> None:
         try:
             while self._waiting:
-                request_id, work = self._waiting.popleft()
-                await self._connection.work(request_id, work())
+                request_id, work, size = self._waiting.popleft()
+                await self._connection.work(request_id, work(), size)
         finally:
             self._task = None
 

@@ -170,7 +170,7 @@ class BrokerMemory:
         """`who` is gone, and what waited for it."""
         self.publish.forget(who)
         self.outbound.forget(who)
-        self.callers.discard(who.stream.peer)
+        self.callers.discard(who.caller)
 
     def configure(self, config: BrokerConfig) -> None:
         """Take the limits of this configuration from now on. What is out stays out until it comes back."""

@@ -63,8 +63,7 @@ async def _lookup(connection: Connection, session: DagWatchSession, header: Head
     ident = header["session_id"]
     connection.watches[ident] = session
     try:
-        with connection.broker.memory.lookups:
-            await session.open(header["request_id"], header["create"])
+        await session.open(header["request_id"], header["create"])
     except BaseException:
         session.close()
         raise

@@ -280,7 +280,7 @@ class Broker(Addresses):
     def _accept(self, connection: Connection) -> Connection:
         self.connections.add(connection)
         self.measures.accepted += 1
-        self.memory.callers.add(connection.stream.peer)
+        self.memory.callers.add(connection.caller)
         many = len(self.connections) > self.config.connections_max + _REFUSED_MAX
         if many or self._crowded(connection, _REFUSED_MAX):
             connection.stream.abort()
@@ -289,7 +289,7 @@ class Broker(Addresses):
     def _crowded(self, connection: Connection, spare: int = 0) -> bool:
         """Whether its address has too many connections."""
         most = self.config.connections_per_address_max
-        return 0 < most < self.memory.callers.count(connection.stream.peer) - spare and not connection.trusted
+        return 0 < most < self.memory.callers.count(connection.caller) - spare and not connection.trusted
 
     @property
     def started(self) -> bool:

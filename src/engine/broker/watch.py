@@ -25,28 +25,37 @@ class DagWatchSession:
     A TopicListener. Loop thread only.
     """
 
-    __slots__ = ("_connection", "_ident", "_looking", "_stop_listening", "_topic", "_urls", "_watch", "closed")
+    __slots__ = ("_connection", "_gone", "_ident", "_looking", "_stop_listening", "_topic", "_urls", "_watch", "closed")
 
     def __init__(self, connection: Connection, ident: int, topic: str) -> None:
         self._connection = connection
         self._ident = ident
         self._topic = topic
-        self._watch: TopicWatch | None = None
+        self._watch: TopicWatch | None = None  # once the request was answered
+        self._gone: NotFoundError | None = None
         self._urls: dict[str, str] = {}  # of the segments' owners, as the client knows them
         self._stop_listening: Callable[[], None] | None = None
         self._looking: asyncio.TimerHandle | None = None
         self.closed = False
 
     async def open(self, request_id: int, create: bool) -> None:
-        """Answer the request and follow the topic from then on. Raises NotFoundError, InvalidArgumentError."""
-        watch = await self._connection.broker.service.watch_topic(self._topic, self, create=create)
+        """Answer the request and follow the topic from then on.
+
+        Raises NotFoundError, InvalidArgumentError, TooManyRequestsError.
+        """
+        broker = self._connection.broker
+        with broker.memory.lookups:
+            watch = await broker.service.watch_topic(self._topic, self, create=create)
+        if not self.closed:
+            await self._connection.answers.room()
+        if self._gone is not None:
+            raise self._gone
         if self.closed:
             watch.close()
             return
         self._send(watch.view, request_id)
         self._watch = watch
-        ownership = self._connection.broker.members.ownership
-        self._stop_listening = ownership.listen(watch.view.topic, self._owners_changed)
+        self._stop_listening = broker.members.ownership.listen(watch.view.topic, self._owners_changed)
 
     def _owners_changed(self) -> None:
         """Look soon: when a broker comes or goes, many of them change."""
@@ -57,18 +66,24 @@ class DagWatchSession:
     def _look(self) -> None:
         self._looking = None
         if self._watch is not None and not self.closed and self._owners(self._watch.view) != self._urls:
-            self._send(self._watch.view, None)
+            self._connection.answers.tell(self)
 
     def topic_changed(self, view: TopicView) -> None:
         """Push the newest layout."""
         if self._watch is not None and not self.closed:
-            self._send(view, None)
+            self._connection.answers.tell(self)
+
+    def tell(self) -> None:
+        """The layout as it is now, without a request."""
+        if self._watch is not None and not self.closed:
+            self._send(self._watch.view, None)
 
     def topic_deleted(self) -> None:
         """Say so, and end."""
         if not self.closed:
-            gone = NotFoundError(f"the topic {self._topic} was deleted")
-            self._connection.error(0, gone, session_id=self._ident)
+            self._gone = NotFoundError(f"the topic {self._topic} was deleted")
+            if self._watch is not None:  # else it is the answer to the request
+                self._connection.error(0, self._gone, session_id=self._ident)
             self.close()
 
     def close(self) -> None:

@@ -148,6 +148,11 @@ class TopicLists:
         self._namespaces: dict[str, _Namespace] = {}
         self._tasks = Supervisor("topic lists")
 
+    @property
+    def namespaces(self) -> int:
+        """How many are followed."""
+        return len(self._namespaces)
+
     async def open(self, namespace: str, topics: TopicFilter) -> TopicList:
         """The list as it is now. Who wants it to stay current joins its `listeners` at once, and calls leave() later.
 
@@ -174,9 +179,10 @@ class TopicLists:
             self._rest(namespace, known)
 
     def _rest(self, namespace: str, known: _Namespace) -> None:
-        """Let a namespace go that nobody looks at for a while."""
+        """Let a namespace go that nobody looks at for a while; at once, if there is nothing to know of it."""
         if known.unused and known.timer is None:
-            known.timer = asyncio.get_running_loop().call_later(LINGER_S, self._rested, namespace, known)
+            pause = 0 if known.empty else LINGER_S
+            known.timer = asyncio.get_running_loop().call_later(pause, self._rested, namespace, known)
 
     def _rested(self, namespace: str, known: _Namespace) -> None:
         known.timer = None
@@ -219,6 +225,11 @@ class _Namespace:
     def unused(self) -> bool:
         """Whether nobody looks at any list."""
         return not self.looked_at and not any(made.listeners for made in self._lists.values())
+
+    @property
+    def empty(self) -> bool:
+        """Whether it has no topics: anybody can name such namespaces, as many as he likes."""
+        return not self._facts
 
     async def list(self, topics: TopicFilter) -> TopicList:
         """The one list of that filter. Of those that nobody follows a few are kept: they are read page by page."""

@@ -11,8 +11,10 @@ from engine._native import log
 from engine.errors import EngineError
 from engine.limits import KIB, MIB
 from engine.storage.logfile import LogFile
+from engine.storage.tail import pinned
 
 COPY_MAX = 16 * KIB  # smaller appends are copied together, so that they do not hold on to the chunk they came in
+PINNED_MAX = 8  # and so are those that are less than this part of it: what is kept is not much more than what counts
 CHUNK_MAX = 1 * MIB  # of such copies
 GROUP_MAX = 8 * MIB  # a group of this size is not added to
 
@@ -75,7 +77,7 @@ class Group:
         self.size += len(data)
 
     def _room_for(self, data: memoryview) -> tuple[Chunk, int]:
-        if len(data) > COPY_MAX:
+        if len(data) > COPY_MAX and PINNED_MAX * len(data) >= pinned(data):
             chunk = Chunk(bytearray(data) if data.readonly else data, self.next_offset, 0, False)
             self.chunks.append(chunk)
             return chunk, 0

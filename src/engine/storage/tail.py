@@ -15,10 +15,16 @@ JOIN_MAX = 64 * KIB  # pieces below this size are joined with their neighbours i
 SHRINK = 64
 
 
+def pinned(data: memoryview) -> int:
+    """Bytes of the memory that a view holds on to."""
+    owner = data.obj
+    return len(owner) if isinstance(owner, (bytes, bytearray)) else len(data)
+
+
 class Piece:
     """A run of durable entries as it was written."""
 
-    __slots__ = ("data", "file", "first_offset", "next_offset", "size")
+    __slots__ = ("data", "file", "first_offset", "memory", "memory_size", "next_offset", "size")
 
     def __init__(self, file: LogFile, first_offset: int, next_offset: int, data: Buffer) -> None:
         self.file = file
@@ -26,6 +32,9 @@ class Piece:
         self.next_offset = next_offset
         self.data = memoryview(data).toreadonly()
         self.size = len(self.data)
+        # What it holds on to, perhaps with others.
+        self.memory = self.data.obj
+        self.memory_size = pinned(self.data)
 
 
 class Tail:
@@ -44,24 +53,23 @@ class Tail:
         self._pieces.append(piece)
         self._firsts.append(piece.first_offset)
 
-    def drop_oldest(self) -> int:
-        """Forget the oldest; how many bytes that frees."""
+    def drop_oldest(self) -> Piece | None:
+        """Forget the oldest, and say which; None: there is none."""
         if self._dropped == len(self._pieces):
-            return 0
+            return None
         piece = self._pieces[self._dropped]
         self._pieces[self._dropped] = None
         self._dropped += 1
         if self._dropped >= SHRINK and self._dropped * 2 >= len(self._pieces):
             del self._pieces[: self._dropped], self._firsts[: self._dropped]
             self._dropped = 0
-        assert piece is not None
-        return piece.size
+        return piece
 
-    def clear(self) -> int:
-        """Forget all; how many bytes that frees."""
-        freed = sum(p.size for p in self._pieces if p is not None)
+    def clear(self) -> list[Piece]:
+        """Forget all, and say which."""
+        forgotten = [piece for piece in self._pieces if piece is not None]
         self._pieces, self._firsts, self._dropped = [], [], 0
-        return freed
+        return forgotten
 
     def read(self, offset: int, bytes_max: int) -> Block | None:
         """The block for a reader at `offset`, or None when it is not in memory."""
@@ -96,27 +104,43 @@ class Tail:
 
 
 class TailCache:
-    """Bounds the tails of all segments together: the oldest piece of them all goes first. Loop thread only."""
+    """Bounds the tails of all segments together: the oldest piece of them all goes first. Loop thread only.
+
+    A piece may be a small part of the memory that it was received in, and keeps all of it. So that is what counts, once
+    for all its pieces.
+    """
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._bytes = 0
+        self._pieces: dict[int, int] = {}  # how many are in each memory, by its identity
         self._order: deque[Tail] = deque()
 
     def push(self, tail: Tail, piece: Piece) -> None:
         """Keep a piece."""
         tail.push(piece)
         self._order.append(tail)
-        self._bytes += piece.size
+        held = self._pieces.get(id(piece.memory), 0)
+        self._pieces[id(piece.memory)] = held + 1
+        if not held:
+            self._bytes += piece.memory_size
         self._drop()
 
     def _drop(self) -> None:
         while self._bytes > self._bytes_max:
-            self._bytes -= self._order.popleft().drop_oldest()
+            self._forget(self._order.popleft().drop_oldest())
+
+    def _forget(self, piece: Piece | None) -> None:
+        if piece is not None:
+            held = self._pieces.pop(id(piece.memory)) - 1
+            if held:
+                self._pieces[id(piece.memory)] = held
+            else:
+                self._bytes -= piece.memory_size
 
     @property
     def size(self) -> int:
-        """Bytes that are kept."""
+        """Bytes that are kept from being used for anything else."""
         return self._bytes
 
     @property
@@ -131,5 +155,6 @@ class TailCache:
 
     def clear(self, tail: Tail) -> None:
         """Forget a segment's pieces."""
-        self._bytes -= tail.clear()
+        for piece in tail.clear():
+            self._forget(piece)
         self._order = deque(t for t in self._order if t is not tail)

@@ -90,7 +90,7 @@ class FrameReader:
     """
 
     __slots__ = ("_chunk", "_deliver", "_delivering", "_end", "_needed", "_pool", "_start", "bytes_received",
-                 "frame_size_max", "paused")  # fmt: skip
+                 "frame_size_max", "header_size", "paused")  # fmt: skip
 
     def __init__(self, pool: ChunkPool, deliver: Deliver, frame_size_max: int = FRAME_SIZE_MAX) -> None:
         self._pool = pool
@@ -98,6 +98,7 @@ class FrameReader:
         self.frame_size_max = frame_size_max
         self.paused = False
         self.bytes_received = 0
+        self.header_size = 0  # of the frame that is, or was last, delivered
         # The chunk in which [_start, _end) is received and not delivered; the frame at _start takes _needed bytes.
         self._chunk: Chunk | None = None
         self._start = 0
@@ -180,7 +181,7 @@ class FrameReader:
             return False
         self._start = start + padded
         assert chunk.view is not None
-        header_at = start + FRAME_PREFIX_SIZE
+        header_at, self.header_size = start + FRAME_PREFIX_SIZE, header_size
         header = _unpack_header(command, chunk.view[header_at : header_at + header_size])
         payload_at = header_at + header_size + (-(FRAME_PREFIX_SIZE + header_size) & 7)
         payload = chunk.view[payload_at : start + total] if payload_at < start + total else _EMPTY

@@ -162,6 +162,11 @@ class TcpStream(asyncio.BufferedProtocol):
         return self._reader.bytes_received
 
     @property
+    def header_size(self) -> int:
+        """Bytes of the header of the frame that is being delivered."""
+        return self._reader.header_size
+
+    @property
     def pending_bytes(self) -> int:
         """Bytes received of a frame that is not whole, or that is not wanted yet."""
         return self._reader.pending_bytes

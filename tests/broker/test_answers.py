@@ -1,0 +1,93 @@
+"""A peer that asks for much and does not read costs a bounded part of the broker's memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from peer import WAIT_S, Peer
+
+from engine.broker.answers import REQUEST_BYTES_MAX
+from engine.broker.server import Broker
+from engine.limits import CONNECTION_WRITE_HIGH, KIB, MIB
+from engine.wire.commands import Command
+
+LIST = {"namespace": "public/default", "properties": None, "pattern": None, "after": None}
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """It is a state of the broker, which tells nobody."""
+    async with asyncio.timeout(WAIT_S):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+async def listening(broker: Broker) -> str:
+    return "engine://{}:{}".format(*await broker.serve("127.0.0.1", 0))
+
+
+async def test_requests_that_wait_are_bounded_by_what_their_headers_take(start_broker):
+    async with start_broker() as broker:
+        url = await listening(broker)
+        peer = await Peer.connect(broker, url)
+        (connection,) = broker.connections
+        heap = broker.memory.topic_lists
+        heap.pool(next(iter(heap.statistics()))).resize(0)
+        blocker = await heap.acquire(1, next(iter(heap.statistics())))  # whoever asks waits
+        size = 100 * KIB
+        requests = [peer.next_id() for _ in range(100)]
+        for request_id in requests:
+            header = {"request_id": request_id, **LIST, "unknown": "x" * size}
+            peer.send(Command.GET_TOPICS_OF_NAMESPACE, header)
+        await until(lambda: connection.held)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert connection.frames <= 2 + REQUEST_BYTES_MAX // size + 1
+        heap.release(blocker)
+        for request_id in requests:
+            await peer.take(Command.SUCCESS, request_id=request_id)
+
+
+async def test_lookups_are_answered_as_the_peer_reads_and_all_of_them_in_the_end(start_broker):
+    async with start_broker() as broker:
+        url = await listening(broker)
+        await broker.admin.create_topic("wide", segments=1024)
+        other = await Peer.connect(broker, url)
+        peer = await Peer.connect(broker, url)
+        connection = list(broker.connections)[-1]
+        peer.stop_reading()
+        sessions = [peer.next_id() for _ in range(200)]
+        for session in sessions:
+            header = {"request_id": session, "session_id": session, "topic": "wide", "create": False}
+            peer.send(Command.SCALABLE_TOPIC_LOOKUP, header)
+        await until(lambda: not connection.answers.idle and connection.stream.unsent_bytes > 2 * CONNECTION_WRITE_HIGH)
+        await other.ask(Command.SCALABLE_TOPIC_LOOKUP, session_id=1, topic="wide", create=False)
+        assert connection.stream.unsent_bytes < 2 * CONNECTION_WRITE_HIGH + MIB
+        assert broker.memory.lookups.used == 0  # who does not read does not take others' turn
+        peer.stream.resume_reading()
+        for session in sessions:
+            await peer.take(Command.SCALABLE_TOPIC_UPDATE, request_id=session)
+
+
+async def test_a_connection_counts_for_the_address_it_came_from_whatever_a_proxy_says_of_it(start_broker):
+    async with start_broker(connections_per_address_max=2) as broker:
+        url = await listening(broker)
+        for _ in range(4):
+            peer = await Peer.connect(broker, url, hello=False)
+            await peer.hello(forwarded="192.0.2.1:1")
+            peer.stream.close()
+            await until(lambda: not broker.connections)
+
+
+async def test_a_namespace_without_topics_is_not_kept_by_those_who_ask_for_it(start_broker):
+    async with start_broker() as broker:
+        peer = await Peer.connect(broker)
+        for n in range(5):
+            await peer.ask(Command.GET_TOPICS_OF_NAMESPACE, **{**LIST, "namespace": f"a/n{n}"})
+        await until(lambda: not broker.service.topic_lists.namespaces)
+        session = peer.next_id()
+        await peer.ask(
+            Command.WATCH_TOPIC_LIST, session_id=session, namespace="a/n0", properties=None, pattern=None, hash=None
+        )
+        await asyncio.sleep(0)
+        assert broker.service.topic_lists.namespaces == 1  # while it is followed

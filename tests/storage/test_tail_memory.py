@@ -1,0 +1,41 @@
+"""What is kept in memory counts with all of the memory that it holds on to."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from engine.limits import KIB, MIB
+from engine.storage.group import COPY_MAX, PINNED_MAX, Group
+from engine.storage.tail import Piece, Tail, TailCache
+
+FILE: Any = SimpleNamespace(salt=1, opening=SimpleNamespace(segment_id=0))
+
+
+def piece(data: memoryview, first: int) -> Piece:
+    return Piece(FILE, first, first + 1, data)
+
+
+def test_a_piece_counts_with_the_memory_it_was_received_in_once_for_all_its_pieces():
+    cache, tail, other = TailCache(3 * MIB), Tail(0), Tail(1)
+    chunks = [bytearray(MIB) for _ in range(4)]
+    for first, chunk in enumerate(chunks[:3]):
+        cache.push(tail, piece(memoryview(chunk)[: 20 * KIB], 2 * first))
+        cache.push(tail, piece(memoryview(chunk)[20 * KIB : 40 * KIB], 2 * first + 1))
+    assert cache.size == 3 * MIB
+    cache.push(other, piece(memoryview(chunks[3])[: 20 * KIB], 0))  # the oldest two go: their memory is the same
+    assert cache.size == 3 * MIB
+    assert [tail.read(offset, MIB) is None for offset in (0, 1)] == [True, True]
+    cache.clear(tail)
+    assert cache.size == MIB
+    cache.resize(0)
+    assert cache.size == 0
+
+
+def test_a_small_part_of_what_was_received_is_copied(monkeypatch):
+    monkeypatch.setattr("engine.storage.group.log.stamp", lambda *stamped: stamped[3] + 1)
+    group, chunk = Group(FILE, 0, 0), bytearray(MIB)
+    small, large = memoryview(chunk)[: COPY_MAX + 8], memoryview(chunk)[: MIB // PINNED_MAX]
+    group.add(small, 0, 0, 0)
+    group.add(large, 0, 0, 0)
+    assert [memoryview(data).obj is chunk for data in group.buffers] == [False, True]
