@@ -62,6 +62,7 @@ READ_CACHE_MAX = 64 * MIB
 READS_IN_FLIGHT_MAX = 256 * MIB
 RECEIVE_BUFFERS_MAX = 256 * MIB
 SCARCE_BLOCK_SIZE = 64 * KIB  # of what a consumer is sent at a time while the broker's buffers are full
+BODIES_MAX = 64 * MIB  # of requests to the admin API, together
 CONNECTIONS_MAX = 10_000
 LOOKUPS_MAX = 50_000
 TOPIC_LOADS_MAX = 5_000

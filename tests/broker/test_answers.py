@@ -91,3 +91,20 @@ async def test_a_namespace_without_topics_is_not_kept_by_those_who_ask_for_it(st
         )
         await asyncio.sleep(0)
         assert broker.service.topic_lists.namespaces == 1  # while it is followed
+
+
+async def test_bodies_of_requests_to_the_admin_api_are_bounded_together(broker, http):
+    bodies = broker.memory.bodies
+    bodies.resize(MIB)
+    address = http._base_url
+    half = b"PUT /admin/v2/namespaces/a/b/policies HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n" + bytes(KIB)
+    writers = [(await asyncio.open_connection(address.host, address.port))[1] for _ in range(5)]
+    for writer in writers:
+        writer.write(half)
+    await until(lambda: bodies.queue == 4)
+    assert bodies.used == 1_000_000
+    for writer in writers:
+        writer.close()
+    await until(lambda: not bodies.used and not bodies.queue)
+    async with http.put("/admin/v2/scalable/public/default/t", json={"segments": 2}) as answer:
+        assert answer.status == 204

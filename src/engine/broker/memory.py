@@ -18,7 +18,7 @@ from engine.broker.half_frames import HalfFrames
 from engine.broker.list_parts import ListParts
 from engine.broker.outbound import OutboundMemory
 from engine.errors import TooManyRequestsError
-from engine.limits import TOPIC_LOAD_S_MAX
+from engine.limits import BODIES_MAX, TOPIC_LOAD_S_MAX
 
 if TYPE_CHECKING:
     from engine.broker.connection import Connection
@@ -153,6 +153,7 @@ class BrokerMemory:
             name="topic_loads",
             unit="requests",
         )
+        self.bodies = AsyncSemaphore(BODIES_MAX, timeout=TOPIC_LOAD_S_MAX, name="bodies")
         self.callers = Callers()
         self.half_frames: HalfFrames | None = None  # of whoever listens
 
@@ -194,6 +195,7 @@ class BrokerMemory:
         yield self.outbound.statistics()
         yield self.lookups.statistics()
         yield self.topic_loads.statistics()
+        yield self.bodies.statistics()
         if self.half_frames is not None:
             yield self.half_frames.statistics()
 

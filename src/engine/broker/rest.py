@@ -30,6 +30,7 @@ _SUBSCRIPTION = _TOPIC + "/subscriptions/{subscription}"
 _SEGMENT = SEGMENTS + "/{tenant}/{namespace}/{topic}/{descriptor}"
 _SCALE_ALL = NAMESPACES + "/{tenant}/{namespace}/scalableTopicAutoScalePolicy"
 
+BODY_S_MAX = 30.0  # to receive one
 QUIET_S_MAX = 10.0  # a request whose body does not come holds nobody up for longer
 _DIGITS_MAX = 18  # an id is a 64-bit number
 KINDS = {"segments": int, "entryBuckets": int, "keyHash": str, "durability": str, "properties": dict}
@@ -42,7 +43,7 @@ class AdminServer(HttpDoor):
         self._broker = broker
         self._under_way = 0
         self._quiet = asyncio.Event()
-        middlewares: list[Any] = [answer_errors, _only_with_token(broker.config), self._only_while_running]
+        middlewares: list[Any] = [answer_errors, _only_with_token(broker.config), self._only_while_running, self._whole]
         application = web.Application(middlewares=middlewares, client_max_size=METADATA_VALUE_SIZE_MAX)
         application.add_routes(_routes(broker))
         super().__init__(application)
@@ -61,6 +62,24 @@ class AdminServer(HttpDoor):
             self._under_way -= 1
             if not self._under_way:
                 self._quiet.set()
+
+    @web.middleware
+    async def _whole(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Receive the body first: of all of them together only so much is held, and each comes within a time."""
+        if not request.body_exists:
+            return await handler(request)
+        bodies = self._broker.memory.bodies
+        size = METADATA_VALUE_SIZE_MAX if request.content_length is None else request.content_length
+        permit = await bodies.acquire(min(size, METADATA_VALUE_SIZE_MAX))
+        try:
+            try:
+                async with asyncio.timeout(BODY_S_MAX):
+                    await request.read()
+            except TimeoutError as e:
+                raise web.HTTPRequestTimeout(reason=f"the body did not come within {BODY_S_MAX:g} s") from e
+            return await handler(request)
+        finally:
+            bodies.release(permit)
 
     async def quiet(self) -> None:
         """Wait for what is being answered; of a broker that is closing, only how it stands can be asked from now on."""
