@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 KEYS = [b"k%d" % n for n in range(10)]
+OPEN_S = 600.0  # transactions stay open while Spark takes its time
 
 
 class Sender:
@@ -49,7 +50,7 @@ def values(frame: DataFrame) -> list[int]:
 def test_a_batch_is_what_was_committed(broker: engine.Engine, topic: str, reads: Reads, send: Sender):
     """What an open transaction holds back comes in later queries, what is aborted in none."""
     seen = send()
-    kept, dropped = broker.transaction(), broker.transaction()
+    kept, dropped = broker.transaction(timeout=OPEN_S), broker.transaction(timeout=OPEN_S)
     undecided = send(kept)
     send(dropped)
     behind = send()
@@ -93,7 +94,7 @@ def test_a_stream_waits_for_what_is_undecided_and_loses_none(
     query = writer.start()
     try:
         seen = send()
-        kept, dropped = broker.transaction(), broker.transaction()
+        kept, dropped = broker.transaction(timeout=OPEN_S), broker.transaction(timeout=OPEN_S)
         rest = [*send(kept), *send()]
         send(dropped)
         query.processAllAvailable()
