@@ -1,18 +1,23 @@
 """Crowds that would fill a broker: clients that list and watch a namespace, consumers that hardly read; half are deaf.
 
-Run as a script it is the process that they are in. What the broker keeps resident is looked at meanwhile, and how long
-others wait for the acknowledgement of a message, which is compared with the same before.
+Run as a script it is the process that they are in. What the broker keeps resident is looked at meanwhile, its processor
+time and how late its loop is, and how long others wait for the acknowledgement of a message. That is compared with the
+same before: alone, and beside a process that computes and has nothing to do with the broker. It and the crowd have the
+lowest priority, so that what they take of the machine is not taken for what the crowd does to the broker.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import re
 import socket
 import statistics
 import sys
 import time
+import urllib.request
+from collections.abc import Callable
 from typing import Any
 
 from crowds import in_parts
@@ -25,27 +30,34 @@ from engine.wire.tcp import TcpConnector
 
 TOPICS = sized(100_000, 30)
 CLIENTS = sized(1_000, 4)
-CONSUMED_TOPICS = sized(10, 2)
-CONSUMED_BYTES = sized(32 * 1024 * 1024, 200_000)  # in each of them
-SLOW_S = sized(20, 0) or 0.3  # slow consumers stay for so long
+CONSUMED_TOPICS = sized(40, 2)
+CONSUMED_MESSAGES = sized(40, 2)  # in each of them
+CONSUMED_SIZE = 100_000
+SLOW_PAUSE_S = float(os.environ.get("ENGINE_BENCH_PAUSE_S", sized(10, 1) / 10))  # after each block
 QUIET_S = sized(10, 0) or 0.2
 PUBLISH_PAUSE_S = 0.002
 MESSAGES_MIN = sized(100, 5)
+NICE = 19
 NAMESPACE = "crowd/listed"
 CONNECTED = re.compile(r"connected: (\d+)")
 DONE = re.compile(r"done: (\d+) answered, (\d+) refused, (\d+) deaf")
+COMPUTING = re.compile(r"(computing)")
+LAG = re.compile(r'^engine_event_loop_lag_seconds_bucket\{.*le="([^"]+)".*\} (\S+)$', re.MULTILINE)
 
 
 class Listener:
     """One raw connection. Deaf ones ask, and read nothing of the answers; what the others read is only counted."""
 
-    def __init__(self, deaf: bool) -> None:
+    def __init__(self, deaf: bool, wanted: int) -> None:
+        """`wanted`: names, or messages, that there are."""
         self.deaf = deaf
+        self.wanted = wanted
         self.stream: Any = None
         self.names = 0
         self.refused = 0
+        self.received = 0  # messages
         self.connected = asyncio.Event()
-        self.listed, self.watched = asyncio.Event(), asyncio.Event()
+        self.listed, self.watched, self.consumed = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def connect(self, url: str) -> None:
         """Connect and shake hands."""
@@ -76,9 +88,7 @@ class Listener:
         elif command is Command.PING:
             self.stream.send(Command.PONG, {})
         elif command is Command.ERROR:
-            self.refused += 1
-            self.listed.set()
-            self.watched.set()
+            self.refuse()
         elif command is Command.WATCH_TOPIC_LIST_UPDATE and not header["more"]:
             self.watched.set()
         elif command is Command.SUCCESS and header["request_id"] == 2:
@@ -91,8 +101,21 @@ class Listener:
         elif command is Command.SUBSCRIBE_SUCCESS:
             self.stream.send(Command.FLOW, {"consumer_id": 1, "messages": 1 << 40, "bytes": 1 << 50})
         elif command is Command.MESSAGE and not self.deaf:
-            self.stream.pause_reading()
-            asyncio.get_running_loop().call_later(1.0, self.stream.resume_reading)
+            self.message_received(header["messages"])
+
+    def message_received(self, count: int) -> None:
+        """A block of so many; the next one after a pause."""
+        self.received += count
+        if self.received >= self.wanted:
+            self.consumed.set()
+        self.stream.pause_reading()
+        asyncio.get_running_loop().call_later(SLOW_PAUSE_S, self.stream.resume_reading)
+
+    def refuse(self) -> None:
+        """It was not given what it wants."""
+        self.refused += 1
+        for event in (self.listed, self.watched, self.consumed):
+            event.set()
 
     def pause_writing(self) -> None:
         """It asks for little."""
@@ -102,13 +125,13 @@ class Listener:
 
     def connection_lost(self, error: Exception | None) -> None:
         """The broker has dropped it."""
-        for event in (self.connected, self.listed, self.watched):
-            event.set()
+        self.connected.set()
+        self.refuse()
 
 
-async def list_and_watch(url: str, count: int) -> None:
+async def list_and_watch(url: str, count: int, topics: int) -> None:
     """What the process of those does that list and watch."""
-    crowd = [Listener(deaf=i % 2 == 1) for i in range(count)]
+    crowd = [Listener(i % 2 == 1, topics) for i in range(count)]
     await in_parts(crowd, lambda one: one.connect(url))
     print("connected:", count, flush=True)
     for one in crowd:
@@ -117,16 +140,24 @@ async def list_and_watch(url: str, count: int) -> None:
     for one in readers:
         await one.listed.wait()
         await one.watched.wait()
+    await say_done(crowd, lambda one: one.names)
+
+
+async def say_done(crowd: list[Listener], counted: Callable[[Listener], int]) -> None:
+    """Who reads has all of what it asked for, or was refused."""
+    readers = [one for one in crowd if not one.deaf]
     refused = sum(one.refused > 0 for one in readers)
-    print(f"done: {len(readers) - refused} answered, {refused} refused, {count - len(readers)} deaf", flush=True)
+    if wrong := [one for one in readers if not one.refused and counted(one) != one.wanted]:
+        raise AssertionError(f"{len(wrong)} that read have not received what there is")
+    print(f"done: {len(readers) - refused} answered, {refused} refused, {len(crowd) - len(readers)} deaf", flush=True)
     await asyncio.Event().wait()
 
 
-async def consume_slowly(url: str, count: int) -> None:
+async def consume_slowly(url: str, count: int, topics: int) -> None:
     """What the process of slow consumers does."""
     async with engine.AsyncClient(url) as client:
-        segments = [await segment_of(client, f"topic://crowd/slow/{i}") for i in range(CONSUMED_TOPICS)]
-    crowd = [Listener(deaf=i % 2 == 1) for i in range(count)]
+        segments = [await segment_of(client, f"topic://crowd/slow/{i}") for i in range(topics)]
+    crowd = [Listener(i % 2 == 1, CONSUMED_MESSAGES) for i in range(count)]
     await in_parts(crowd, lambda one: one.connect(url))
     print("connected:", count, flush=True)
     for i, one in enumerate(crowd):
@@ -134,9 +165,17 @@ async def consume_slowly(url: str, count: int) -> None:
         if one.deaf:  # it has to hear that it is attached
             one.stream.resume_reading()
         one.stream.send(Command.SUBSCRIBE, {"request_id": 1, "consumer_id": 1, "consumer_name": f"c{i}", **what})
-    await asyncio.sleep(SLOW_S)
-    print(f"done: {count - count // 2} answered, 0 refused, {count // 2} deaf", flush=True)
-    await asyncio.Event().wait()
+    for one in crowd:
+        if not one.deaf:
+            await one.consumed.wait()
+    await say_done(crowd, lambda one: one.received)
+
+
+def compute() -> None:
+    """What the process does that only takes processor time."""
+    print("computing", flush=True)
+    while True:
+        sum(range(100_000))
 
 
 async def segment_of(client: Any, topic: str) -> str:
@@ -150,18 +189,22 @@ async def segment_of(client: Any, topic: str) -> str:
 
 
 class Crowded:
-    """A server before and beside a crowd."""
+    """A server before and beside a crowd. Times are seconds to each acknowledgement."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
         self.resident_before = 0
         self.resident_most = 0
-        self.quiet: list[float] = []
+        self.alone: list[float] = []
+        self.computing: list[float] = []
         self.beside: list[float] = []
+        self.took = 0.0  # until the crowd was served
+        self.processor = 0.0  # of the broker, meanwhile
+        self.lags: dict[float, float] = {}  # how often its loop was at most that late, meanwhile
         self.outcome = (0, 0, 0)  # answered, refused, deaf
 
     async def publish(self, client: Any, into: list[float], until: Any) -> None:
-        """One message after the other, until somebody says stop; seconds to each acknowledgement."""
+        """One message after the other, until somebody says stop."""
         async with await client.producer("beside") as producer:
             while not (until() and len(into) >= MESSAGES_MIN):
                 began = time.perf_counter()
@@ -170,17 +213,33 @@ class Crowded:
                 self.resident_most = max(self.resident_most, self.server.resident_bytes())
                 await asyncio.sleep(PUBLISH_PAUSE_S)
 
-    async def measure(self, kind: str) -> None:
-        """Alone for a while, then beside the crowd until that is done."""
+    async def measure(self, kind: str, clients: int, topics: int) -> None:
+        """Alone for a while, beside a process that computes, then beside the crowd until that is served."""
+        script = [sys.executable, __file__, self.server.url]
         async with engine.AsyncClient(self.server.url) as client:
             await self.publish(client, [], ending_after(QUIET_S / 5))
             self.resident_before, self.resident_most = self.server.resident_bytes(), 0
-            await self.publish(client, self.quiet, ending_after(QUIET_S))
-            command = [sys.executable, __file__, self.server.url, kind, str(CLIENTS)]
-            child = await asyncio.to_thread(Child, command, CONNECTED, ready_s_max=RUN_S_MAX)
-            with child:
-                await self.publish(client, self.beside, lambda: DONE.search(child.log.read_text()))
+            await self.publish(client, self.alone, ending_after(QUIET_S))
+            with Child([*script, "compute"], COMPUTING, nice=NICE):
+                await self.publish(client, self.computing, ending_after(QUIET_S))
+            began, processor, lags = time.monotonic(), self.server.processor_s(), self.loop_lags()
+            crowd = [*script, kind, str(clients), str(topics)]
+            starting = asyncio.to_thread(Child, crowd, CONNECTED, ready_s_max=RUN_S_MAX, nice=NICE)
+            with await starting as child:
+                await self.publish(client, self.beside, lambda: is_done(child))
                 self.outcome = tuple(map(int, DONE.search(child.log.read_text()).groups()))  # type: ignore
+            self.took, self.processor = time.monotonic() - began, self.server.processor_s() - processor
+            self.lags = {late: count - lags.get(late, 0.0) for late, count in self.loop_lags().items()}
+
+    def loop_lags(self) -> dict[float, float]:
+        """{seconds: looks at the loop that found it at most so late}."""
+        with urllib.request.urlopen(f"{self.server.admin}/metrics") as page:
+            return {float(late): float(count) for late, count in LAG.findall(page.read().decode())}
+
+    def late(self, share: float) -> float:
+        """Seconds that the loop was late at most, in that share of looks."""
+        wanted = share * max(self.lags.values(), default=0.0)
+        return min((late for late, count in self.lags.items() if count >= wanted), default=0.0)
 
     def facts(self) -> dict[str, float]:
         """What is tracked."""
@@ -188,15 +247,36 @@ class Crowded:
         return {
             "resident_growth": float(self.resident_most - self.resident_before),
             "resident_most": float(self.resident_most),
-            "p50_ratio": statistics.median(self.beside) / statistics.median(self.quiet),
-            "p99_ratio": percentile(self.beside, 0.99) / percentile(self.quiet, 0.99),
-            "p50_ms": 1000 * statistics.median(self.beside),
-            "p99_ms": 1000 * percentile(self.beside, 0.99),
+            "p50_ratio": statistics.median(self.beside) / statistics.median(self.alone),
+            "p99_ratio": percentile(self.beside, 0.99) / percentile(self.alone, 0.99),
+            "p50_ratio_computing": statistics.median(self.beside) / statistics.median(self.computing),
+            "p99_ratio_computing": percentile(self.beside, 0.99) / percentile(self.computing, 0.99),
+            **times("alone", self.alone),
+            **times("computing", self.computing),
+            **times("beside", self.beside),
+            "took_s": self.took,
+            "processor_s": self.processor,
+            "loop_late_p50_ms": 1000 * self.late(0.5),
+            "loop_late_p99_ms": 1000 * self.late(0.99),
             "answered": float(answered),
             "refused": float(refused),
             "deaf": float(deaf),
             "messages": float(len(self.beside)),
         }
+
+
+def times(name: str, seconds: list[float]) -> dict[str, float]:
+    """Milliseconds: median, 99th percentile, longest."""
+    found = {"p50": statistics.median(seconds), "p99": percentile(seconds, 0.99), "max": max(seconds)}
+    return {f"{name}_{what}_ms": 1000 * value for what, value in found.items()}
+
+
+def is_done(child: Child) -> bool:
+    """Whether a crowd is served. Raises RuntimeError when it has failed."""
+    text = child.log.read_text()
+    if "Error" in text:
+        raise RuntimeError(text[-2000:])
+    return DONE.search(text) is not None
 
 
 def ending_after(seconds: float) -> Any:
@@ -205,36 +285,39 @@ def ending_after(seconds: float) -> Any:
     return lambda: time.monotonic() > end
 
 
-async def make_topics(url: str) -> None:
+async def make_topics(url: str, count: int) -> None:
     """The namespace that is listed."""
     async with engine.AsyncClient(url) as client:
-        names = [f"topic://{NAMESPACE}/a-topic-of-usual-length-{i:06}" for i in range(TOPICS)]
+        names = [f"topic://{NAMESPACE}/a-topic-of-usual-length-{i:06}" for i in range(count)]
         await in_parts(names, lambda name: client.admin.create_topic(name))
 
 
-async def fill_topics(url: str) -> None:
+async def fill_topics(url: str, count: int) -> None:
     """What slow consumers read."""
     async with engine.AsyncClient(url) as client:
-        for i in range(CONSUMED_TOPICS):
+        for i in range(count):
             async with await client.producer(f"topic://crowd/slow/{i}") as producer:
-                for _ in range(CONSUMED_BYTES // 100_000):
-                    producer.send_nowait(bytes(100_000), key=b"k")
+                for _ in range(CONSUMED_MESSAGES):
+                    producer.send_nowait(bytes(CONSUMED_SIZE), key=b"k")
                     await producer.writable()
                 await producer.flush()
 
 
-def scenario(kind: str) -> dict[str, float]:
-    """ "list" or "consume": a server of its own, the crowd, and what was found."""
-    raise_file_limit(2 * CLIENTS + 1_000)
+def scenario(kind: str, clients: int = CLIENTS, topics: int = 0) -> dict[str, float]:
+    """ "list" or "consume", so many topics: a server of its own, the crowd, and what was found."""
+    topics = topics or {"list": TOPICS, "consume": CONSUMED_TOPICS}[kind]
+    raise_file_limit(2 * clients + 1_000)
     with directory() as data, Server(data) as server:
-        run((make_topics if kind == "list" else fill_topics)(server.url))
+        run({"list": make_topics, "consume": fill_topics}[kind](server.url, topics))
         found = Crowded(server)
-        run(found.measure(kind))
+        run(found.measure(kind, clients, topics))
         return found.facts()
 
 
 if __name__ == "__main__":
+    if sys.argv[2] == "compute":
+        compute()
     raise_file_limit(2 * int(sys.argv[3]) + 1_000)
     crowd = list_and_watch if sys.argv[2] == "list" else consume_slowly
     with contextlib.suppress(KeyboardInterrupt):
-        run(crowd(sys.argv[1], int(sys.argv[3])))
+        run(crowd(sys.argv[1], int(sys.argv[3]), int(sys.argv[4])))

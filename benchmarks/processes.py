@@ -22,16 +22,18 @@ from support import TINY, directory
 
 STOP_S_MAX = 15.0
 PR_SET_PDEATHSIG = 1
-SERVING = re.compile(r"engine: serving .* on (engine://\S+), admin on http://\S+")
+SERVING = re.compile(r"engine: serving .* on (engine://\S+), admin on (http://\S+)")
 LISTENING = re.compile(r"listening on (\d+)")
 
 
-def _begin(cpu: int | None) -> None:
-    """In the child, before it becomes its program: end with the parent, stay on the core."""
+def _begin(cpu: int | None, nice: int) -> None:
+    """In the child, before it becomes its program: end with the parent, stay on the core, let others go first."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if cpu is not None:
         pin(cpu)
+    if nice:
+        os.nice(nice)
 
 
 def resident_bytes(pid: int) -> int:
@@ -46,14 +48,20 @@ class Child:
     """A process whose ready line matched `ready`; `said` is the line's first group. `cpu` pins it to one core."""
 
     def __init__(
-        self, command: list[str], ready: re.Pattern[str], *, cpu: int | None = None, ready_s_max: float = 30.0
+        self,
+        command: list[str],
+        ready: re.Pattern[str],
+        *,
+        cpu: int | None = None,
+        ready_s_max: float = 30.0,
+        nice: int = 0,
     ) -> None:
         self._ended = contextlib.ExitStack()
         folder = self._ended.enter_context(directory())
         self.log = Path(folder) / "log"
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=lambda: _begin(cpu)
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=lambda: _begin(cpu, nice)
             )
         self.pid = self._process.pid
         try:
@@ -97,7 +105,10 @@ class Child:
 
 
 class Server(Child):
-    """`engine serve` on free ports of 127.0.0.1; over `data`, or a folder that goes with it. `url` is its address."""
+    """`engine serve` on free ports of 127.0.0.1; over `data`, or a folder that goes with it.
+
+    `url` is its address, `admin` that of its HTTP door.
+    """
 
     def __init__(self, data: str | None = None, *, cpu: int | None = None) -> None:
         with contextlib.ExitStack() as undo:
@@ -105,11 +116,19 @@ class Server(Child):
             command = [sys.executable, "-m", "engine", "serve", "--data", path, "--log-level", "warning"]
             super().__init__([*command, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"], SERVING, cpu=cpu)
             self.url = self.said
+            self.admin = SERVING.search(self.log.read_text())[2]  # type: ignore[index]
             self._ended.push(undo.pop_all())
 
     def resident_bytes(self) -> int:
         """Resident memory of the process."""
         return resident_bytes(self.pid)
+
+    def processor_s(self) -> float:
+        """Seconds of processor time that the process has taken."""
+        import psutil
+
+        taken = psutil.Process(self.pid).cpu_times()
+        return float(taken.user + taken.system)
 
 
 class FarEnd(Child):
