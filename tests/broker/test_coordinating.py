@@ -83,6 +83,26 @@ async def test_what_else_is_malformed(connect):
     assert await state(peer, ident) == "OPEN"
 
 
+async def test_another_one_is_begun_with_the_end_of_one(connect):
+    peer = await connect()
+    ident = (await begin(peer))["id"]
+    answer = (await peer.ask(Command.END_TXN, id=ident, action="commit", accepted=None, begin=30.0))["result"]
+    assert (answer["state"], answer["begun"]["state"]) == ("COMMITTED", "OPEN")
+    assert await end(peer, answer["begun"]["id"], "commit") == "COMMITTED"
+    answer = (await peer.ask(Command.END_TXN, id=ident, action="commit", accepted=None, begin=-1.0))["result"]
+    assert answer == {"state": "COMMITTED", "begun": None}
+
+
+async def test_none_stays_that_was_begun_with_an_end_that_failed(broker: Broker, connect):
+    peer = await connect()
+    ident = (await begin(peer))["id"]
+    await end(peer, ident, "abort")
+    with pytest.raises(TransactionConflictError):
+        await peer.ask(Command.END_TXN, id=ident, action="commit", accepted=None, begin=30.0)
+    assert await broker.transactions.coordinator.list_open() == []
+    assert broker.transactions.coordinator.counters.begun == 2
+
+
 async def test_a_timeout_of_the_wrong_type_ends_the_connection(connect):
     peer = await connect()
     with pytest.raises((ProtocolError, ConnectionError)):

@@ -12,10 +12,11 @@ from typing import Any
 from transacting import entry
 
 from engine.aio.workers import InlineWorkers, call
-from engine.broker.operations import Operation, Operations
+from engine.broker.operations import Operations
 from engine.broker.transaction_buffer import TransactionBuffer
 from engine.broker.transaction_headers import TransactionHeaders
 from engine.broker.transaction_settling import SettlingRounds
+from engine.control.operation_records import Operation
 from engine.control.transactions import TransactionCoordinator
 from engine.metadata import keys
 from engine.metadata.memory import MemoryMetadataStore

@@ -39,10 +39,21 @@ class FakeCoordinator:
         if Command.END_TXN in self.broker.lose_answers:
             self.broker.lose_answers.remove(Command.END_TXN)
             self.stream.abort()
-        elif states.get(header["id"], wanted) != wanted:
+        elif header["id"] not in states:
+            self.error(header, TransactionNotFoundError("no such transaction"))
+        elif states[header["id"]] != wanted:
             self.error(header, TransactionConflictError("it has ended the other way"))
         else:
-            self.standing(header, header["id"])
+            begun = None if header.get("begin") is None else self.begun(header["begin"])
+            self.answer(header, result={"state": wanted, "begun": begun})
+
+    def begun(self, timeout_s: float) -> dict[str, Any] | None:
+        """Another one, with the end of one."""
+        if self.broker.begins_none:
+            return None
+        ident = f"{len(self.broker.transactions) + 1:016x}"
+        self.broker.transactions[ident] = "OPEN"
+        return {"id": ident, "state": "OPEN", "deadline_ms": DEADLINE_MS, "accepted": None}
 
     def txn_state(self, header: dict[str, Any], payload: memoryview) -> None:
         self.standing(header, header["id"])

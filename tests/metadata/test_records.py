@@ -8,7 +8,7 @@ import pytest
 
 from engine.errors import AlreadyClosedError, InvalidArgumentError
 from engine.limits import METADATA_KEY_SIZE_MAX, METADATA_VALUE_SIZE_MAX
-from engine.metadata.store import ABSENT, ConflictError, MetadataStore, Stat
+from engine.metadata.store import ABSENT, ConflictError, EventKind, MetadataStore, Stat
 
 
 async def test_a_put_is_read_back_with_its_facts(store, clock):
@@ -287,6 +287,21 @@ async def test_a_conflict_leaves_the_index_alone(store):
     with pytest.raises(ConflictError):
         await store.put("/t/1", b"", ABSENT, indexes={"size": "z"})
     assert [k for k, _ in await store.list_index("size", "", "zz")] == ["b"]
+
+
+async def test_a_record_can_have_several_keys_in_an_index(store):
+    record = await store.put_sequence("/op", b"", indexes={"segment": ("7", "9", "7"), "size": "b"})
+    watch = store.watch_index("segment", "9", "a")
+    assert [(await anext(watch)).kind for _ in range(2)] == [EventKind.PUT, EventKind.SNAPSHOT_END]
+    assert await store.list_index("segment", "7", "a") == [("7", record), ("9", record)]
+    assert await store.list_index("segment", "9", "a") == [("9", record)]
+    await store.put(record.key, b"", indexes={"segment": ("7",)})
+    assert [k for k, _ in await store.list_index("segment", "", "a")] == ["7"]
+    assert (await anext(watch)).kind is EventKind.DELETE
+    await store.delete(record.key)
+    assert await store.list_index("segment", "", "a") == []
+    with pytest.raises(InvalidArgumentError, match="one at least"):
+        await store.put("/t", b"", indexes={"segment": ()})
 
 
 async def test_sequence_records_can_be_indexed(store):

@@ -256,3 +256,17 @@ def _run_and_kill(path: Path, first: int, lines_wanted: int) -> list[list[str]]:
         lines += child.stdout.readlines()
     assert all(lines[:lines_wanted])
     return [line.split() for line in lines if line.endswith("\n")]
+
+
+async def test_several_keys_in_an_index_survive_a_restart(path, clock):
+    store = await SqliteMetadataStore.open(path, clock=clock)
+    record = await store.put_sequence("/op", b"v", indexes={"segment": ("7", "9"), "size": "b"})
+    await store.close()
+    store = await SqliteMetadataStore.open(path, clock=clock)
+    assert await store.list_index("segment", "", "a") == [("7", record), ("9", record)]
+    await store.put(record.key, b"w", indexes={"segment": "9"})
+    await store.delete(record.key)
+    await store.close()
+    store = await SqliteMetadataStore.open(path, clock=clock)  # what it sums up is right
+    assert await store.list("/", "0") == await store.list_index("segment", "", "a") == []
+    await store.close()

@@ -17,6 +17,8 @@ from engine.model.transactions import (
     attempt_number,
     id_text,
     operation_counts,
+    operations_from_json,
+    operations_to_json,
     parse_id,
     partition_of,
 )
@@ -110,6 +112,14 @@ def test_operations_are_read_as_they_were_written(operation: TransactionOperatio
     assert SEGMENT.topic == TopicName.parse("orders")
 
 
+def test_a_record_says_several_operations() -> None:
+    said = [TransactionOperation(OperationKind.WRITE, SEGMENT, ((at, at + 1),), term=3) for at in (0, 7, 9)]
+    assert operations_from_json(operations_to_json(said)) == (said, None)
+    assert operations_from_json(operations_to_json(said[1:], since=17)) == (said[1:], 17)
+    assert TransactionOperation.from_json(operations_to_json(said)) == said[0]
+    assert operations_to_json(said[:1]) == said[0].to_json()
+
+
 @pytest.mark.parametrize("value", [b"{}", b"[", b'{"state":"ENDING","timeout_ms":1,"created_ms":1}'])
 def test_a_damaged_header_is_corruption(value: bytes) -> None:
     with pytest.raises(CorruptionError, match="transaction header"):
@@ -121,6 +131,8 @@ def test_a_damaged_header_is_corruption(value: bytes) -> None:
     [
         b"{}",
         b'{"kind":"write","segment":"x"}',
+        b'{"kind":"write","segment":"segment://a/b/c/0000-ffff-0","more":[{}]}',
+        b'{"kind":"write","segment":"segment://a/b/c/0000-ffff-0","more":{}}',
         b'{"kind":"ack","segment":"segment://a/b/c/0000-ffff-0","ranges":[[1]]}',
     ],
 )

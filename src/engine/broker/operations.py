@@ -7,36 +7,31 @@ in a segment. Nobody who looks for his own sees those of others.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
 
+from engine.aio.bag import Bag
 from engine.aio.histogram import Histogram
+from engine.control.operation_records import (
+    INDEX_ACKS,
+    INDEX_WRITES,
+    Operation,
+    Part,
+    forget,
+    indexes_of,
+    operations_in,
+)
 from engine.errors import UnknownOutcomeError
 from engine.metadata import keys, unsure
 from engine.metadata.store import MetadataStore, OutcomeUnknownError, Record
 from engine.model.names import SegmentName
-from engine.model.transactions import OperationKind, TransactionOperation, id_text, parse_id
+from engine.model.transactions import OperationKind, TransactionOperation, id_text, operations_to_json
 
-INDEX_WRITES = "txn-writes-by-segment"  # "{segment}"
-INDEX_ACKS = "txn-acks-by-segment-subscription"  # "{segment}/{encoded subscription}"
 PAGE = 256  # records that are found at a time
+PARTS_MAX = 64  # writes that one record says
 _ATTEMPTS_MAX = 8
 
 
-class Operation(NamedTuple):
-    """An operation record: of which transaction, the store's key and version, and what it says."""
-
-    number: int
-    key: str
-    version: int
-    facts: TransactionOperation
-
-
-def place_of(operation: TransactionOperation) -> tuple[str, str]:
-    """In which index a record is, and under which key."""
-    if operation.kind is OperationKind.WRITE:
-        return INDEX_WRITES, str(operation.segment)
-    return INDEX_ACKS, f"{operation.segment}/{keys.encode(operation.subscription or '')}"
+_Gathered = list[tuple[TransactionOperation, "asyncio.Future[Operation]"]]
 
 
 class Operations:
@@ -46,25 +41,66 @@ class Operations:
         self.written = 0
         self.queries_s = Histogram()
         self._metadata = metadata
+        self._gathered: dict[int, _Gathered] = {}  # by transaction, what is written at the end of this turn
+        self._writing: Bag[asyncio.Task[None]] = Bag()
 
     async def append(self, number: int, operation: TransactionOperation) -> Operation:
-        """Write a record of a transaction; durable when it returns. Raises UnknownOutcomeError.
+        """Write it down for a transaction; durable when it returns. Raises UnknownOutcomeError.
 
-        Of two records that say the same in one transaction the second may be taken for the first.
+        What a transaction writes in one turn of the loop becomes one record. Of two records that say the same in one
+        transaction the second may be taken for the first.
         """
-        prefix, value = keys.transaction_ops(id_text(number)), operation.to_json()
+        if operation.kind is not OperationKind.WRITE:
+            return (await self._append(number, [operation], lambda: True))[0]
+        loop = asyncio.get_running_loop()
+        gathered = self._gathered.get(number)
+        if gathered is None or len(gathered) == PARTS_MAX:
+            gathered = self._gathered[number] = []
+            task = loop.create_task(self._write(number, gathered))  # begins when all of this turn have come
+            self._writing.add(task)
+            task.add_done_callback(self._writing.discard)
+        written: asyncio.Future[Operation] = loop.create_future()
+        gathered.append((operation, written))
+        return await written
+
+    async def _write(self, number: int, gathered: _Gathered) -> None:
+        """Nobody may wait any more: then there is one attempt."""
+        if self._gathered.get(number) is gathered:
+            del self._gathered[number]
+        futures = [written for _, written in gathered]
+        try:
+            operations = [operation for operation, _ in gathered]
+            found = await self._append(number, operations, lambda: not all(f.done() for f in futures))
+        except BaseException as e:
+            for written in futures:
+                if not written.done():
+                    written.set_exception(e) if isinstance(e, Exception) else written.cancel()
+            if not isinstance(e, Exception):
+                raise
+        else:
+            for written, one in zip(futures, found, strict=True):
+                if not written.done():
+                    written.set_result(one)
+
+    async def _append(
+        self, number: int, operations: list[TransactionOperation], wanted: Callable[[], bool]
+    ) -> list[Operation]:
+        ident = id_text(number)
+        prefix, value = keys.transaction_ops(ident), operations_to_json(operations)
+        indexes = indexes_of(operations)
         for _ in range(_ATTEMPTS_MAX):
             try:
-                record = await self._metadata.put_sequence(
-                    prefix, value, partition_key=id_text(number), indexes=dict([place_of(operation)])
-                )
+                record = await self._metadata.put_sequence(prefix, value, partition_key=ident, indexes=indexes)
             except OutcomeUnknownError:
                 found = await self._written(prefix, value)
-                if found is None:
+                if found is None and wanted():
                     continue
+                if found is None:
+                    break
                 record = found
             self.written += 1
-            return Operation(number, record.key, record.stat.version, operation)
+            version, parts = record.stat.version, len(operations)
+            return [Operation(number, record.key, version, facts, parts) for facts in operations]
         raise UnknownOutcomeError(f"the metadata store does not say whether an operation of {prefix} was written")
 
     async def _written(self, prefix: str, value: bytes) -> Record | None:
@@ -79,64 +115,76 @@ class Operations:
 
     async def writes(self, segment: SegmentName) -> list[Operation]:
         """Of all transactions to a segment, those that were written first first."""
-        return [operation_of(record) for record in await self._query(INDEX_WRITES, str(segment), f"{segment}\0")]
+        return await self._about(segment, INDEX_WRITES, str(segment), f"{segment}\0")
 
     async def of(self, number: int) -> list[Operation]:
         """Of one transaction, wherever, those that were written first first."""
         start = f"{keys.transaction_ops(id_text(number))}/"
-        return [operation_of(record) for record in await self._metadata.list(start, keys.prefix_end(start))]
+        found = await self._metadata.list(start, keys.prefix_end(start))
+        return [operation for record in found for operation in operations_in(record)]
 
     async def of_segment(self, segment: SegmentName) -> list[Operation]:
         """Of all transactions, whatever is about a segment."""
-        return [operation_of(record) for record in await self._records_of(segment)]
-
-    async def _records_of(self, segment: SegmentName) -> list[Record]:
         theirs = f"{segment}/"
-        return [
-            *await self._query(INDEX_WRITES, str(segment), f"{segment}\0"),
-            *await self._query(INDEX_ACKS, theirs, keys.prefix_end(theirs)),
-        ]
+        acks = await self._about(segment, INDEX_ACKS, theirs, keys.prefix_end(theirs))
+        return [*await self.writes(segment), *acks]
 
     async def acks(self, segment: SegmentName, subscription: str) -> list[Operation]:
         """Of all transactions, of a subscription in a segment, likewise."""
         key = f"{segment}/{keys.encode(subscription)}"
-        return [operation_of(record) for record in await self._query(INDEX_ACKS, key, f"{key}\0")]
+        return await self._about(segment, INDEX_ACKS, key, f"{key}\0")
+
+    async def _about(self, segment: SegmentName, index: str, start: str, end: str) -> list[Operation]:
+        """What records in a range of an index say about a segment."""
+        found = [operation for record in await self._query(index, start, end) for operation in operations_in(record)]
+        return sorted((one for one in found if one.facts.segment == segment), key=lambda one: one.version)
 
     async def _query(self, index: str, start: str, end: str) -> list[Record]:
         began = asyncio.get_running_loop().time()
         found = [record for _, record in await self._metadata.list_index(index, start, end)]
         self.queries_s.observe(asyncio.get_running_loop().time() - began)
-        return sorted(found, key=lambda record: record.stat.version)
+        return found
 
     async def delete(self, key: str) -> bool:
         """Forget a record; whether it was there. Raises UnknownOutcomeError."""
         return await unsure.delete(self._metadata, key)
 
-    async def forget_settled(self, records: Iterable[str]) -> None:
-        """Delete records of transactions that have ended, whose participants have applied that durably.
+    async def forget_settled(self, parts: Iterable[Part]) -> None:
+        """Delete what records say of transactions that have ended, when participants have applied that durably.
 
         In one write for each transaction that has no others: a record that comes later cannot count any more.
         """
-        settled: dict[str, set[str]] = {}
-        for key in records:
-            settled.setdefault(key[: key.rindex("/") + 1], set()).add(key)
+        settled: dict[str, dict[str, set[Part]]] = {}
+        for part in parts:
+            prefix = part.key[: part.key.rindex("/") + 1]
+            settled.setdefault(prefix, {}).setdefault(part.key, set()).add(part)
         prefixes = list(settled)
         for start in range(0, len(prefixes), PAGE):
             await asyncio.gather(*(self._forget_of(p, settled[p]) for p in prefixes[start : start + PAGE]))
 
-    async def _forget_of(self, prefix: str, settled: set[str]) -> None:
+    async def _forget_of(self, prefix: str, settled: dict[str, set[Part]]) -> None:
         end = keys.prefix_end(prefix)
-        found = await self._metadata.list_keys(prefix, end, len(settled) + 1)
-        if settled.issuperset(found):
-            await self._metadata.delete_range(prefix, end)
-        else:
-            await self.forget(settled)
+        if all(map(_is_whole, settled.values())):
+            found = await self._metadata.list_keys(prefix, end, len(settled) + 1)
+            if settled.keys() >= set(found):
+                await self._metadata.delete_range(prefix, end)
+                return
+        await self.forget([part for parts in settled.values() for part in parts])
 
-    async def forget(self, records: Iterable[str]) -> None:
-        """Delete records, also of transactions that are open: what else is in those stays."""
-        keys_left = list(records)
-        for start in range(0, len(keys_left), PAGE):
-            await asyncio.gather(*map(self.delete, keys_left[start : start + PAGE]))
+    async def forget(self, parts: Iterable[Part]) -> None:
+        """Delete what records say, also of transactions that are open: what else is in those stays."""
+        by_key: dict[str, set[Part]] = {}
+        for part in parts:
+            by_key.setdefault(part.key, set()).add(part)
+        found = list(by_key.items())
+        for start in range(0, len(found), PAGE):
+            await asyncio.gather(*(self._forget(key, those) for key, those in found[start : start + PAGE]))
+
+    async def _forget(self, key: str, parts: set[Part]) -> None:
+        if _is_whole(parts):
+            await self.delete(key)
+        else:
+            await forget(self._metadata, key, lambda operation: any(part.is_of(operation) for part in parts))
 
     async def forget_subscription(self, segment: SegmentName, subscription: str) -> None:
         """It has nothing to acknowledge in a segment any more: its cursor is gone."""
@@ -145,11 +193,9 @@ class Operations:
 
     async def forget_segment(self, segment: SegmentName) -> None:
         """A segment is gone, and may not be taken for a later one of its name."""
-        for record in await self._records_of(segment):
-            await self.delete(record.key)
+        await self.forget([operation.part for operation in await self.of_segment(segment)])
 
 
-def operation_of(record: Record) -> Operation:
-    """What a record says. Raises CorruptionError."""
-    number = parse_id(record.key.rsplit("/", 2)[1])
-    return Operation(number, record.key, record.stat.version, TransactionOperation.from_json(record.value))
+def _is_whole(parts: set[Part]) -> bool:
+    """Whether these, of one record, are all that it says."""
+    return len(parts) >= next(iter(parts)).parts

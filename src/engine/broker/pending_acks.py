@@ -31,9 +31,10 @@ from engine.model.transactions import OperationKind, TransactionOperation, id_te
 
 if TYPE_CHECKING:
     from engine.aio.tasks import Supervisor
-    from engine.broker.operations import Operation, Operations
+    from engine.broker.operations import Operations
     from engine.broker.subscriptions import HostedSubscription
     from engine.broker.transaction_headers import TransactionHeaders
+    from engine.control.operation_records import Operation
     from engine.control.transactions import TransactionView
 
 log = logging.getLogger(__name__)

@@ -8,8 +8,9 @@ from __future__ import annotations
 import heapq
 from typing import Any
 
-from engine.broker.operations import Operation, Operations
+from engine.broker.operations import Operations
 from engine.clock import Clock
+from engine.control.operation_records import Operation
 from engine.control.transactions import TransactionCoordinator, TransactionView
 from engine.errors import InvalidArgumentError
 from engine.model.names import SegmentName
@@ -76,7 +77,7 @@ def _facts(view: TransactionView) -> dict[str, Any]:
 def _summed(operations: list[Operation]) -> list[dict[str, Any]]:
     """How many records and messages, by what they are about."""
     sums: dict[tuple[str, str, str | None], list[int]] = {}
-    for _, _, _, facts in operations:
+    for _, _, _, facts, _ in operations:
         counts = sums.setdefault((str(facts.segment), str(facts.kind), facts.subscription), [0, 0])
         counts[0] += 1
         counts[1] += sum(last + 1 - first for first, last in facts.ranges)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import TYPE_CHECKING
 
 from pyroaring import BitMap64
@@ -24,9 +23,10 @@ from engine.model.transactions import OperationKind, TransactionOperation, Trans
 from engine.storage.logfile import Block
 
 if TYPE_CHECKING:
-    from engine.broker.operations import Operation, Operations
+    from engine.broker.operations import Operations
     from engine.broker.transaction_headers import TransactionHeaders
     from engine.broker.transaction_settling import SettlingRounds
+    from engine.control.operation_records import Operation, Part
     from engine.control.transactions import TransactionView
     from engine.storage.group import Appended
     from engine.storage.segment import Segment
@@ -208,8 +208,7 @@ class TransactionBuffer:
         gone = self._loop.create_future()
         self._withdrawing.add(gone)
         try:
-            for key in pending.keys:
-                await insist(key, partial(self._operations.delete, key))
+            await insist(pending.write, lambda: self._operations.forget(pending.parts))
         finally:
             self._withdrawing.discard(gone)
             gone.set_result(None)
@@ -233,7 +232,7 @@ class TransactionBuffer:
         for pending in writes:
             if pending.ready:
                 self.visibility.decide(pending.write, visible=pending.counts(view))
-                self._settling.soon(pending.keys)
+                self._settling.soon(pending.parts)
         if left:
             self._writes[number] = left
         else:
@@ -269,9 +268,9 @@ class TransactionBuffer:
 
         Raises StorageError: something is still on its way; what the metadata store raises.
         """
-        records: dict[int, list[str]] = {}
+        records: dict[int, list[Part]] = {}
         for record in await self._operations.writes(self._segment.name):
-            records.setdefault(record.number, []).append(record.key)
+            records.setdefault(record.number, []).append(record.part)
         for number, found in records.items():
             view = await self._headers.read(number)  # who follows it is told
             if view is not None and not view.header.state.final:
@@ -291,7 +290,7 @@ class TransactionBuffer:
     @property
     def operation_records(self) -> int:
         """How many there are of writes here, as far as is known."""
-        undecided = sum(len(pending.keys) for writes in self._writes.values() for pending in writes)
+        undecided = sum(len(pending.parts) for writes in self._writes.values() for pending in writes)
         return undecided + len(self._settling.records)
 
     @property
@@ -348,7 +347,7 @@ class TransactionBuffer:
             return
         entries = [e for e in await transacted_from(self._segment, start) if not self.visibility.is_decided(e.first)]
         records = RecordsByEntry(entries)
-        strays = [r.key for r in await self._operations.writes(self._segment.name) if not records.add(r)]
+        strays = [r.part for r in await self._operations.writes(self._segment.name) if not records.add(r)]
         for entry in entries:
             self._found(entry, records.of(entry))
         for number in list(self._writes):
@@ -362,7 +361,7 @@ class TransactionBuffer:
         pending.durable = True
         for record in records:
             pending.add_record(record)
-        if pending.keys:
+        if pending.parts:
             pending.found()
         self._writes.setdefault(entry.number, []).append(pending)
 

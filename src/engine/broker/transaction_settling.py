@@ -18,6 +18,7 @@ from engine.metadata.store import OutcomeUnknownError
 
 if TYPE_CHECKING:
     from engine.broker.operations import Operations
+    from engine.control.operation_records import Part
     from engine.storage.segment import Segment
     from engine.storage.visibility import Visibility
 
@@ -46,12 +47,12 @@ async def insist(what: object, ask: Callable[[], Awaitable[T]]) -> T:
 
 
 class Settling:
-    """Of one segment. Loop thread only. `records`: keys of operation records that only say what is decided."""
+    """Of one segment. Loop thread only. `records`: what operation records say, and is decided."""
 
     __slots__ = ("_segment", "_visibility", "closed", "records", "rounds")
 
     def __init__(self, segment: Segment, visibility: Visibility, rounds: SettlingRounds) -> None:
-        self.records: list[str] = []
+        self.records: list[Part] = []
         self.rounds = rounds
         self.closed = False
         self._segment = segment
@@ -60,13 +61,13 @@ class Settling:
     def __str__(self) -> str:
         return str(self._segment.name)
 
-    def soon(self, records: Iterable[str] = ()) -> None:
+    def soon(self, records: Iterable[Part] = ()) -> None:
         """Save what was decided, with what else is decided by then; it makes these records needless."""
         self.records += records
         if not self.closed:
             self.rounds.join(self)
 
-    async def save(self) -> list[str]:
+    async def save(self) -> list[Part]:
         """Now; the records that are needless once this returns. Raises what Visibility.save() raises."""
         records, self.records = self.records, []
         try:
@@ -129,7 +130,7 @@ class SettlingRounds:
                 segment.records += records
                 self._again(segment)
 
-    async def _save(self, segment: Settling) -> list[str]:
+    async def _save(self, segment: Settling) -> list[Part]:
         try:
             return [] if segment.lost else await segment.save()
         except PASSING as e:
@@ -142,7 +143,7 @@ class SettlingRounds:
         if not segment.closed:
             self.join(segment, _AGAIN_S_MAX)
 
-    async def forget(self, records: Iterable[str]) -> None:
+    async def forget(self, records: Iterable[Part]) -> None:
         """Delete them. Raises what the metadata store raises."""
         await self._operations.forget_settled(records)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from engine._native.transacted import Transacted, transacted
-from engine.broker.operations import Operation
+from engine.control.operation_records import Operation, Part
 from engine.control.transactions import TransactionView
 from engine.model.transactions import TransactionOperation, operation_counts
 from engine.storage.group import Appended
@@ -55,7 +55,7 @@ class PendingWrite:
     done when that is final. Only what is both can be decided.
     """
 
-    __slots__ = ("attempt", "durable", "keys", "number", "recorded", "span", "term", "version", "write")
+    __slots__ = ("attempt", "durable", "number", "parts", "recorded", "span", "term", "version", "write")
 
     def __init__(self, number: int, attempt: int, write: Write, term: int, span: Span) -> None:
         self.number = number
@@ -64,7 +64,7 @@ class PendingWrite:
         self.term = term
         self.span = span
         self.durable = False
-        self.keys: list[str] = []  # of operation records; more than one where a store was unsure
+        self.parts: list[Part] = []  # of operation records; more than one where a store was unsure
         self.version: int | None = None
         self.recorded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -75,8 +75,8 @@ class PendingWrite:
 
     def add_record(self, record: Operation) -> None:
         """It stands for this write; the earliest one counts."""
-        if record.key not in self.keys:
-            self.keys.append(record.key)
+        if record.part not in self.parts:
+            self.parts.append(record.part)
         self.version = record.version if self.version is None else min(self.version, record.version)
 
     def found(self) -> None:

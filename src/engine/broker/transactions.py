@@ -8,6 +8,7 @@ live. Where two believe for a moment that one is theirs, compare-and-set lets on
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
@@ -130,8 +131,32 @@ async def _end(connection: Connection, header: Header) -> dict[str, Any]:
     accepted = header.get("accepted")
     if accepted is not None and state is not TransactionState.COMMITTED:
         raise InvalidArgumentError("attempts are accepted by a commit; an abort takes none")
-    view = await connection.broker.transactions.coordinator.end(parse_id(header["id"]), state, accepted)
-    return {"state": str(view.header.state)}
+    coordinator, number = connection.broker.transactions.coordinator, parse_id(header["id"])
+    if (timeout_s := header.get("begin")) is None:
+        view = await coordinator.end(number, state, accepted)
+        return {"state": str(view.header.state)}
+    beginning = asyncio.ensure_future(_begun(coordinator, timeout_s))  # one commit of the store for both
+    try:
+        view = await coordinator.end(number, state, accepted)
+    except EngineError:
+        if (unused := await beginning) is not None:
+            with contextlib.suppress(EngineError):
+                await coordinator.end(unused.number, TransactionState.ABORTED)
+        raise
+    begun = await beginning
+    return {
+        "state": str(view.header.state),
+        "begun": None if begun is None else {"id": begun.id, **_standing(begun)},
+    }
+
+
+async def _begun(coordinator: TransactionCoordinator, timeout_s: float) -> TransactionView | None:
+    """None: whoever needs it asks for it, and hears why."""
+    try:
+        return await coordinator.begin(timeout_s)
+    except EngineError as e:
+        log.debug("no transaction was begun with another one's end: %s", e)
+        return None
 
 
 def state(connection: Connection, header: Header, payload: memoryview) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Awaitable
 from typing import Any
 
@@ -14,6 +15,7 @@ from engine.errors import ConnectError
 
 LOG_LEVELS = ["debug", "info", "warning", "error"]
 LOG_FORMATS = ["text", "json"]
+SWITCH_S = 0.0005  # a thread that has synced a file waits so long for a busy loop before it can say so
 
 
 def address(context: click.Context, parameter: click.Parameter, text: str) -> tuple[str, int]:
@@ -55,6 +57,7 @@ def command(
     from engine.broker.logs import configure
 
     configure(log_level, log_format)
+    sys.setswitchinterval(SWITCH_S)
     loaded = BrokerConfig.load(config, environment=os.environ)
     with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
         runner.run(serve(data, listen, admin, loaded))

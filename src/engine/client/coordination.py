@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from engine.client.pool import Pool, persist
 from engine.errors import (
@@ -52,12 +52,29 @@ async def _look(pool: Pool, ident: str) -> Standing:
     return _standing({"id": ident, **await _ask(pool, Command.TXN_STATE, {"id": ident})})
 
 
-async def end(pool: Pool, ident: str, state: TransactionState, accepted: Sequence[str] | None) -> TransactionState:
+class Wanted(Protocol):
+    """Another transaction that may be begun with the end of one."""
+
+    timeout_s: float
+
+    def come(self, standing: Standing) -> None:
+        """It was."""
+
+
+async def end(
+    pool: Pool,
+    ident: str,
+    state: TransactionState,
+    accepted: Sequence[str] | None,
+    wanted: Wanted | None = None,
+) -> TransactionState:
     """How it has ended. Where an answer was lost, the transaction is looked at, and ended again if it is open.
 
     Raises TransactionConflictError, TransactionNotFoundError; UnknownOutcomeError when nobody could be asked.
     """
-    header = {"id": ident, "action": _ACTIONS[state], "accepted": accepted}
+    header: dict[str, Any] = {"id": ident, "action": _ACTIONS[state], "accepted": accepted}
+    if wanted is not None:
+        header["begin"] = wanted.timeout_s
     numbers = accepted_numbers(accepted)
     loop, backoff, unsure = asyncio.get_running_loop(), pool.retry_delays(), False
     deadline = loop.time() + pool.options.operation_timeout
@@ -65,7 +82,10 @@ async def end(pool: Pool, ident: str, state: TransactionState, accepted: Sequenc
         try:
             if unsure and (found := await _look(pool, ident)).state.final and found.accepted == numbers:
                 return found.state  # else whoever is asked to end it says what is wrong
-            return TransactionState((await _ask(pool, Command.END_TXN, header))["state"])
+            ended = await _ask(pool, Command.END_TXN, header)
+            if wanted is not None and (begun := ended.get("begun")) is not None:
+                wanted.come(_standing(begun))
+            return TransactionState(ended["state"])
         except (ConnectError, TimeoutError, UnknownOutcomeError) as e:
             unsure, why = True, str(e)
         except TransactionNotFoundError as e:

@@ -15,6 +15,7 @@ from engine.client.coordination import Standing, begin, end, look
 from engine.client.options import check_number
 from engine.client.pool import Pool
 from engine.client.scope import InTransaction, Scope
+from engine.client.spares import Spares, Wanted
 from engine.errors import AlreadyClosedError, EngineError, TransactionConflictError, TransactionNotFoundError
 from engine.limits import TRANSACTION_TIMEOUT_S_MAX, TRANSACTION_TIMEOUT_S_MIN
 from engine.model.names import check_name
@@ -46,11 +47,13 @@ class AsyncTransaction(InTransaction):
         name: str | None,
         attempt: str | None,
         joined: bool,
+        spare: Callable[[], Wanted | None],
         ended: Callable[[Any], object],
     ) -> None:
         self.scope = Scope(pool, standing.id, attempt)
         self._pool = pool
         self._name = name
+        self._spare = spare  # what is to be begun when it is committed
         self._ended = ended
         self.joined = joined  # somebody else ends it: leaving the block does not
         self._state = TransactionState.OPEN
@@ -145,7 +148,8 @@ class AsyncTransaction(InTransaction):
             self._check_end(state, numbers)
             return
         try:
-            found = await end(self._pool, self.id, state, names)
+            wanted = self._spare() if state is TransactionState.COMMITTED else None
+            found = await end(self._pool, self.id, state, names, wanted)
         except TransactionConflictError:
             with contextlib.suppress(EngineError):
                 standing = await look(self._pool, self.id)
@@ -273,6 +277,7 @@ class Transactions:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._open: Bag[AsyncTransaction] = Bag()
+        self._spares = Spares(pool)
 
     def begin(self, timeout: float, name: str | None) -> Entering:
         """A new one, or the one of that name."""
@@ -280,8 +285,10 @@ class Transactions:
 
     async def _begin(self, timeout: float, name: str | None) -> AsyncTransaction:
         check_number("timeout", timeout, TRANSACTION_TIMEOUT_S_MIN, TRANSACTION_TIMEOUT_S_MAX)
-        if name is not None:
-            check_name(name, "transaction name")
+        if name is None:
+            standing = await self._spares.begin(timeout)
+            return self._make(standing, None, None, False, lambda: self._spares.wanted(timeout))
+        check_name(name, "transaction name")
         return self._make(await begin(self._pool, timeout, name), name, None, False)
 
     def join(self, ident: str, attempt: str | None) -> Entering:
@@ -293,18 +300,30 @@ class Transactions:
         attempt_number(attempt)
         return self._make(await look(self._pool, ident), None, attempt, True)
 
-    def _make(self, standing: Standing, name: str | None, attempt: str | None, joined: bool) -> AsyncTransaction:
+    def _make(
+        self,
+        standing: Standing,
+        name: str | None,
+        attempt: str | None,
+        joined: bool,
+        spare: Callable[[], Wanted | None] = lambda: None,
+    ) -> AsyncTransaction:
         self._pool.check_open()
         made = AsyncTransaction(
-            self._pool, standing, name=name, attempt=attempt, joined=joined, ended=self._open.discard
+            self._pool, standing, name=name, attempt=attempt, joined=joined, spare=spare, ended=self._has_ended
         )
         if not standing.state.final:
             self._open.add(made)
         return made
 
+    def _has_ended(self, one: AsyncTransaction) -> None:
+        self._open.discard(one)
+        self._spares.ended()
+
     async def close(self) -> None:
         """Abort what this client has begun, as far as that can be done soon; its timeout does the rest."""
-        aborts = [asyncio.ensure_future(one.abort_quietly()) for one in self._open if not one.joined]
+        begun = [one.abort_quietly() for one in self._open if not one.joined]
+        aborts = [asyncio.ensure_future(abort) for abort in (*begun, *self._spares.close())]
         if aborts:
             _, late = await asyncio.wait(aborts, timeout=GOODBYE_S_MAX)
             for task in late:

@@ -13,8 +13,10 @@ import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from engine.clock import Clock
+from engine.control.operation_records import forget, operations_in
 from engine.errors import (
     EngineError,
     InvalidArgumentError,
@@ -236,7 +238,8 @@ class TransactionCoordinator:
 
     async def operations(self, number: int) -> list[TransactionOperation]:
         """Its operations whose participants have not applied the outcome yet; all of an open one."""
-        return [TransactionOperation.from_json(record.value) for record in await self._operation_records(number)]
+        found = await self._operation_records(number)
+        return [operation.facts for record in found for operation in operations_in(record)]
 
     async def _operation_records(self, number: int, limit: int | None = None) -> list[Record]:
         prefix = f"{keys.transaction_ops(id_text(number))}/"
@@ -306,17 +309,17 @@ class TransactionCoordinator:
         participants: dict[tuple[SegmentName, str | None], list[Record]] = {}
         operations: dict[tuple[SegmentName, str | None], TransactionOperation] = {}
         for record in records:
-            operation = TransactionOperation.from_json(record.value)
-            participant = (operation.segment, operation.subscription)
-            operations[participant] = operation
-            participants.setdefault(participant, []).append(record)
+            for _, _, _, operation, _ in operations_in(record):
+                participant = (operation.segment, operation.subscription)
+                operations[participant] = operation
+                participants.setdefault(participant, []).append(record)
         for participant, theirs in participants.items():
             try:
                 await self._settle(operations[participant])
             except NotFoundError as e:
                 log.info("operations of a transaction are forgotten: %s", e)
                 for record in theirs:
-                    await unsure.delete(self._metadata, record.key)
+                    await forget(self._metadata, record.key, partial(_concerns, participant))
 
     async def _forget_name(self, known: TransactionView) -> None:
         """Unless it means a later transaction by now."""
@@ -349,6 +352,10 @@ class TransactionCoordinator:
         kept = header.name is not None and header.state is TransactionState.COMMITTED
         retention = self._named_retention_ms if kept else self._retention_ms
         return {INDEX_FINAL: _at(partition, (header.finalized_ms or 0) + retention)}
+
+
+def _concerns(participant: tuple[SegmentName, str | None], operation: TransactionOperation) -> bool:
+    return (operation.segment, operation.subscription) == participant
 
 
 def _view(record: Record) -> TransactionView:

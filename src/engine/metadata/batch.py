@@ -6,11 +6,9 @@ does that in between. One batch at a time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from engine.errors import AlreadyClosedError, InvalidArgumentError
 from engine.limits import METADATA_KEY_SIZE_MAX, METADATA_VALUE_SIZE_MAX
-from engine.metadata.store import ABSENT, ANY, ConflictError, Expected, Record, Stat
+from engine.metadata.store import ABSENT, ANY, ConflictError, Expected, Indexes, Record, Stat
 from engine.metadata.table import NO_INDEXES, Change, Row, Table
 
 
@@ -31,7 +29,7 @@ class Batch:
         value: bytes,
         expected: Expected | int,
         session: int | None,
-        indexes: Mapping[str, str],
+        indexes: Indexes,
     ) -> Stat:
         """Write one record. Raises ConflictError; AlreadyClosedError when the session has ended."""
         old = self._row(key)
@@ -43,7 +41,7 @@ class Batch:
         self._change(key, old, Row(Record(key, value, stat), indexes))
         return stat
 
-    def put_sequence(self, prefix: str, value: bytes, indexes: Mapping[str, str]) -> Record:
+    def put_sequence(self, prefix: str, value: bytes, indexes: Indexes) -> Record:
         """Write a new record below `prefix`; its sequence is its version, which no write ever gets again."""
         while self._row(key := f"{prefix}/{self._version + 1:020d}") is not None:
             self._version += 1
@@ -107,6 +105,8 @@ def check_key(key: str, what: str = "key") -> str:
     """`key` itself, when it can be stored. Raises InvalidArgumentError."""
     if not isinstance(key, str) or not key:
         raise InvalidArgumentError(f"metadata {what} is {key!r}; text of at least one character is right")
+    if 4 * len(key) <= METADATA_KEY_SIZE_MAX and key.isascii():
+        return key
     try:
         size = len(key.encode())
     except UnicodeEncodeError as e:
@@ -126,11 +126,20 @@ def check_value(key: str, value: bytes) -> bytes:
     return bytes(value)
 
 
-def check_indexes(indexes: Mapping[str, str] | None) -> Mapping[str, str]:
+def check_indexes(indexes: Indexes | None) -> Indexes:
     """A copy of `indexes`, when all its names and keys can be stored. Raises InvalidArgumentError."""
     if not indexes:
         return NO_INDEXES
-    return {check_key(name, "index name"): check_key(key, "index key") for name, key in indexes.items()}
+    return {check_key(name, "index name"): _check_index_keys(keys) for name, keys in indexes.items()}
+
+
+def _check_index_keys(keys: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    """Each once."""
+    if not isinstance(keys, tuple):
+        return check_key(keys, "index key")
+    if not keys:
+        raise InvalidArgumentError("metadata index keys are (); one at least is right")
+    return tuple(dict.fromkeys(check_key(key, "index key") for key in keys))
 
 
 def check_version(expected: Expected | int) -> Expected | int:

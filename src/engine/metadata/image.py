@@ -21,7 +21,7 @@ from engine.errors import (
     UnsupportedError,
 )
 from engine.metadata.lockfile import LockFile
-from engine.metadata.store import OutcomeUnknownError, Record, Stat
+from engine.metadata.store import Indexes, OutcomeUnknownError, Record, Stat
 from engine.metadata.table import NO_INDEXES, Change, Row
 from engine.metadata.wal import find_damage
 
@@ -32,6 +32,7 @@ _LOG_SIZE_KEPT = 4 << 20
 
 _Fields = tuple[str, bytes, int, int, int, int | None, str | None, int]  # a row of `records`
 _VERSION = 2  # among them
+_encode = json.JSONEncoder(sort_keys=True).encode
 
 _SCHEMA = f"""
 PRAGMA application_id = {APPLICATION_ID};
@@ -152,7 +153,7 @@ class Image:
         count = self._count + sum(row is not None for row in after.values())
         count -= sum(row is not None for row in before.values())
         digest = self._digest + sum(fields[-1] for fields in put)
-        digest -= sum(_row_checksum(row) for row in before.values() if row is not None)
+        digest -= sum(row.checksum for row in before.values() if row is not None)  # each was put, or loaded
         return put, removed, (changes[-1].version, count, digest & _DIGEST_MASK)
 
     def _begin(self, put: list[_Fields], removed: list[tuple[str]], meta: tuple[int, int, int]) -> None:
@@ -240,22 +241,24 @@ def _to_row(path: Path, fields: tuple[object, ...]) -> tuple[Row, int]:
     stat = Stat(version, created_ms, modified_ms, session)  # type: ignore[arg-type]  # proven by the checksum
     if not isinstance(key, str) or not isinstance(value, bytes) or _checksum(key, value, stat, indexes) != checksum:
         raise CorruptionError(f"{path} is damaged: the record of {key!r} does not match its checksum")
-    return Row(Record(key, value, stat), json.loads(indexes) if isinstance(indexes, str) else NO_INDEXES), checksum
+    return Row(Record(key, value, stat), _indexes_of(indexes), checksum), checksum
+
+
+def _indexes_of(text: object) -> Indexes:
+    if not isinstance(text, str):
+        return NO_INDEXES
+    return {name: tuple(keys) if isinstance(keys, list) else keys for name, keys in json.loads(text).items()}
 
 
 def _to_fields(row: Row) -> _Fields:
     record, stat = row.record, row.record.stat
     indexes = _indexes_text(row)
-    checksum = _checksum(record.key, record.value, stat, indexes)
+    row.checksum = checksum = _checksum(record.key, record.value, stat, indexes)
     return record.key, record.value, stat.version, stat.created_ms, stat.modified_ms, stat.session, indexes, checksum
 
 
 def _indexes_text(row: Row) -> str | None:
-    return json.dumps(dict(row.indexes), sort_keys=True) if row.indexes else None
-
-
-def _row_checksum(row: Row) -> int:
-    return _checksum(row.record.key, row.record.value, row.record.stat, _indexes_text(row))
+    return _encode(dict(row.indexes)) if row.indexes else None
 
 
 def _checksum(key: str, value: bytes, stat: Stat, indexes: object) -> int:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from math import inf
 from typing import TypeVar
 
 from engine.errors import AlreadyClosedError
 from engine.metadata.batch import Batch, check_indexes, check_key, check_value, check_version
-from engine.metadata.store import ANY, Expected, IndexedRecords, Keys, Record, Session, Stat
+from engine.metadata.store import ANY, Expected, IndexedRecords, Indexes, Keys, Record, Session, Stat
 from engine.metadata.table import Table
 from engine.metadata.watches import IndexWatch, PrefixWatch, TableWatch, WatchHub
 
@@ -74,7 +74,7 @@ class LocalStore(ABC):
         *,
         session: Session | None = None,
         partition_key: str | None = None,
-        indexes: Mapping[str, str] | None = None,
+        indexes: Indexes | None = None,
     ) -> Stat:
         """Write one record; its new facts. Raises ConflictError, AlreadyClosedError when the session has ended."""
         self._check_open()
@@ -89,7 +89,7 @@ class LocalStore(ABC):
         value: bytes,
         *,
         partition_key: str | None = None,
-        indexes: Mapping[str, str] | None = None,
+        indexes: Indexes | None = None,
     ) -> Record:
         """Write a new record at `{prefix}/{sequence:020d}`."""
         self._check_open()

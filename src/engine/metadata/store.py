@@ -105,6 +105,7 @@ class Watch(Protocol):
 # Inside the classes, `list` is a method.
 Keys = list[str]
 IndexedRecords = list[tuple[str, Record]]
+Indexes = Mapping[str, str | tuple[str, ...]]  # index name -> the record's key there, or its keys
 
 
 class MetadataStore(Protocol):
@@ -125,13 +126,14 @@ class MetadataStore(Protocol):
         *,
         session: Session | None = None,
         partition_key: str | None = None,
-        indexes: Mapping[str, str] | None = None,
+        indexes: Indexes | None = None,
     ) -> Stat:
         """Write one record and return its new facts once it is durable.
 
         `session` makes it ephemeral. `partition_key` keeps records together where a store is sharded (a local store
-        remembers nothing of it). `indexes` maps index names to this record's key in that index; they replace those
-        of the record's earlier version, atomically with the record. Raises ConflictError, OutcomeUnknownError.
+        remembers nothing of it). `indexes` maps index names to this record's key in that index, or to several; they
+        replace those of the record's earlier version, atomically with the record. Raises ConflictError,
+        OutcomeUnknownError.
         """
 
     async def delete(self, key: str, expected: Expected | int = ANY) -> bool:
@@ -152,7 +154,7 @@ class MetadataStore(Protocol):
         value: bytes,
         *,
         partition_key: str | None = None,
-        indexes: Mapping[str, str] | None = None,
+        indexes: Indexes | None = None,
     ) -> Record:
         """Write a new record at `{prefix}/{sequence:020d}`, the sequence larger than any the prefix ever had."""
 

@@ -7,23 +7,31 @@ readers and watches see it only then.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from engine.limits import METADATA_CHANGES_MAX
 from engine.metadata.ordered import OrderedSet
-from engine.metadata.store import Record
+from engine.metadata.store import Indexes, Record
 
-NO_INDEXES: Mapping[str, str] = MappingProxyType({})
+NO_INDEXES: Indexes = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
+def each_key(index_keys: str | tuple[str, ...]) -> tuple[str, ...]:
+    """The keys that a record has in one index."""
+    return (index_keys,) if isinstance(index_keys, str) else index_keys
+
+
+@dataclass(slots=True)
 class Row:
-    """A record, and its key in each index it is declared in."""
+    """A record, and its key in each index it is declared in, or its keys. `checksum`: of its image, for whoever makes
+    it durable.
+    """
 
     record: Record
-    indexes: Mapping[str, str]
+    indexes: Indexes
+    checksum: int = field(default=-1, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +77,17 @@ class Table:
         key = row.record.key
         del self.rows[key]
         self._keys.remove(key)
-        for index, index_key in row.indexes.items():
-            self._indexes[index].remove((index_key, key))
+        for index, index_keys in row.indexes.items():
+            for index_key in each_key(index_keys):
+                self._indexes[index].remove((index_key, key))
         if row.record.stat.session is not None:
             self.sessions.get(row.record.stat.session, set()).discard(key)
 
     def _index(self, row: Row) -> None:
         key = row.record.key
-        for index, index_key in row.indexes.items():
-            self._indexes.setdefault(index, OrderedSet()).add((index_key, key))
+        for index, index_keys in row.indexes.items():
+            for index_key in each_key(index_keys):
+                self._indexes.setdefault(index, OrderedSet()).add((index_key, key))
         if row.record.stat.session is not None:
             self.sessions.setdefault(row.record.stat.session, set()).add(key)
 

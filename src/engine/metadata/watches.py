@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 
 from engine.metadata.keys import prefix_end
 from engine.metadata.store import Event, EventKind
-from engine.metadata.table import Change, Row, Table
+from engine.metadata.table import Change, Row, Table, each_key
 
 _SNAPSHOT_END = ""  # no key is empty
 
@@ -148,8 +148,8 @@ class IndexWatch(TableWatch):
 
     def matches(self, row: Row) -> bool:
         """Whether the row is in the range of the index."""
-        index_key = row.indexes.get(self.index)
-        return index_key is not None and self._start <= index_key < self._end
+        index_keys = each_key(row.indexes.get(self.index, ()))
+        return any(self._start <= index_key < self._end for index_key in index_keys)
 
     def detach(self) -> None:
         """Ask the hub for no more changes."""

@@ -11,10 +11,12 @@ from engine.errors import CorruptionError
 
 E = TypeVar("E", bound=enum.Enum)
 
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
 
 def dump(fields: Mapping[str, Any]) -> bytes:
     """A record's value: compact JSON, keys in the order given."""
-    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
+    return _encode(fields).encode()
 
 
 def load(text: str | bytes) -> Any:

@@ -9,6 +9,7 @@ accepted. Everybody who applies this rule to the same records comes to the same 
 from __future__ import annotations
 
 import enum
+import functools
 import hashlib
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -22,6 +23,8 @@ from engine.model.names import SegmentName, check_name
 ID_BITS = 64
 PARTITIONS = 16  # of coordinators; the top four bits of an id
 ATTEMPTS_MAX = 100_000  # that one commit accepts
+HEADER_CACHED_SIZE_MAX = 1024
+HEADERS_CACHED = 1024  # each is read several times, soon after it was written, by everybody it concerns
 
 
 class TransactionState(enum.StrEnum):
@@ -116,6 +119,10 @@ class TransactionHeader:
     @classmethod
     def from_json(cls, value: bytes) -> TransactionHeader:
         """Undo to_json(). Raises CorruptionError."""
+        return _header_of(value) if len(value) <= HEADER_CACHED_SIZE_MAX else cls._parse(value)
+
+    @classmethod
+    def _parse(cls, value: bytes) -> TransactionHeader:
         fields = Fields.parse("transaction header", value)
         accepted = fields.values.get("accepted")
         if accepted is not None and not (isinstance(accepted, list) and all(type(a) is int for a in accepted)):
@@ -129,6 +136,11 @@ class TransactionHeader:
             name=fields.text("name") if "name" in fields.values else None,
             accepted=None if accepted is None else tuple(accepted),
         )
+
+
+@functools.lru_cache(HEADERS_CACHED)
+def _header_of(value: bytes) -> TransactionHeader:
+    return TransactionHeader._parse(value)
 
 
 def attempt_number(attempt: str | None) -> int:
@@ -161,7 +173,7 @@ class OperationKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TransactionOperation:
-    """`/txn-op/{id}/{seq}`: one write to a segment, or one acknowledgement in it.
+    """What `/txn-op/{id}/{seq}` says: a write to a segment, or an acknowledgement in it. A record may say several.
 
     A write: messages `ranges` = ((first, last),) inclusive, appended under the owner's `term`, which tells them from
     others that got these offsets after a crash; their sequence ids lie within `sequences` of the `producer`, inclusive.
@@ -178,8 +190,8 @@ class TransactionOperation:
     producer: int = 0
     sequences: tuple[int, int] | None = None
 
-    def to_json(self) -> bytes:
-        """The record's value."""
+    def fields(self) -> dict[str, Any]:
+        """What a record says of it."""
         fields: dict[str, Any] = {"kind": str(self.kind), "segment": str(self.segment), "term": self.term}
         if self.subscription is not None:
             fields["subscription"] = self.subscription
@@ -190,12 +202,11 @@ class TransactionOperation:
         if self.sequences is not None:
             fields["producer"], fields["sequences"] = self.producer, self.sequences
         fields["ranges"] = self.ranges
-        return dump(fields)
+        return fields
 
     @classmethod
-    def from_json(cls, value: bytes) -> TransactionOperation:
-        """Undo to_json(). Raises CorruptionError."""
-        fields = Fields.parse("transaction operation", value)
+    def of(cls, fields: Fields) -> TransactionOperation:
+        """Undo fields(). Raises CorruptionError."""
         kind = fields.choice("kind", OperationKind)
         try:
             segment = SegmentName.parse(fields.text("segment"))
@@ -214,6 +225,33 @@ class TransactionOperation:
             producer=fields.number("producer", 0),
             sequences=None if low is None else (int(low), int(high or 0)),
         )
+
+    def to_json(self) -> bytes:
+        """The value of a record that says this alone."""
+        return operations_to_json([self])
+
+    @classmethod
+    def from_json(cls, value: bytes) -> TransactionOperation:
+        """The first that a record says. Raises CorruptionError."""
+        return operations_from_json(value)[0][0]
+
+
+def operations_to_json(operations: Sequence[TransactionOperation], since: int | None = None) -> bytes:
+    """The value of a record that says all of them. `since`: the version with which it was written, saying more."""
+    fields = operations[0].fields()
+    if len(operations) > 1:
+        fields["more"] = [operation.fields() for operation in operations[1:]]
+    if since is not None:
+        fields["since"] = since
+    return dump(fields)
+
+
+def operations_from_json(value: bytes) -> tuple[list[TransactionOperation], int | None]:
+    """Undo operations_to_json(). Raises CorruptionError."""
+    fields = Fields.parse("transaction operation", value)
+    more = fields.objects("more") if "more" in fields.values else []
+    since = fields.number("since") if "since" in fields.values else None
+    return [TransactionOperation.of(each) for each in (fields, *more)], since
 
 
 def operation_counts(header: TransactionHeader, decided_version: int, attempt: int, written_version: int) -> bool:

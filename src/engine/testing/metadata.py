@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 from weakref import WeakSet
 
@@ -15,6 +15,7 @@ from engine.metadata.store import (
     Event,
     Expected,
     IndexedRecords,
+    Indexes,
     Keys,
     MetadataStore,
     OutcomeUnknownError,
@@ -84,7 +85,7 @@ class FaultyMetadataStore:
         *,
         session: Session | None = None,
         partition_key: str | None = None,
-        indexes: Mapping[str, str] | None = None,
+        indexes: Indexes | None = None,
     ) -> Stat:
         """See MetadataStore."""
         return await self._write(
@@ -113,7 +114,7 @@ class FaultyMetadataStore:
         value: bytes,
         *,
         partition_key: str | None = None,
-        indexes: Mapping[str, str] | None = None,
+        indexes: Indexes | None = None,
     ) -> Record:
         """See MetadataStore."""
         return await self._write(

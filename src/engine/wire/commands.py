@@ -73,6 +73,7 @@ class Command(enum.IntEnum):
 _C = Command
 _OPT_STR = (str, type(None))
 _OPT_INT = (int, type(None))
+_OPT_FLOAT = (float, int, type(None))
 _OPT_LIST = (list, type(None))
 _OPT_RANGES = (list, bytes, type(None))
 _OPT_BOOL = (bool, type(None))
@@ -309,8 +310,9 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
     # accepted, None for all}. `timeout`: seconds. `name`: the open or committed one of that name, if there is one.
     _C.NEW_TXN: {"request_id": int, "timeout": (float, int), "name": _OPT_STR},
     # -> SUCCESS {"state"}. `action`: "commit" | "abort"; the same once more changes nothing. `accepted`: the names of
-    # the attempts whose operations take effect; None: all.
-    _C.END_TXN: {"request_id": int, "id": str, "action": str, "accepted": _OPT_LIST},
+    # the attempts whose operations take effect; None: all. `begin`: the timeout of another one that is begun with it;
+    # then the answer has it as "begun", as of NEW_TXN, or None where it was not.
+    _C.END_TXN: {"request_id": int, "id": str, "action": str, "accepted": _OPT_LIST, "begin": _OPT_FLOAT},
     # -> SUCCESS {"state", "deadline_ms", "accepted"}, as of NEW_TXN.
     _C.TXN_STATE: {"request_id": int, "id": str},
 }
