@@ -58,7 +58,6 @@ class FakeBroker:
         self.admin: str | None = None
         self.refusal: EngineError | None = None  # of the handshake
         self.transactions: dict[str, str] = {}  # their states
-        self.begins_none = False  # with the end of another one
         self.lose_answers: list[Command] = []  # of each, once: it is done, and the connection breaks
         self.lose_requests: list[Command] = []  # the same, and nothing is done
         self.seen: list[tuple[Command, dict[str, Any]]] = []

@@ -49,8 +49,6 @@ class FakeCoordinator:
 
     def begun(self, timeout_s: float) -> dict[str, Any] | None:
         """Another one, with the end of one."""
-        if self.broker.begins_none:
-            return None
         ident = f"{len(self.broker.transactions) + 1:016x}"
         self.broker.transactions[ident] = "OPEN"
         return {"id": ident, "state": "OPEN", "deadline_ms": DEADLINE_MS, "accepted": None}

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from fake_broker import FakeBroker
+from fake_coordinator import FakeCoordinator
 
 from engine.client import spares
 from engine.client.client import AsyncClient
@@ -120,8 +121,8 @@ async def test_what_nobody_needs_is_aborted_and_no_more_are_begun(broker: FakeBr
         assert len(asked(broker)) == 1
 
 
-async def test_what_was_not_begun_is_begun_by_whoever_needs_it(broker: FakeBroker):
-    broker.begins_none = True
+async def test_what_was_not_begun_is_begun_by_whoever_needs_it(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(FakeCoordinator, "begun", lambda self, timeout_s: None)
     async with broker.client() as client:
         found = await in_a_row(client, 2 * IN_A_ROW)
     assert len(set(found)) == len(broker.of(Command.NEW_TXN)) == 2 * IN_A_ROW
