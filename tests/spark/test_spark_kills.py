@@ -77,7 +77,7 @@ class Query:
         commits: dict[int, Any] = {}
         for fact in facts:
             if fact["what"] == "send":
-                self._sent(history, fact, attempts.get(fact["mark"]) or fact["mark"], fact["mark"] in attempts)
+                self._sent(history, fact, attempts)
             elif fact["what"] == "commit" and None not in fact["accepted"]:
                 asked = {"transaction": names[str(fact["batch"])], "action": "commit", "accepted": fact["accepted"]}
                 commits[fact["batch"]] = history.invoke("driver", "txn_end", **asked)
@@ -89,12 +89,16 @@ class Query:
             history.record("final", "final", reading=0, segment=message.segment_id, offset=message.offset, **found)
         return history
 
-    def _sent(self, history: History, fact: dict[str, Any], attempt: str, done: bool) -> None:
+    def _sent(self, history: History, fact: dict[str, Any], attempts: dict[str, str | None]) -> None:
+        """It was written; or not, as the transaction was committed before; or, of who was killed, nobody knows."""
+        mark = fact["mark"]
+        where = {"topic": self.target, "transaction": fact["transaction"], "attempt": attempts.get(mark) or mark}
         for key, value in zip(fact["keys"], fact["values"], strict=True):
-            where = {"topic": self.target, "transaction": fact["transaction"], "attempt": attempt}
-            call = history.invoke(fact["mark"], "send", value=value, key=key, **where)
-            if done:
+            call = history.invoke(mark, "send", value=value, key=key, **where)
+            if attempts.get(mark):
                 call.ok(segment=-1, offset=-1)
+            elif mark in attempts:
+                call.fail("an earlier run of the query has done it")
 
     def check(self) -> None:
         """The checker's word, and each row once, in the order of its key."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
 WAIT_S = 240
+POLL_S = 0.05  # of processes that hear nothing of each other
 
 
 def messages(broker: engine.Engine, topic: str) -> list[engine.Message]:
@@ -149,7 +151,7 @@ def fails_when_written(url: str, topic: str, transaction: str | None) -> Any:
             if "39999" in batch.column("value").to_pylist():
                 with engine.Client(url) as client:
                     while not is_written(client):
-                        pass
+                        time.sleep(POLL_S)
                 raise RuntimeError("this task fails")
 
     return run
@@ -190,6 +192,7 @@ def meanwhile(url: str, name: str, then: Callable[[Any, Callable[[], Any]], None
             for transaction in admin.list_transactions():
                 if transaction["name"] == name:
                     return dict(transaction)
+            time.sleep(POLL_S)
 
     return run
 
@@ -198,13 +201,14 @@ def test_what_takes_longer_than_the_timeout(broker: engine.Engine, topic: str, s
     """A task that works puts the end off: this one waits until the transaction ends later than it did first."""
 
     def wait(admin: Any, own: Callable[[], Any]) -> None:
-        first = own()["deadlineMs"]
-        while own()["deadlineMs"] == first:
-            pass
+        first = own()
+        while (now := admin.get_transaction(first["id"]))["deadlineMs"] == first["deadlineMs"]:
+            assert now["state"] == "OPEN"
+            time.sleep(POLL_S)
 
     frame = numbers(spark, 40_000).coalesce(1)
     slowly = frame.mapInArrow(meanwhile(broker.service_url, topic, wait), frame.schema)
-    writes(slowly, topic, transactionName=topic, transactionTimeout="2s")
+    writes(slowly, topic, transactionName=topic, transactionTimeout="10s")
     assert values(broker, topic) == list(range(40_000))
 
 
