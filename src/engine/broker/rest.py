@@ -10,6 +10,7 @@ from aiohttp import web
 
 from engine.broker.config import BrokerConfig
 from engine.broker.http_door import Handler, HttpDoor, Middleware, answer_errors
+from engine.broker.rest_lists import TopicListPages
 from engine.broker.rest_pages import AT_ANY_TIME, WITHOUT_TOKEN, page_routes
 from engine.broker.rest_transactions import transaction_routes
 from engine.broker.tokens import bearer_refusal
@@ -103,7 +104,7 @@ def _only_with_token(config: BrokerConfig) -> Middleware:
 def _routes(broker: Broker) -> list[web.RouteDef]:
     api, segments, scaling = _Scalable(broker), _Segments(broker), _AutoScale(broker)
     return [
-        web.get(SCALABLE + "/{tenant}/{namespace}", api.list_topics),
+        web.get(SCALABLE + "/{tenant}/{namespace}", TopicListPages(broker).list_topics),
         web.put(_TOPIC, api.create_topic),
         web.get(_TOPIC, api.get_metadata),
         web.delete(_TOPIC, api.delete_topic),
@@ -145,13 +146,6 @@ class _Handlers:
 
 class _Scalable(_Handlers):
     """Topics, subscriptions, namespaces."""
-
-    async def list_topics(self, request: web.Request) -> web.Response:
-        pairs = [text.partition("=") for text in request.query.getall("property", [])]
-        if any(not equals for _, equals, _ in pairs):
-            raise InvalidArgumentError("query parameter property is malformed; property=name=value is right")
-        properties = {name: value for name, _, value in pairs} or None
-        return web.json_response(await self._admin.list_topics(_namespace(request), properties))
 
     async def create_topic(self, request: web.Request) -> web.Response:
         body = await _body(request, KINDS)
