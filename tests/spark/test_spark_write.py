@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from pyspark import TaskContext
 
 import engine
 
@@ -175,54 +174,6 @@ def test_a_named_batch_is_written_once(broker: engine.Engine, topic: str, spark:
     writes(numbers(spark, 100), topic, transactionName=f"{topic}-monday")
     writes(numbers(spark, 100, start=100), topic, transactionName=f"{topic}-tuesday")
     assert values(broker, topic) == list(range(200))
-
-
-def meanwhile(url: str, name: str, then: Callable[[Any, Callable[[], Any]], None]) -> Any:
-    """In the middle of a job `then` is called, with an admin and what finds the job's transaction, once it is begun."""
-
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for n, batch in enumerate(batches):
-            yield batch
-            if n == 1:  # the writer has the first one by now, or soon
-                with engine.Client(url) as client:
-                    then(client.admin, lambda: found(client.admin))
-
-    def found(admin: Any) -> dict[str, Any]:
-        while True:
-            for transaction in admin.list_transactions():
-                if transaction["name"] == name:
-                    return dict(transaction)
-            time.sleep(POLL_S)
-
-    return run
-
-
-def test_what_takes_longer_than_the_timeout(broker: engine.Engine, topic: str, spark: SparkSession, writes: Writes):
-    """A task that works puts the end off: this one waits until the transaction ends later than it did first."""
-
-    def wait(admin: Any, own: Callable[[], Any]) -> None:
-        first = own()
-        while (now := admin.get_transaction(first["id"]))["deadlineMs"] == first["deadlineMs"]:
-            assert now["state"] == "OPEN"
-            time.sleep(POLL_S)
-
-    frame = numbers(spark, 40_000).coalesce(1)
-    slowly = frame.mapInArrow(meanwhile(broker.service_url, topic, wait), frame.schema)
-    writes(slowly, topic, transactionName=topic, transactionTimeout="10s")
-    assert values(broker, topic) == list(range(40_000))
-
-
-def test_a_job_that_was_given_up(broker: engine.Engine, topic: str, spark: SparkSession, writes: Writes):
-    """An operator aborts it, as the timeout would; the task says so, and Spark's second attempt begins anew."""
-
-    def interrupt(admin: Any, own: Callable[[], Any]) -> None:
-        if TaskContext.get().attemptNumber() == 0:  # type: ignore[union-attr]
-            admin.abort_transaction(own()["id"])
-
-    frame = numbers(spark, 40_000).coalesce(1)
-    interrupted = frame.mapInArrow(meanwhile(broker.service_url, topic, interrupt), frame.schema)
-    writes(interrupted, topic, transactionName=topic)
-    assert values(broker, topic) == list(range(40_000))
 
 
 def test_rows_where_spark_gives_no_arrow(spark: SparkSession):
