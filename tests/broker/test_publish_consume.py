@@ -70,7 +70,7 @@ async def test_duplicates_are_acknowledged_once_stored(connect):
     _, offsets = await peer.receipts(producer, 6)
     assert offsets == [0, 1, 2, 0, 1, 2]
     answer = await peer.ask(Command.SEGMENT_OFFSET, topic=segment, at="latest")
-    assert answer["result"] == {"offset": 3, "first": 0, "end": 3}
+    assert answer["result"] == {"offset": 3, "first": 0, "end": 3, "sealed": False}
 
 
 async def test_a_damaged_entry_is_refused_alone(connect):
