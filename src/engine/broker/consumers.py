@@ -9,6 +9,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from pyroaring import BitMap64
+
 from engine._native.offsets import offset_set, runs
 from engine.broker import transactional_acks
 from engine.broker.bucket_acks import acknowledge_alone, check_position, positions_of
@@ -239,7 +241,7 @@ class Consumer(ABC):
 class LoneReader(Consumer):
     """Reads a segment alone and in order: an exclusive consumer with its cursor, or a reader that has none."""
 
-    __slots__ = ("_end_sent", "_next", "_pumping", "_reader", "_subscription")
+    __slots__ = ("_end_sent", "_next", "_pumping", "_reader", "_subscription", "_waits_for")
     mode = "exclusive"
 
     def __init__(
@@ -255,6 +257,7 @@ class LoneReader(Consumer):
         super().__init__(connection, ident, hosted, name, subscription)
         self._subscription = subscription
         self._next = start
+        self._waits_for: BitMap64 | None = None
         self._end_sent = False
         self._pumping = False
         self._reader = SegmentReader(hosted, self._step, self.close)
@@ -267,9 +270,23 @@ class LoneReader(Consumer):
             return 0
         return self._subscription.backlog_below(self._next)
 
+    def wait_for(self, held: BitMap64) -> None:
+        """Nothing is delivered until none of these, which transactions hold, is held any more.
+
+        Positions would cover them, and they come if that is aborted. Whoever ends it calls pump().
+        """
+        self._waits_for = held or None
+
+    def _is_waiting(self) -> bool:
+        if self._waits_for is not None:
+            assert self._subscription is not None
+            if not self._waits_for.intersect(self._subscription.pending.offsets):
+                self._waits_for = None
+        return self._waits_for is not None
+
     def pump(self) -> None:
         """Send blocks until credit, the stream's room or the durable data run out."""
-        if self._reader.busy or self._pumping:
+        if self._reader.busy or self._pumping or self._is_waiting():
             return
         self._pumping = True
         try:
@@ -326,8 +343,6 @@ class LoneReader(Consumer):
 
     def _send(self, block: Block) -> None:
         self._next = block.next_offset
-        if self._subscription is not None:
-            self._subscription.dealt(block.first_offset, block.next_offset)
         skip = self._skipped(block)
         messages = block.messages - sum(last + 1 - first for first, last in skip)
         self.send_block(block.data, block.salt, messages, skip)
@@ -366,7 +381,7 @@ class LoneReader(Consumer):
         if self._subscription is None:
             raise UnsupportedError("a reader has no cursor to acknowledge to")
         inside = transaction_of(header)
-        if inside is not None or self._subscription.contested:
+        if inside is not None or self._subscription.pending:
             return transactional_acks.acknowledge_alone(self, self._subscription, header, inside)
         position = header.get("position")
         if position is None or header.get("buckets") is not None:

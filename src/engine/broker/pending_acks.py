@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyroaring import BitMap64
@@ -209,8 +209,7 @@ class PendingAcks:
     def _withdraw(self, number: int, claims: Claims, added: list[PendingAck]) -> None:
         if self._claims.get(number) is claims:
             claims.remove(added)
-            self._let_go(added)
-            self._take_back(added)
+            self._release(added, added)
 
     # -- holding -----------------------------------------------------------------------------------------------------
 
@@ -226,8 +225,17 @@ class PendingAcks:
         self.offsets |= offsets
         self.changes += 1
 
+    def held_by_others(self, numbers: Collection[int]) -> BitMap64:
+        """What transactions hold that are none of these."""
+        return BitMap64().union(*(claims.offsets for n, claims in self._claims.items() if n not in numbers))
+
+    def _release(self, acks: Iterable[PendingAck], due: Iterable[PendingAck]) -> None:
+        """They are not of their claims any more; some of them are due again."""
+        self._let_go(acks)
+        self._take_back(due)
+        self.subscription.resume()
+
     def _let_go(self, acks: Iterable[PendingAck]) -> None:
-        """They are not of their claims any more."""
         gone = union(acks)
         if not gone:
             return
@@ -269,8 +277,7 @@ class PendingAcks:
         back = [ack for ack in claims.acks if not counts(ack, claims.view)]
         saved = self.subscription.take(union(ack for ack in claims.acks if counts(ack, claims.view)))
         del self._claims[number]
-        self._let_go(claims.acks)
-        self._take_back(back)
+        self._release(claims.acks, back)
         claims.leave()
         if await self._is_saved(saved):
             await self._delete(claims.acks)
@@ -309,6 +316,8 @@ class PendingAcks:
         self._claims.clear()
         self.offsets, self.buckets, self._overlaps = BitMap64(), None, False
         self.changes += 1
+        if not self._closed:
+            self.subscription.resume()
 
     async def close(self) -> None:
         """Apply nothing any more: whoever opens the subscription next does. Idempotent."""

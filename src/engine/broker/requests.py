@@ -12,6 +12,7 @@ from engine.broker.calls import pack, unpack_args
 from engine.broker.consumers import Consumer, LoneReader
 from engine.broker.subscriptions import HostedSubscription
 from engine.broker.topics import HostedSegment
+from engine.broker.transactional_acks import learn_buckets
 from engine.broker.watch import DagWatchSession
 from engine.control.ports import segment_spec
 from engine.errors import (
@@ -24,6 +25,7 @@ from engine.errors import (
 from engine.model.names import SegmentName, TopicName, check_name
 from engine.model.schema import TopicSchema
 from engine.model.subscriptions import InitialPosition, SubscriptionKind
+from engine.model.transactions import parse_id
 from engine.wire.commands import Command
 
 if TYPE_CHECKING:
@@ -225,7 +227,8 @@ async def _attach_reader(connection: Connection, hosted: HostedSegment, header: 
 
 async def _attach_exclusive(connection: Connection, hosted: HostedSegment, header: Header) -> tuple[Consumer, int]:
     subscription = await _stream_subscription(connection, hosted, header)
-    consumer = subscription.attach_exclusive(connection, header["consumer_id"], header["consumer_name"])
+    own = [parse_id(ident) for ident in header.get("transactions") or ()]
+    consumer = subscription.attach_exclusive(connection, header["consumer_id"], header["consumer_name"], own)
     return consumer, subscription.start
 
 
@@ -236,6 +239,8 @@ async def _attach_shared(connection: Connection, hosted: HostedSegment, header: 
     if said != ends:
         raise NotOwnerError(f"{hosted.name} has the bucket boundaries {ends}, not {said}: the layout is stale")
     subscription = await _stream_subscription(connection, hosted, header)
+    await learn_buckets(subscription.pending)
+    _check_wanted(connection, header["consumer_id"])
     consumer = subscription.attach_shared(connection, header["consumer_id"], header["consumer_name"])
     return consumer, subscription.start
 

@@ -17,6 +17,7 @@ from engine.broker.bucket_acks import Position, check_attached, find, positions_
 from engine.broker.consumers import Consumer, SegmentReader
 from engine.broker.spread import NOBODY, spread
 from engine.broker.transactional_acks import acknowledge_buckets, transaction_of
+from engine.broker.waiting_buckets import WaitingBuckets
 from engine.errors import EngineError, FencedError
 from engine.limits import CONNECTION_WRITE_HIGH, READ_BLOCK_SIZE
 from engine.storage.logfile import Block
@@ -101,7 +102,7 @@ class SharedConsumer(Consumer):
     def acknowledge(self, header: dict[str, Any]) -> Awaitable[Any]:
         """Cumulative, by `buckets` or one `position` for all of them (SEMANTICS 19)."""
         positions, inside = positions_of(header, self.hosted), transaction_of(header)
-        if inside is not None or self._dispatcher.subscription.contested:
+        if inside is not None or self._dispatcher.subscription.pending:
             return acknowledge_buckets(self._dispatcher, self, positions, inside)
         return self._dispatcher.acknowledge(self, positions)
 
@@ -114,7 +115,7 @@ class SharedDispatcher:
     """
 
     __slots__ = ("_asked", "_crowded", "_cursor", "_ledger", "_owners", "_pumping", "_reader", "_room_bytes",
-                 "_room_messages", "_seats", "hosted", "subscription")  # fmt: skip
+                 "_room_messages", "_seats", "hosted", "subscription", "waiting")  # fmt: skip
 
     def __init__(self, subscription: HostedSubscription) -> None:
         self.subscription = subscription
@@ -122,6 +123,7 @@ class SharedDispatcher:
         self._cursor = subscription.cursor
         self._ledger = BucketLedger(array("H", hosted.spec.bucket_ends), subscription.start)
         self._owners = [NOBODY] * len(hosted.spec.bucket_ends)
+        self.waiting = WaitingBuckets(self._ledger, subscription.pending)
         self._seats: list[SharedConsumer | None] = []  # by number
         self._room_messages, self._room_bytes = array("q"), array("q")  # credit of each number, for the ledger
         self._asked = self._ledger.next_offset  # the offset that was last read at
@@ -175,6 +177,7 @@ class SharedDispatcher:
         consumer.number, earlier.number = earlier.number, NOBODY
         self._seats[consumer.number] = consumer
         self._ledger.release(consumer.number)
+        self.waiting.renew(consumer.number)
         earlier.close(FencedError(f"the consumer {consumer.name!r} attached to {self.subscription} again elsewhere"))
         consumer.sent = self.subscription.left.pop(consumer.name)
 
@@ -199,10 +202,16 @@ class SharedDispatcher:
         moved = sum(before not in (NOBODY, owner) for before, owner in zip(self._owners, owners, strict=True))
         self.subscription.reassignments += moved
         self._owners = owners
-        self._ledger.assign(array("i", owners))
+        self.waiting.assign(owners)
+
+    def resume(self) -> None:
+        """Something is not held any more: delivery goes on in buckets that have waited for it."""
+        self.waiting.look()
+        self.pump()
 
     def close(self, error: EngineError) -> None:
-        """Everybody is told."""
+        """Everybody is told; nobody is given what another one leaves behind."""
+        self._pumping = True
         for consumer in self.consumers:
             consumer.close(error)
 
@@ -362,8 +371,6 @@ class SharedDispatcher:
         if block.first_offset > self._asked:  # retention took what was before
             ledger.forget(block.first_offset)
         new = max(block.first_offset, ledger.next_offset)
-        if new < block.next_offset:
-            self.subscription.dealt(new, block.next_offset)
         runs = free(new, block.next_offset) if self.subscription.free_from > new else None
         if (hidden := self.hosted.hidden(new, block.next_offset)) is not None:
             runs = _without([(new, block.next_offset)] if runs is None else runs, hidden)

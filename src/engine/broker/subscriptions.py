@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from pyroaring import BitMap64
@@ -40,8 +40,7 @@ class HostedSubscription:
     """
 
     __slots__ = ("_dispatcher", "_drained", "_lone", "_looking", "_shared", "cursor", "hosted", "left", "name", "out",
-                 "pending", "reassignments", "redeliveries", "seeks", "was_queue", "was_shared",
-                 "withheld")  # fmt: skip
+                 "pending", "reassignments", "redeliveries", "seeks", "was_queue", "was_shared")  # fmt: skip
 
     def __init__(self, hosted: HostedSegment, name: str, cursor: Cursor, parts: Participation) -> None:
         self.hosted = hosted
@@ -61,8 +60,6 @@ class HostedSubscription:
         self.redeliveries = RedeliveryCounts()
         self.was_queue = False  # by whom it was read last
         self.pending = PendingAcks(self, parts)
-        # Of a stream: what was held as others got what is around it, and nobody was given since.
-        self.withheld = BitMap64()
 
     @property
     def in_use(self) -> bool:
@@ -107,13 +104,17 @@ class HostedSubscription:
 
     # -- attaching -------------------------------------------------------------------------------------------------
 
-    def attach_exclusive(self, connection: Connection, ident: int, name: str) -> LoneReader:
+    def attach_exclusive(
+        self, connection: Connection, ident: int, name: str, transactions: Collection[int] = ()
+    ) -> LoneReader:
         """The consumer that reads alone; one of the same name is its own earlier session and makes room.
 
+        `transactions`: those in which it has acknowledged here itself; it waits for all others.
         Raises ConsumerBusyError, SubscriptionKindError, NotOwnerError.
         """
         self._make_room(name, self.consumers)
         self._lone = LoneReader(connection, ident, self.hosted, name, start=self.start, subscription=self)
+        self._lone.wait_for(self.pending.held_by_others(transactions))
         return self._lone
 
     def attach_shared(self, connection: Connection, ident: int, name: str) -> SharedConsumer:
@@ -190,6 +191,9 @@ class HostedSubscription:
 
     def close(self, error: EngineError) -> None:
         """Its consumers are told."""
+        if self._shared is not None:
+            self._shared.close(error)
+            return
         for consumer in self.consumers:
             consumer.close(error)
 
@@ -238,26 +242,6 @@ class HostedSubscription:
             left.add_range(first, end)
         return left
 
-    def dealt(self, start: int, stop: int) -> None:
-        """Who reads the stream was given what is free in [start, stop), and goes on behind it."""
-        if self.pending or self.withheld:
-            dealt = range_set(start, stop - 1)
-            self.withheld -= dealt
-            self.withheld |= self.pending.offsets & dealt
-
-    @property
-    def missing(self) -> BitMap64:
-        """What is due after all, and lies before what was delivered meanwhile: no position covers it yet."""
-        if not self.withheld:
-            return self.withheld
-        self.withheld &= self.unacked(self.withheld.min(), self.withheld.max() + 1)
-        return self.withheld - self.pending.offsets
-
-    @property
-    def contested(self) -> bool:
-        """Whether an acknowledgement may name what is not to be acknowledged: it is held, or was never delivered."""
-        return bool(self.pending or self.withheld)
-
     @property
     def free_from(self) -> int:
         """Everything from here on is free."""
@@ -285,6 +269,15 @@ class HostedSubscription:
             self.close(
                 NotOwnerError(f"{self}: a transaction was aborted, and what it acknowledged is due; attach again")
             )
+
+    def resume(self) -> None:
+        """Something is not held any more: who reads the stream and waits for it goes on."""
+        if self.hosted.closed:
+            return
+        if self._lone is not None:
+            self._lone.pump()
+        elif self._shared is not None:
+            self._shared.resume()
 
     async def end(self) -> None:
         """Finish saving; nothing is acknowledged here any more. Idempotent."""

@@ -104,7 +104,6 @@ def _conflict(subscription: HostedSubscription, offsets: BitMap64, why: str) -> 
 
 HELD = "acknowledged in another transaction, which is open"
 DONE = "acknowledged already"
-DUE = "due again after an abort, and not delivered since"
 
 
 # -- queues ------------------------------------------------------------------------------------------------------------
@@ -156,8 +155,6 @@ async def acknowledge_alone(
             if held:
                 raise _conflict(subscription, held, HELD)
             said &= subscription.unacked(0, said.max() + 1) if said else said
-        if missed := said & subscription.missing:
-            raise _conflict(subscription, missed, DUE)
         if inside is None:
             await subscription.ack_set(said)
         else:
@@ -192,8 +189,6 @@ async def acknowledge_buckets(
     subscription, routed = dispatcher.subscription, dispatcher.ledger.next_offset
     unread = [] if all(p <= routed for _, p in positions) else await find(dispatcher.hosted, positions, routed)
     async with _request(subscription, inside) as request:
-        if missed := await _missed(subscription, positions):
-            raise _conflict(subscription, missed, DUE)
         check_attached(consumer)
         while (held := await _held(request, dispatcher, positions)) is not None:
             check_attached(consumer)
@@ -202,6 +197,8 @@ async def acknowledge_buckets(
         subscription.cursor.check_usable()
         mine, theirs = _claim(dispatcher, consumer, positions, unread)
         offsets = BitMap64().union(*(acks.offsets for acks in mine))
+        if inside is not None:
+            dispatcher.waiting.acknowledged(consumer.number, mine)
         dispatcher.pump()
         if inside is None:
             await subscription.ack_set(offsets)
@@ -211,15 +208,6 @@ async def acknowledge_buckets(
         raise FencedError(
             f"{consumer.name!r} acknowledged in buckets of {subscription} that are not its: {sorted(theirs)}"
         )
-
-
-async def _missed(subscription: HostedSubscription, positions: list[Position]) -> BitMap64:
-    """What is missing of each bucket below its position."""
-    missing, found = subscription.missing, BitMap64()
-    if missing:
-        for _, start, stop in await find(subscription.hosted, positions, missing.min()):
-            found |= missing & range_set(start, stop - 1)
-    return found & subscription.missing
 
 
 def _claim(
@@ -251,7 +239,7 @@ async def _held(request: _Request, dispatcher: SharedDispatcher, positions: list
     if not pending:
         return None
     if pending.buckets is None:
-        await _learn_buckets(pending)
+        await _look_for_buckets(pending)
         return BitMap64()
     named = BitMap64()
     for bucket, position in positions:
@@ -260,8 +248,14 @@ async def _held(request: _Request, dispatcher: SharedDispatcher, positions: list
     return await request.contended(named)
 
 
-async def _learn_buckets(pending: PendingAcks) -> None:
-    """Those of what is pending; who acknowledged it did not need to know."""
+async def learn_buckets(pending: PendingAcks) -> None:
+    """Until they are known, if anything is pending."""
+    while pending and pending.buckets is None:
+        await _look_for_buckets(pending)
+
+
+async def _look_for_buckets(pending: PendingAcks) -> None:
+    """Those of what is pending, unless that changes; who acknowledged it did not need to know."""
     hosted, changes = pending.subscription.hosted, pending.changes
     end, buckets = pending.offsets.max() + 1, [BitMap64() for _ in hosted.spec.bucket_ends]
     everything = [(bucket, end) for bucket in range(len(buckets))]

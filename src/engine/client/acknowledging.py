@@ -40,6 +40,7 @@ class Acknowledging(ABC):
         self.marks: BucketMarks | None = None
         self.again_upto = 0
         self.readings = 0
+        self.transactions: set[str] = set()  # those that are open, as far as known, in which this acknowledges
         self.closed = False
         self._owner = owner
         self._connection: Connection | None = None

@@ -237,6 +237,7 @@ class Attachment(Acknowledging):
             "start": self.expected if self.mode == READER else None,
             "initial_position": options.initial_position if options.subscription is not None else None,
             "priority": options.priority or None,
+            "transactions": sorted(self.transactions) if self.mode == EXCLUSIVE and self.transactions else None,
         }
         return {**header, "bucketBoundaries": list(self.bucket_ends)} if self.mode == SHARED else header
 

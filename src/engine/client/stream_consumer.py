@@ -264,6 +264,7 @@ class AsyncStreamConsumer(Receiver):
         self._concerned.setdefault(scope, {}).update({attachment: attachment.readings for attachment, _ in due})
         scope.acknowledged_by(self)
         for attachment, ack in due:
+            attachment.transactions.add(scope.id)
             attachment.check_once(ack.buckets or ())
             self._check_came(attachment, ack)
 
@@ -284,6 +285,8 @@ class AsyncStreamConsumer(Receiver):
     def transaction_ended(self, scope: Scope, counted: bool) -> None:
         """What was acknowledged in it is so now, or is delivered again, with all that came behind it."""
         acks, concerned = self._unsettled.pop(scope, []), self._concerned.pop(scope, {})
+        for attachment in concerned:
+            attachment.transactions.discard(scope.id)
         if self._closed:
             return
         if counted:

@@ -229,6 +229,8 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
     # `mode`: "exclusive" | "shared" (a stream consumer, bucket-shared) | "queue" | "reader" (no cursor).
     # `start`: for "reader", the first offset wanted. `initial_position` creates a missing subscription.
     # `bucketBoundaries`: for "shared", as assigned; others than the segment's are answered with NotOwnerError.
+    # `transactions`: for "exclusive", ids of open ones in which the consumer has acknowledged here before it lost its
+    # attachment: delivery goes on behind that. It waits for the end of all others that hold something here.
     _C.SUBSCRIBE: {
         "request_id": int,
         "consumer_id": int,
@@ -239,6 +241,7 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
         "start": _OPT_INT,
         "initial_position": _OPT_STR,
         "bucketBoundaries": _OPT_LIST,
+        "transactions": _OPT_LIST,
         "priority": _OPT_INT,
     },
     # `position`: the offset delivery starts at: the cursor's first unacknowledged one, or `start` clamped.
