@@ -30,7 +30,8 @@ def many(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_list_of_many_parts_is_one_array(broker: Broker, http: aiohttp.ClientSession, many: None) -> None:
     async with http.get(PATH) as answer:
-        assert answer.status == 200 and await answer.json() == NAMES
+        assert answer.status == 200
+        assert await answer.json() == NAMES
     await until_returned(broker)
 
 
@@ -45,7 +46,8 @@ async def test_who_finds_no_memory_is_told_so(broker: Broker, http: aiohttp.Clie
     heap.timeout = 0.01
     held = await broker.memory.topic_lists.acquire(heap.limit, HEAP)
     async with http.get(PATH) as answer:
-        assert answer.status == 503 and (await answer.json())["code"] == PermitTimeoutError.code
+        assert answer.status == 503
+        assert (await answer.json())["code"] == PermitTimeoutError.code
     broker.memory.topic_lists.release(held)
     await until_returned(broker)
 
