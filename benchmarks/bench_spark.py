@@ -88,7 +88,9 @@ def start_spark() -> Any:
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    return builder.config("spark.log.level", "ERROR").config("spark.driver.memory", "2g").getOrCreate()
+    spark = builder.config("spark.log.level", "ERROR").config("spark.driver.memory", "2g").getOrCreate()
+    spark.createDataFrame([(0,)], "n INT")  # it is the active one in this thread, where Spark looks sinks up
+    return spark
 
 
 @functools.cache
