@@ -6,13 +6,13 @@ import dataclasses
 import difflib
 import logging
 import re
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from engine.broker import config_checks as right
+from engine.broker.config_file import read_section
 from engine.broker.machine import share_of_memory
 from engine.errors import InvalidArgumentError, InvalidConfigurationError
 from engine.limits import (
@@ -204,7 +204,7 @@ class BrokerConfig:
             "service_url": right.optional_text(self.service_url, "engine://"),
             "cluster_name": right.name(self.cluster_name),
             "admin_url": right.optional_text(self.admin_url, "http"),
-            "auth_token": right.token(self.auth_token),
+            "auth_token": right.printable(self.auth_token),
             "tls_cert": right.pair(self.tls_cert, self.tls_key, "tls_key"),
             "tls_key": right.pair(self.tls_key, self.tls_cert, "tls_cert"),
             "scalable_topic_enabled": right.boolean(self.scalable_topic_enabled),
@@ -260,24 +260,10 @@ class BrokerConfig:
         The file is TOML, flat or under [broker], in snake case or the specification's camel case.
         Raises InvalidConfigurationError naming the key, or the file when it cannot be read.
         """
-        values: dict[str, Any] = {} if path is None else _from_file(Path(path))
+        values: dict[str, Any] = {} if path is None else _named(read_section(Path(path), "broker"), f"key in {path}")
         values.update(_from_environment(environment or {}))
         values.update(_named(overrides, "argument"))
         return cls(**values)
-
-
-def _from_file(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as file:
-            content = tomllib.load(file)
-    except OSError as e:
-        raise InvalidConfigurationError(f"configuration file {path} cannot be read: {e.strerror or e}") from e
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
-        raise InvalidConfigurationError(f"configuration file {path} is not TOML: {e}") from e
-    section = content.pop("broker", {})
-    if not isinstance(section, dict):
-        raise InvalidConfigurationError(f"broker is {section!r} in {path}; a section [broker] is right")
-    return _named({**content, **section}, f"key in {path}")
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:

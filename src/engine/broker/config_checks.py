@@ -18,12 +18,16 @@ def integer(value: Any, low: int, high: int) -> str:
     return "" if good else f"an integer from {low} to {high}"
 
 
-def number(value: Any, low: float, *, optional: bool = False) -> str:
-    """Seconds, from a least number on."""
-    if value is None and optional:
-        return ""
+def seconds(value: Any, low: float) -> str:
+    """From a least number on, and not for ever."""
     good = isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value < float("inf")
-    return "" if good else f"a number of seconds from {low:g}, or text like '5m',"
+    return "" if good else f"a number of seconds from {low:g}"
+
+
+def number(value: Any, low: float, *, optional: bool = False) -> str:
+    """Seconds, where text with a unit is understood as well."""
+    right = "" if value is None and optional else seconds(value, low)
+    return right and f"{right}, or text like '5m',"
 
 
 def share(value: Any) -> str:
@@ -47,10 +51,12 @@ def name(value: Any) -> str:
     return "" if isinstance(value, str) and value.isprintable() and value else "text"
 
 
-def token(value: Any) -> str:
-    """What can be said in a header of HTTP, or nothing."""
-    good = value is None or (isinstance(value, str) and value.isascii() and value.isprintable() and value.strip())
-    return "" if good else "text of printable ASCII characters"
+def printable(value: Any, start: str = "") -> str:
+    """What can be said in a header of HTTP and begins so, or nothing."""
+    good = value is None or (
+        isinstance(value, str) and value.startswith(start) and value.isascii() and value.isprintable() and value.strip()
+    )
+    return "" if good else f"text of printable ASCII characters{' that begins with ' + start if start else ''}"
 
 
 def pair(value: Any, other: Any, name: str) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from engine.aio.memory_limiter import MemoryLimit
+from engine.broker import config_checks as right
+from engine.broker.config_file import read_section
 from engine.errors import InvalidArgumentError, InvalidConfigurationError
 from engine.limits import (
     CONNECTIONS_MAX,
@@ -71,10 +72,10 @@ class ProxyConfig:
         if isinstance(self.allow, str) or not all(isinstance(text, str) for text in self.allow):
             raise InvalidConfigurationError(f"allow is {self.allow!r}; a list of service URLs is right")
         object.__setattr__(self, "allow", tuple(self.allow))
-        for key, right in self._wrong().items():
-            if right:
+        for key, wanted in self._wrong().items():
+            if wanted:
                 said = "malformed" if "token" in key else repr(getattr(self, key))
-                raise InvalidConfigurationError(f"{key} is {said}; {right} is right")
+                raise InvalidConfigurationError(f"{key} is {said}; {wanted} is right")
         if self.broker_token is not None and self.auth_token is None:
             raise InvalidConfigurationError(
                 "broker_token is set and auth_token is not: whoever reaches the proxy would have the token's rights; "
@@ -84,22 +85,22 @@ class ProxyConfig:
     def _wrong(self) -> dict[str, str]:
         """For every key: what would be right, or ""."""
         return {
-            "broker_admin": _text(self.broker_admin, "http"),
-            "broker_token": _text(self.broker_token, ""),
-            "broker_tls_ca": _text(self.broker_tls_ca, ""),
-            "auth_token": _text(self.auth_token, ""),
-            "tls_cert": _pair(self.tls_cert, self.tls_key, "tls_key"),
-            "tls_key": _pair(self.tls_key, self.tls_cert, "tls_cert"),
-            "admin_url": _text(self.admin_url, "http"),
-            "cluster_name": _text(self.cluster_name, ""),
-            "connections_max": _integer(self.connections_max, 1, 1_000_000),
-            "handshake_timeout": _number(self.handshake_timeout, 0.01),
-            "topic_list_heap_max": _integer(self.topic_list_heap_max, MIB, 2**40),
-            "topic_list_direct_max": _integer(self.topic_list_direct_max, MIB, 2**40),
-            "topic_list_heap_timeout": _number(self.topic_list_heap_timeout, 0.001),
-            "topic_list_direct_timeout": _number(self.topic_list_direct_timeout, 0.001),
-            "topic_list_heap_queue_max": _integer(self.topic_list_heap_queue_max, 0, 10_000_000),
-            "topic_list_direct_queue_max": _integer(self.topic_list_direct_queue_max, 0, 10_000_000),
+            "broker_admin": right.printable(self.broker_admin, "http"),
+            "broker_token": right.printable(self.broker_token),
+            "broker_tls_ca": right.printable(self.broker_tls_ca),
+            "auth_token": right.printable(self.auth_token),
+            "tls_cert": right.pair(self.tls_cert, self.tls_key, "tls_key"),
+            "tls_key": right.pair(self.tls_key, self.tls_cert, "tls_cert"),
+            "admin_url": right.printable(self.admin_url, "http"),
+            "cluster_name": right.printable(self.cluster_name),
+            "connections_max": right.integer(self.connections_max, 1, 1_000_000),
+            "handshake_timeout": right.seconds(self.handshake_timeout, 0.01),
+            "topic_list_heap_max": right.integer(self.topic_list_heap_max, MIB, 2**40),
+            "topic_list_direct_max": right.integer(self.topic_list_direct_max, MIB, 2**40),
+            "topic_list_heap_timeout": right.seconds(self.topic_list_heap_timeout, 0.001),
+            "topic_list_direct_timeout": right.seconds(self.topic_list_direct_timeout, 0.001),
+            "topic_list_heap_queue_max": right.integer(self.topic_list_heap_queue_max, 0, 10_000_000),
+            "topic_list_direct_queue_max": right.integer(self.topic_list_direct_queue_max, 0, 10_000_000),
         }
 
     @property
@@ -119,23 +120,9 @@ class ProxyConfig:
         The file is TOML, flat or under [proxy], in snake case or the specification's names. Raises
         InvalidConfigurationError naming the key, or the file when it cannot be read.
         """
-        values = {} if path is None else _from_file(Path(path))
+        values = {} if path is None else _named(read_section(Path(path), "proxy"), f"key in {path}")
         values.update({key: value for key, value in overrides.items() if value is not None})
         return cls(**{"brokers": (), **values})
-
-
-def _from_file(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as file:
-            content = tomllib.load(file)
-    except OSError as e:
-        raise InvalidConfigurationError(f"configuration file {path} cannot be read: {e.strerror or e}") from e
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
-        raise InvalidConfigurationError(f"configuration file {path} is not TOML: {e}") from e
-    section = content.pop("proxy", {})
-    if not isinstance(section, dict):
-        raise InvalidConfigurationError(f"proxy is {section!r} in {path}; a section [proxy] is right")
-    return _named({**content, **section}, f"key in {path}")
 
 
 def _named(values: Mapping[str, Any], what: str) -> dict[str, Any]:
@@ -162,27 +149,3 @@ def _urls(key: str, urls: Any) -> tuple[str, ...]:
         return tuple(format_url(*parse_url(url)) for url in urls)
     except InvalidArgumentError as e:
         raise InvalidConfigurationError(f"{key}: {e}") from e
-
-
-def _text(value: Any, start: str) -> str:
-    if value is None:
-        return ""
-    good = (
-        isinstance(value, str) and value.startswith(start) and value.isascii() and value.isprintable() and value.strip()
-    )
-    return "" if good else f"text of printable ASCII characters{' that begins with ' + start if start else ''}"
-
-
-def _pair(value: Any, other: Any, name: str) -> str:
-    good = value is None or (isinstance(value, str) and value and other is not None)
-    return "" if good else f"the path of a PEM file, together with {name},"
-
-
-def _integer(value: Any, low: int, high: int) -> str:
-    good = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
-    return "" if good else f"an integer from {low} to {high}"
-
-
-def _number(value: Any, low: float) -> str:
-    good = isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value < float("inf")
-    return "" if good else f"a number of seconds from {low:g}"
