@@ -5,5 +5,5 @@ from test_checkpoints import *  # noqa: F403
 from test_messages import *  # noqa: F403
 from test_namespaces import *  # noqa: F403
 from test_queues import *  # noqa: F403
+from test_transacting import *  # noqa: F403
 from test_transaction_acks import *  # noqa: F403
-from test_transactions import *  # noqa: F403
