@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import time
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
 import engine
+
+POLL_S = 0.005  # of what nobody announces
 
 
 async def fill(client: engine.AsyncClient, topic: str, values: range, keys: int = 20) -> None:
@@ -214,3 +219,64 @@ def test_blocking_alike(blocking: engine.Client):
         assert reader.next_batch() is None
     with blocking.range_reader("t", {0: (0, 1)}) as reader:
         assert [message.id.offset for message in reader] == [0]
+
+
+async def unchanged(view: engine.AsyncTopicView) -> engine.TopicSegments:
+    """What the view knows, once all owners would tell of more."""
+    found = await view.segments()
+    while not view.unchanged:
+        view.listen()
+        await asyncio.sleep(POLL_S)
+    assert await view.segments() is found
+    return found
+
+
+async def test_a_view_hears_of_everything(client: engine.AsyncClient):
+    """Without being asked, and of what is acknowledged before that is known; of hidden messages when they are not."""
+    await client.admin.create_topic("t", segments=2)
+    async with await client.topic_view("t") as view, await client.producer("t") as producer:
+        assert not view.unchanged
+        await unchanged(view)
+        for n in range(4):
+            await producer.send(b"x", key=b"k%d" % n)
+            assert not view.unchanged
+            assert sum((await unchanged(view)).latest.positions.values()) == n + 1
+        async with client.transaction() as transaction:
+            await producer.send(b"y", transaction=transaction)
+            await transaction.flush()
+            assert view.unchanged
+        while view.unchanged:
+            await asyncio.sleep(POLL_S)
+        assert sum((await unchanged(view)).latest.positions.values()) == 5
+        await client.admin.split_segment("t", 0)
+        while view.unchanged:
+            await asyncio.sleep(POLL_S)
+        assert sorted((await unchanged(view)).segments) == [0, 1, 2, 3]
+        await client.admin.delete_topic("t")
+        while view.unchanged:
+            await asyncio.sleep(POLL_S)
+        with pytest.raises(engine.NotFoundError):
+            await view.segments(exact=True)
+
+
+async def test_a_view_that_is_closed_hears_nothing(client: engine.AsyncClient):
+    await client.admin.create_topic("t")
+    async with await client.topic_view("t") as view:
+        view.listen()  # nothing was asked before
+        assert not view.unchanged
+        await unchanged(view)
+    assert not view.unchanged
+    with pytest.raises(engine.AlreadyClosedError):
+        view.listen()
+
+
+def test_a_blocking_view_hears(tmp_path: Path):
+    with engine.open(tmp_path) as opened, opened.producer("t") as producer, opened.topic_view("t") as view:
+        view.segments()
+        while not view.unchanged:
+            view.listen()
+            time.sleep(POLL_S)
+        producer.send(b"x")
+        while view.unchanged:
+            time.sleep(POLL_S)
+        assert view.segments().latest.positions == {0: 1}

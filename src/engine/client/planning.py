@@ -32,7 +32,7 @@ class Planning(ABC):
 
         Raises NotFoundError, ConnectError, TimeoutError, InvalidArgumentError.
         """
-        view = AsyncTopicView(self._pool, TopicName.parse(topic))
+        view = AsyncTopicView(self._pool, TopicName.parse(topic), self._make_name("view"))
         made: AsyncTopicView = await self._started(view, view.start)
         return made
 

@@ -9,12 +9,14 @@ from typing import Any, Self
 
 from engine._native.hashing import MURMUR3, XXH64, key32
 from engine.client.pool import Pool
+from engine.client.tails import Tails
 from engine.client.topic import SegmentView, TopicLayout, TopicSession
 from engine.errors import AlreadyClosedError, EngineError, InvalidArgumentError, NotFoundError
 from engine.model.names import TopicName
 from engine.model.positions import Checkpoint
 from engine.wire.commands import Command
 
+LISTEN_S_MIN = 0.2  # between two beginnings: owners that refuse are not pestered
 AT_ONCE_S = 1.0  # a connected owner that takes longer may not be the owner any more: it is asked as others are
 
 
@@ -88,14 +90,17 @@ def _segment(view: SegmentView, said: Mapping[str, Any]) -> Segment:
 class AsyncTopicView:
     """Follows one topic. Made by `client.topic_view()`; usable with `async with`."""
 
-    def __init__(self, pool: Pool, topic: TopicName) -> None:
+    def __init__(self, pool: Pool, topic: TopicName, name: str) -> None:
         self.on_closed: Callable[[Any], object] | None = None
         self._session = TopicSession(pool, topic)
+        self._name = name
         self._topic = str(topic)
         self._closed = False
         self._failure: EngineError | None = None
         self._settled: dict[int, Segment] = {}  # they are not asked again, but for where they begin
         self._known: TopicSegments | None = None  # the last answer
+        self._tails: Tails | None = None
+        self._listened_at = -LISTEN_S_MIN
 
     async def start(self) -> None:
         """Look the topic up. Raises NotFoundError, ConnectError, TimeoutError."""
@@ -137,6 +142,31 @@ class AsyncTopicView:
         if self._known is None or snapshot != self._known:
             self._known = snapshot
         return self._known
+
+    def listen(self) -> None:
+        """From what segments() said last on, hear of changes rather than ask again and again: `unchanged` tells.
+
+        It ends with the first change, and with whatever keeps an owner from telling; call it again when segments() has
+        said the same twice. It waits for nothing.
+        """
+        self._check_open()
+        now = asyncio.get_running_loop().time()
+        heard = self._tails is not None and not self._tails.over
+        if self._known is None or heard or now < self._listened_at + LISTEN_S_MIN:
+            return
+        self._listened_at = now
+        layout = self._session.layout
+        ends = {i: s.end for i, s in self._known.segments.items() if not s.settled and i in layout.segments}
+        self._tails = Tails(self._session, self._name, ends)
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether what segments() said last holds, by what the owners have told since listen(). False: ask.
+
+        They tell of a message before they acknowledge it. So all that was acknowledged is known that has had the time
+        to come here.
+        """
+        return self._tails is not None and self._tails.quiet and not self._closed and self._failure is None
 
     async def _ask_all(self) -> tuple[TopicLayout, dict[int, Mapping[str, Any]]]:
         """The layout, and what owners say of the segments; of those that are settled, nothing. Without deleted ones."""
@@ -215,6 +245,8 @@ class AsyncTopicView:
     async def close(self) -> None:
         """Stop following. Idempotent."""
         self._closed = True
+        if self._tails is not None:
+            self._tails.close()
         self._session.close()
         if self.on_closed is not None:
             self.on_closed(self)

@@ -34,6 +34,23 @@ class TopicView:
         """
         return self._portal.run(self._view.segments(exact=exact))
 
+    def listen(self) -> None:
+        """From what segments() said last on, hear of changes rather than ask again and again: `unchanged` tells.
+
+        It ends with the first change, and with whatever keeps an owner from telling; call it again when segments() has
+        said the same twice. It waits for nothing.
+        """
+        self._portal.call(self._view.listen)
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether what segments() said last holds, by what the owners have told since listen(). False: ask.
+
+        They tell of a message before they acknowledge it. So all that was acknowledged is known that has had the time
+        to come here.
+        """
+        return self._view.unchanged
+
     def resolve(self, place: Checkpoint) -> Checkpoint:
         """A place (earliest, latest, a time) as a position in every segment; positions as they are.
 

@@ -16,6 +16,11 @@ def connect(connection: Connection) -> engine.Client:
     return engine.Client(connection.url, token=connection.token, tls=connection.tls_context())
 
 
+async def connect_async(connection: Connection) -> engine.AsyncClient:
+    """The same for the event loop that runs."""
+    return engine.AsyncClient(connection.url, token=connection.token, tls=connection.tls_context())
+
+
 def shared_client(connection: Connection) -> engine.Client:
     """This process's client; it lives as long as the process."""
     with _lock:

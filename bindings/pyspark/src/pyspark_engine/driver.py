@@ -2,56 +2,125 @@
 
 from __future__ import annotations
 
+import asyncio
+import selectors
 import time
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 import engine
-from pyspark_engine.connection import connect
-from pyspark_engine.options import ReadOptions
-from pyspark_engine.planning import find_topics
+from pyspark_engine.connection import connect_async
+from pyspark_engine.options import ReadOptions, Topics
+from pyspark_engine.planning import named_topics
 
 TOPICS_S = 1.0  # between two looks at which topics a namespace has
+TIMERS_S = 1.0  # between two looks at what is due, such as a sign of life for a broker
 
 Facts = dict[str, engine.TopicSegments]
+T = TypeVar("T")
+
+
+class View:
+    """A topic's view for code that does not await."""
+
+    def __init__(self, driver: Driver, view: engine.AsyncTopicView) -> None:
+        self._driver = driver
+        self._view = view
+
+    def resolve(self, place: engine.Checkpoint) -> engine.Checkpoint:
+        """As engine.TopicView's."""
+        return self._driver.run(self._view.resolve(place))
 
 
 class Driver:
-    """Follows the topics of a query. Used by one thread."""
+    """Follows the topics of a query. Used by one thread.
+
+    Spark asks every few milliseconds while there is nothing to do, in a thread that does nothing else. So the client's
+    event loop runs in that thread, whenever it is asked: no other thread has to be woken for an answer.
+    """
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._client = connect(options.connection)
-        self._views: dict[str, engine.TopicView] = {}
+        self._selector = selectors.DefaultSelector()
+        self._loop = asyncio.SelectorEventLoop(self._selector)
+        self._heard_at = time.monotonic()
+        self._client = self.run(connect_async(options.connection))
+        self._views: dict[str, engine.AsyncTopicView] = {}
         self._listed_at = -TOPICS_S
         self.known: Facts = {}
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """To its end."""
+        return self._loop.run_until_complete(coroutine)
 
     def facts(self, *, exact: bool = False) -> Facts:
         """How far each topic reaches: `known` from then on, the very object of the last time if nothing has changed.
 
-        Spark asks every few milliseconds while there is nothing to do. One round trip to the owners of the active
-        segments answers, so nothing is missed that was acknowledged before.
+        Owners that were asked twice in vain tell by themselves from then on, before they acknowledge anything.
         """
-        self._look_for_topics(exact)
-        found = {topic: view.segments(exact=exact) for topic, view in self._views.items()}
+        self._hear()
+        if not exact and self._is_unchanged():
+            return self.known
+        return self.run(self._facts(exact))
+
+    def _hear(self) -> None:
+        """Take in what has come meanwhile, and wait for nothing. Timers have to be looked at now and then too."""
+        now = time.monotonic()
+        if self._selector.select(0) or now >= self._heard_at + TIMERS_S:
+            self._heard_at = now
+            self._loop.call_soon(self._loop.stop)
+            self._loop.run_forever()
+
+    def _is_unchanged(self) -> bool:
+        if not self.known or self._is_look_due():
+            return False
+        for view in self._views.values():
+            if not view.unchanged:
+                return False
+        return True
+
+    def _is_look_due(self) -> bool:
+        return self._options.topics.namespace is not None and time.monotonic() >= self._listed_at + TOPICS_S
+
+    async def _facts(self, exact: bool) -> Facts:
+        await self._look_for_topics(exact)
+        found = {topic: await self._facts_of(topic, view, exact) for topic, view in self._views.items()}
         if found.keys() != self.known.keys() or any(facts is not self.known[t] for t, facts in found.items()):
             self.known = found
         return self.known
 
-    def _look_for_topics(self, exact: bool) -> None:
-        named, now = self._options.topics.namespace is None, time.monotonic()
-        if self._views and (named or (not exact and now < self._listed_at + TOPICS_S)):
+    async def _facts_of(self, topic: str, view: engine.AsyncTopicView, exact: bool) -> engine.TopicSegments:
+        known = self.known.get(topic)
+        if known is not None and view.unchanged and not exact:
+            return known
+        found = await view.segments(exact=exact)
+        if found is known:
+            view.listen()
+        return found
+
+    async def _look_for_topics(self, exact: bool) -> None:
+        if self._views and not self._is_look_due() and not (exact and self._options.topics.namespace is not None):
             return
-        self._listed_at = now
-        topics = find_topics(self._client, self._options.topics)
+        self._listed_at = time.monotonic()
+        topics = await self._topics(self._options.topics)
         for topic in self._views.keys() - set(topics):
-            self._views.pop(topic).close()
+            await self._views.pop(topic).close()
         for topic in topics:
             if topic not in self._views:
-                self._views[topic] = self._client.topic_view(topic)
+                self._views[topic] = await self._client.topic_view(topic)
 
-    def view(self, topic: str) -> engine.TopicView:
+    async def _topics(self, wanted: Topics) -> list[str]:
+        if wanted.namespace is None:
+            return named_topics(wanted)
+        properties = dict(wanted.properties) or None
+        return await self._client.list_topics(wanted.namespace, pattern=wanted.pattern, properties=properties)
+
+    def view(self, topic: str) -> View:
         """Of one of the topics."""
-        return self._views[topic]
+        return View(self, self._views[topic])
 
     def close(self) -> None:
         """End the client and all it follows. Idempotent."""
-        self._client.close()
+        if not self._loop.is_closed():
+            self.run(self._client.close())
+            self._loop.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import engine
 from pyspark_engine.errors import DataLossError
@@ -18,11 +18,23 @@ if TYPE_CHECKING:
 def find_topics(client: engine.Client, topics: Topics) -> list[str]:
     """Their full names, in order."""
     if topics.namespace is None:
-        return sorted({full_name(name) for name in topics.names})
+        return named_topics(topics)
     return client.list_topics(topics.namespace, pattern=topics.pattern, properties=dict(topics.properties) or None)
 
 
-def resolve(view: engine.TopicView, facts: engine.TopicSegments, target: Target, *, ending: bool) -> TopicOffsets:
+def named_topics(topics: Topics) -> list[str]:
+    """The same where they have names."""
+    return sorted({full_name(name) for name in topics.names})
+
+
+class Resolver(Protocol):
+    """A topic's view."""
+
+    def resolve(self, place: engine.Checkpoint) -> engine.Checkpoint:
+        """As positions."""
+
+
+def resolve(view: Resolver, facts: engine.TopicSegments, target: Target, *, ending: bool) -> TopicOffsets:
     """A place in a topic as a position in each of its segments.
 
     A segment that a target does not mention was born after it: as a start it is read from its start, as an end not at
