@@ -43,7 +43,7 @@ demo: build
 	$(VENV)/bin/engine demo
 
 test: build $(VENV)/.with-test $(VENV)/.with-spark $(VENV)/.with-oldest-spark
-	$(PY) -m pytest -q -n $(JOBS) --dist loadgroup $(TESTS) $(PYTEST)
+	$(PY) -m pytest -q -n $(JOBS) --dist worksteal $(TESTS) $(PYTEST)
 
 build: $(VENV)/.built
 

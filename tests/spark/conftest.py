@@ -31,7 +31,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
             item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
             item.add_marker(pytest.mark.timeout(300))
-            item.add_marker(pytest.mark.xdist_group("spark"))  # one Spark at a time, started once
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,10 @@
-"""Marks of tests outside of tests/spark that run Spark: one at a time, and after those there, which have started it."""
+"""Marks of tests outside of tests/spark that run Spark."""
 
 from __future__ import annotations
 
 import pytest
 
 SPARK_MARKS = (
-    pytest.mark.xdist_group("spark"),
     pytest.mark.timeout(300),
     pytest.mark.filterwarnings("ignore::FutureWarning:pyspark"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
