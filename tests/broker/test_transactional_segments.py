@@ -167,14 +167,14 @@ async def test_a_segment_is_sealed_when_all_in_it_has_its_record(broker, connect
     transaction = await begin(peer)
     await write(peer, producer, 0, [b"first"], transaction)
     gate, asked = asyncio.Event(), asyncio.Event()
-    append = broker.hosting.operations.append
+    gather = broker.hosting.operations.gather
 
     async def held(*args: Any) -> Any:
         asked.set()
         await gate.wait()
-        return await append(*args)
+        return await gather(*args)
 
-    monkeypatch.setattr(broker.hosting.operations, "append", held)
+    monkeypatch.setattr(broker.hosting.operations, "gather", lambda *args: asyncio.ensure_future(held(*args)))
     send(peer, producer, [entry(1, [b"second"], transaction)], transaction)
     await asked.wait()
     sealing = asyncio.create_task(hosted(broker, segment).seal())

@@ -87,13 +87,18 @@ class HeldOperations(Operations):
         self.asked = asyncio.Event()
         self.before: Callable[[], Awaitable[object]] | None = None
 
-    async def append(self, number: int, operation: TransactionOperation) -> Operation:
+    def gather(self, number: int, operation: TransactionOperation, sends: object = None) -> asyncio.Future[Operation]:
         self.asked.set()
+        if self.gate.is_set() and self.before is None:
+            return super().gather(number, operation, sends)
+        return asyncio.ensure_future(self._gather_later(number, operation))
+
+    async def _gather_later(self, number: int, operation: TransactionOperation) -> Operation:
         await self.gate.wait()
         if self.before is not None:
             before, self.before = self.before, None
             await before()
-        return await super().append(number, operation)
+        return await super().gather(number, operation)
 
 
 class HeldWorkers:

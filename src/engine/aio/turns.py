@@ -17,6 +17,11 @@ class Turns:
     def __init__(self) -> None:
         self._last: asyncio.Task[Any] | None = None
 
+    @property
+    def idle(self) -> bool:
+        """Whether everything that was given has ended."""
+        return self._last is None or self._last.done()
+
     async def take(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Do it after all that was given before. Cancelling the caller does not cancel the work."""
         task = self._last = asyncio.ensure_future(_after(self._last, work))

@@ -13,6 +13,7 @@ from engine.broker.answers import Answers
 from engine.broker.keepalive import Pulse
 from engine.broker.list_requests import ListRequests
 from engine.broker.tokens import token_refusal
+from engine.broker.transaction_sends import ConnectionSends
 from engine.errors import EngineError, InvalidArgumentError, ProtocolError, UnsupportedError
 from engine.limits import CONNECTION_WRITE_HIGH, CONNECTION_WRITE_LOW
 from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, Command
@@ -39,7 +40,8 @@ class Connection:
     Ids of producers, consumers and sessions are the client's and unique within its connection.
     """
 
-    __slots__ = ("_abandoned", "_heard", "_held", "_list_turn", "_lists", "_opening", "_paused", "_waits_turn",
+    __slots__ = ("_abandoned", "_heard", "_held", "_list_turn", "_lists", "_opening", "_paused", "_sends",
+                 "_waits_turn",
                  "answers", "broker", "caller", "closed", "closed_ids", "consumers", "frames", "held_back", "noted",
                  "producers", "pulse", "ready", "registrations", "stream", "topic_lists", "trusted", "watches",
                  "writable")  # fmt: skip
@@ -73,6 +75,7 @@ class Connection:
         self.answers = Answers(self)  # to requests that are under way
         # Made when there is something for them.
         self._lists: ListRequests | None = None
+        self._sends: ConnectionSends | None = None
         self._list_turn: asyncio.Lock | None = None
 
     # -- FrameHandler ----------------------------------------------------------------------------------------------
@@ -268,15 +271,19 @@ class Connection:
         """Whether the client is there and still wants what is being opened."""
         return not self.closed and ident not in self._abandoned
 
-    def start(self, request_id: int, work: Coroutine[Any, Any, Any]) -> None:
-        """Do it in the background and answer: nothing (it answers itself), or SUCCESS with the dict it returns."""
+    def start(self, request_id: int, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any] | None:
+        """Do it in the background and answer: nothing (it answers itself), or SUCCESS with the dict it returns.
+
+        None: the broker is closing, and does not begin anything.
+        """
         size = self.answers.begun()
         task = self.broker.tasks.spawn(self.work(request_id, work, size))
         if task is None:
             work.close()
             self.answers.ended(size)
-            return
+            return None
         task.add_done_callback(lambda _: work.close())  # for one that was cancelled before it began
+        return task
 
     async def work(self, request_id: int, work: Coroutine[Any, Any, Any], size: int) -> None:
         """The same at once; `size` is what answers.begun() has said."""
@@ -299,6 +306,13 @@ class Connection:
         if self._lists is None:
             self._lists = ListRequests(self)
         return self._lists
+
+    @property
+    def sends(self) -> ConnectionSends:
+        """What it has sent in transactions that have not ended."""
+        if self._sends is None:
+            self._sends = ConnectionSends()
+        return self._sends
 
     @property
     def list_turn(self) -> asyncio.Lock:

@@ -7,7 +7,8 @@ in a segment. Nobody who looks for his own sees those of others.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from engine.aio.bag import Bag
 from engine.aio.histogram import Histogram
@@ -24,14 +25,63 @@ from engine.errors import UnknownOutcomeError
 from engine.metadata import keys, unsure
 from engine.metadata.store import MetadataStore, OutcomeUnknownError, Record
 from engine.model.names import SegmentName
-from engine.model.transactions import OperationKind, TransactionOperation, id_text, operations_to_json
+from engine.model.transactions import (
+    OperationKind,
+    TransactionHeader,
+    TransactionOperation,
+    id_text,
+    operations_to_json,
+)
 
 PAGE = 256  # records that are found at a time
 PARTS_MAX = 64  # writes that one record says
 _ATTEMPTS_MAX = 8
 
 
-_Gathered = list[tuple[TransactionOperation, "asyncio.Future[Operation]"]]
+class Held:
+    """What a transaction writes that no record says yet: at the end of this turn one does, unless it is held.
+
+    Loop thread only. Who holds it takes what the header's own record will stand for, and releases the rest.
+    """
+
+    __slots__ = ("_operations", "held", "number", "writes")
+
+    def __init__(self, operations: Operations, number: int) -> None:
+        self.number = number
+        self.held = False
+        self.writes: list[Gathered] = []
+        self._operations = operations
+
+    def count(self, sends: object) -> int:
+        """How many of a sender's there are."""
+        return sum(write.sends is sends for write in self.writes)
+
+    def take(self, sends: object) -> list[Gathered]:
+        """Those of a sender, which are not here any more."""
+        taken = [write for write in self.writes if write.sends is sends]
+        self.writes = [write for write in self.writes if write.sends is not sends]
+        return taken
+
+    def release(self, writes: Sequence[Gathered] = ()) -> None:
+        """What is here, and these, gets records of its own."""
+        self.writes += writes
+        self._operations.release(self)
+
+
+class Gathered(NamedTuple):
+    """One write. `written`: what becomes of its record. `sends`: who sent it, for Held."""
+
+    operation: TransactionOperation
+    written: asyncio.Future[Operation]
+    sends: object
+
+
+def tell(writes: Sequence[Gathered], number: int, record: Record) -> None:
+    """A record stands for these."""
+    for write in writes:
+        if not write.written.done():
+            version, parts = record.stat.version, len(writes)
+            write.written.set_result(Operation(number, record.key, version, write.operation, parts))
 
 
 class Operations:
@@ -41,46 +91,82 @@ class Operations:
         self.written = 0
         self.queries_s = Histogram()
         self._metadata = metadata
-        self._gathered: dict[int, _Gathered] = {}  # by transaction, what is written at the end of this turn
+        self._gathered: dict[int, Held] = {}  # by transaction, what no record says yet
         self._writing: Bag[asyncio.Task[None]] = Bag()
 
     async def append(self, number: int, operation: TransactionOperation) -> Operation:
         """Write it down for a transaction; durable when it returns. Raises UnknownOutcomeError.
 
-        What a transaction writes in one turn of the loop becomes one record. Of two records that say the same in one
-        transaction the second may be taken for the first.
+        Of two records that say the same in one transaction the second may be taken for the first.
         """
-        if operation.kind is not OperationKind.WRITE:
-            return (await self._append(number, [operation], lambda: True))[0]
-        loop = asyncio.get_running_loop()
-        gathered = self._gathered.get(number)
-        if gathered is None or len(gathered) == PARTS_MAX:
-            gathered = self._gathered[number] = []
-            task = loop.create_task(self._write(number, gathered))  # begins when all of this turn have come
-            self._writing.add(task)
-            task.add_done_callback(self._writing.discard)
-        written: asyncio.Future[Operation] = loop.create_future()
-        gathered.append((operation, written))
-        return await written
+        if operation.kind is OperationKind.WRITE:
+            return await self.gather(number, operation)
+        return (await self._append(number, [operation], lambda: True))[0]
 
-    async def _write(self, number: int, gathered: _Gathered) -> None:
-        """Nobody may wait any more: then there is one attempt."""
+    def gather(self, number: int, operation: TransactionOperation, sends: object = None) -> asyncio.Future[Operation]:
+        """The same for a write: what a transaction writes in one turn of the loop becomes one record.
+
+        `sends`: who sent it, for whoever holds it.
+        """
+        found = self._gathered.get(number)
+        if found is None or (len(found.writes) >= PARTS_MAX and not found.held):
+            found = self._gathered[number] = Held(self, number)
+            self._begin(found)  # when all of this turn have come
+        write = Gathered(operation, asyncio.get_running_loop().create_future(), sends)
+        found.writes.append(write)
+        return write.written
+
+    def hold(self, number: int) -> Held | None:
+        """What a transaction writes from now on, and in this turn, gets no record until it is released.
+
+        None: somebody else holds it.
+        """
+        found = self._gathered.get(number)
+        if found is None:
+            found = self._gathered[number] = Held(self, number)
+        if found.held:
+            return None
+        found.held = True
+        return found
+
+    def release(self, held: Held) -> None:
+        """Undo hold()."""
+        held.held = False
+        if self._gathered.get(held.number) is held:
+            del self._gathered[held.number]
+        if held.writes:
+            self._begin(held)
+
+    def _begin(self, gathered: Held) -> None:
+        task = asyncio.get_running_loop().create_task(self._write(gathered))
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
+
+    async def _write(self, gathered: Held) -> None:
+        if gathered.held or not gathered.writes:
+            return
+        number, writes = gathered.number, gathered.writes
         if self._gathered.get(number) is gathered:
             del self._gathered[number]
-        futures = [written for _, written in gathered]
+        gathered.writes = []
+        for start in range(0, len(writes), PARTS_MAX):
+            await self._write_some(number, writes[start : start + PARTS_MAX])
+
+    async def _write_some(self, number: int, writes: Sequence[Gathered]) -> None:
+        """Nobody may wait any more: then there is one attempt."""
         try:
-            operations = [operation for operation, _ in gathered]
-            found = await self._append(number, operations, lambda: not all(f.done() for f in futures))
+            operations = [write.operation for write in writes]
+            found = await self._append(number, operations, lambda: not all(write.written.done() for write in writes))
         except BaseException as e:
-            for written in futures:
-                if not written.done():
-                    written.set_exception(e) if isinstance(e, Exception) else written.cancel()
+            for write in writes:
+                if not write.written.done():
+                    write.written.set_exception(e) if isinstance(e, Exception) else write.written.cancel()
             if not isinstance(e, Exception):
                 raise
         else:
-            for written, one in zip(futures, found, strict=True):
-                if not written.done():
-                    written.set_result(one)
+            for write, one in zip(writes, found, strict=True):
+                if not write.written.done():
+                    write.written.set_result(one)
 
     async def _append(
         self, number: int, operations: list[TransactionOperation], wanted: Callable[[], bool]
@@ -99,9 +185,15 @@ class Operations:
                     break
                 record = found
             self.written += 1
+            late = await self._is_decided(ident)
             version, parts = record.stat.version, len(operations)
-            return [Operation(number, record.key, version, facts, parts) for facts in operations]
+            return [Operation(number, record.key, version, facts, parts, late) for facts in operations]
         raise UnknownOutcomeError(f"the metadata store does not say whether an operation of {prefix} was written")
+
+    async def _is_decided(self, ident: str) -> bool:
+        """Whether a transaction has ended, or is unknown."""
+        header = await self._metadata.get(keys.transaction(ident))
+        return header is None or TransactionHeader.from_json(header.value).state.final
 
     async def _written(self, prefix: str, value: bytes) -> Record | None:
         """The record with that value, which the store left open."""

@@ -17,6 +17,7 @@ from engine.wire.commands import Command
 if TYPE_CHECKING:
     from engine.broker.connection import Connection
     from engine.broker.topics import HostedSegment
+    from engine.broker.transaction_sends import TransactionSends
     from engine.storage.segment import Appended, Membership
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ class _Held(NamedTuple):
 
     payload: memoryview
     transaction: Membership | None
+    sends: TransactionSends | None
     appended: asyncio.Future[list[Appended]]
 
     def becomes(self, append: asyncio.Future[list[Appended]]) -> None:
@@ -152,13 +154,20 @@ class Producer:
             refused: asyncio.Future[list[Appended]] = loop.create_future()
             refused.set_exception(e)
             return refused
+        sends = None if membership is None else self.connection.sends.of(membership[0])
+        if sends is not None:
+            sends.begin()
         if self._held is None and membership is not None and buffer is not None and buffer.admits(membership[0]):
-            return buffer.append(payload, *membership)
-        if self._held is None:
-            self._held = deque()
-            self._admitting = loop.create_task(self._admit_held())
-        self._held.append(_Held(payload, membership, loop.create_future()))
-        return self._held[-1].appended
+            appended = buffer.append(payload, *membership, sends)
+        else:
+            if self._held is None:
+                self._held = deque()
+                self._admitting = loop.create_task(self._admit_held())
+            appended = loop.create_future()
+            self._held.append(_Held(payload, membership, sends, appended))
+        if sends is not None:
+            appended.add_done_callback(sends.answered)
+        return appended
 
     async def _admit_held(self) -> None:
         """Append what is held, each when it may be. Behind one that is refused the rest is dropped."""
@@ -178,7 +187,7 @@ class Producer:
             return self.hosted.segment.append(held.payload, self.name, term=self.hosted.term)
         buffer = await self.connection.broker.hosting.transactions.begin(self.hosted)
         await buffer.admit(held.transaction[0])
-        return buffer.append(held.payload, *held.transaction)
+        return buffer.append(held.payload, *held.transaction, held.sends)
 
     def _drop_held(self) -> None:
         """They count as not sent."""

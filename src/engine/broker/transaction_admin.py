@@ -77,7 +77,7 @@ def _facts(view: TransactionView) -> dict[str, Any]:
 def _summed(operations: list[Operation]) -> list[dict[str, Any]]:
     """How many records and messages, by what they are about."""
     sums: dict[tuple[str, str, str | None], list[int]] = {}
-    for _, _, _, facts, _ in operations:
+    for facts in (operation.facts for operation in operations):
         counts = sums.setdefault((str(facts.segment), str(facts.kind), facts.subscription), [0, 0])
         counts[0] += 1
         counts[1] += sum(last + 1 - first for first, last in facts.ranges)

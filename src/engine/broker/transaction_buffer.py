@@ -18,13 +18,15 @@ from engine._native.offsets import range_set
 from engine._native.transacted import Transacted, size_below
 from engine.broker.transaction_settling import Settling, insist
 from engine.broker.transaction_writes import PendingWrite, RecordsByEntry, Span, span_of, span_recorded, transacted_from
-from engine.errors import AlreadyClosedError, EngineError, StorageError, TransactionConflictError
-from engine.model.transactions import OperationKind, TransactionOperation, TransactionState, id_text
+from engine.broker.transactional_append import TransactionalAppend
+from engine.errors import AlreadyClosedError, StorageError, TransactionConflictError
+from engine.model.transactions import TransactionState, id_text
 from engine.storage.logfile import Block
 
 if TYPE_CHECKING:
     from engine.broker.operations import Operations
     from engine.broker.transaction_headers import TransactionHeaders
+    from engine.broker.transaction_sends import TransactionSends
     from engine.broker.transaction_settling import SettlingRounds
     from engine.control.operation_records import Operation, Part
     from engine.control.transactions import TransactionView
@@ -62,7 +64,7 @@ class TransactionBuffer:
         self._writes: dict[int, list[PendingWrite]] = {}
         self._followed: set[int] = set()
         self._ended: dict[int, TransactionView | None] = {}
-        self._confirming: set[asyncio.Future[list[Appended]]] = set()
+        self._confirming: dict[asyncio.Future[list[Appended]], TransactionalAppend] = {}
         self._withdrawing: set[asyncio.Future[None]] = set()
         self._settling = Settling(segment, visibility, rounds)
         self._telling = False
@@ -114,8 +116,10 @@ class TransactionBuffer:
             await self._headers.authorise(number, self._heard)  # at once, unless it has ended meanwhile
         self._followed.add(number)
 
-    def append(self, payload: memoryview, number: int, attempt: int) -> asyncio.Future[list[Appended]]:
-        """Append whole entries of one transaction, which was admitted.
+    def append(
+        self, payload: memoryview, number: int, attempt: int, sends: TransactionSends | None = None
+    ) -> asyncio.Future[list[Appended]]:
+        """Append whole entries of one transaction, which was admitted. `sends`: what they came with.
 
         Done when they are durable with their operation record, and count if the transaction is committed and accepts
         the attempt. Fails as Segment.append(), and with TransactionConflictError: it has ended before that.
@@ -129,57 +133,35 @@ class TransactionBuffer:
             write = self.visibility.wrote(first, segment.next_offset - 1)
             pending = PendingWrite(number, attempt, write, self._term, span)
             self._writes.setdefault(number, []).append(pending)
-        confirmed = self._loop.create_task(self._confirm(appended, pending, number, span))
-        self._confirming.add(confirmed)
-        confirmed.add_done_callback(self._confirming.discard)
-        return confirmed
-
-    async def _confirm(
-        self, appended: asyncio.Future[list[Appended]], pending: PendingWrite | None, number: int, span: Span
-    ) -> list[Appended]:
+        append = TransactionalAppend(self, number, span, pending, appended, sends)
+        self._confirming[append.confirmed] = append
+        append.confirmed.add_done_callback(self._confirmed)
         if pending is not None:
-            await self._record(pending)
-            pending.found()
-        try:
-            places = await appended
-        except EngineError:
-            if pending is not None:
-                await self._withdraw(pending)
-            raise
-        if pending is not None:
-            pending.durable = True
-            if number in self._ended:
-                self._apply(number)
-        versions = [] if pending is None else [pending.version]
-        for place in places:
-            if place.duplicate:
-                versions.append(await self._recorded_at(place, number, span.producer))
-        await self._check_in_time(number, [version for version in versions if version is not None])
-        return places
+            recorded = self._operations.gather(number, pending.operation(segment.name), sends)
+            recorded.add_done_callback(append.recorded)
+        return append.confirmed
 
-    async def _check_in_time(self, number: int, versions: list[int]) -> None:
+    def _confirmed(self, future: asyncio.Future[list[Appended]]) -> None:
+        self._confirming.pop(future, None)
+
+    def became_ready(self, number: int) -> None:
+        """One more of its writes can be decided."""
+        if number in self._ended:
+            self._apply(number)
+
+    async def check_in_time(self, number: int, versions: list[int]) -> None:
         """Raise TransactionConflictError unless it is open, or was decided after all these records."""
         view = await self._headers.read(number)
         if view is None or (view.header.state.final and any(version > view.version for version in versions)):
             ended = "is unknown" if view is None else f"is {view.header.state}"
             raise TransactionConflictError(f"the transaction {id_text(number)} {ended}: this came too late for it")
 
-    async def _record(self, pending: PendingWrite) -> None:
+    async def record(self, pending: PendingWrite) -> None:
         """Write its operation record, however long the metadata store is in trouble."""
-        first, last = pending.write.first, pending.write.last
-        span = pending.span
-        operation = TransactionOperation(
-            kind=OperationKind.WRITE,
-            segment=self._segment.name,
-            ranges=((first, last),),
-            attempt=pending.attempt,
-            term=pending.term,
-            producer=span.producer,
-            sequences=(span.low, span.high),
-        )
+        operation = pending.operation(self._segment.name)
         pending.add_record(await insist(pending.write, lambda: self._operations.append(pending.number, operation)))
 
-    async def _recorded_at(self, place: Appended, number: int, producer: int) -> int | None:
+    async def version_of_original(self, place: Appended, number: int, producer: int) -> int | None:
         """The version of the record of a duplicate's original; None: it was decided before, and is visible.
 
         Raises TransactionConflictError: the original is hidden, or in another transaction.
@@ -201,7 +183,7 @@ class TransactionBuffer:
             f"sequence ids {span.low} to {span.high} were sent before, and are not in the transaction {id_text(number)}"
         )
 
-    async def _withdraw(self, pending: PendingWrite) -> None:
+    async def withdraw(self, pending: PendingWrite) -> None:
         """It is not in the log after all. No other transactional entry gets its offsets before its record is gone."""
         self.visibility.withdraw(pending.write)
         self._forget(pending)
@@ -332,8 +314,8 @@ class TransactionBuffer:
         """Not a word more: it is somebody else's, or gone. Idempotent."""
         self._closed = True
         self._settling.closed = True
-        for task in self._confirming:
-            task.cancel()
+        for append in list(self._confirming.values()):
+            append.abandon()
         for number in self._followed | self._ended.keys():
             self._headers.release(number, self._heard)
         self._followed.clear()
@@ -383,7 +365,7 @@ class TransactionBuffer:
 
     async def _claim(self, pending: PendingWrite) -> None:
         """Write the record that its owner before did not write; who sends it again finds it here."""
-        await self._record(pending)
+        await self.record(pending)
         view = await self._headers.read(pending.number)
         if view is None or (view.header.state.final and pending.version is not None and pending.version > view.version):
             await self._look_again(pending.number, [pending])

@@ -1,8 +1,9 @@
 """`TransactionHeaders`: how the transactions stand that this broker takes part in, kept fresh by one watch.
 
-Who authorises by a header follows it: from then on it costs nothing to look, and its end is heard of. Only what is
-followed is kept, and a transaction is followed no longer than it leaves something undecided here. So memory grows with
-the open transactions that concern this broker, and with nothing else; no list of headers is ever read.
+Who authorises by a header follows it: from then on it costs nothing to look, and its end is heard of. What is followed
+is kept, and a transaction is followed no longer than it leaves something undecided here; and of those that nobody
+follows yet, a few that were heard of last, since whoever begins one uses it soon. So memory grows with the open
+transactions that concern this broker, and with nothing else; no list of headers is ever read.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from engine.metadata import keys
 from engine.metadata.following import follow
 from engine.metadata.store import Event, EventKind, MetadataStore, Record, Watch
 from engine.model.transactions import TransactionHeader, TransactionState, id_text, parse_id
+
+RECENT_MAX = 1024  # heard of last, and not followed
 
 _PREFIX = keys.transaction("")
 
@@ -44,6 +47,7 @@ class TransactionHeaders:
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata
         self._followed: dict[int, _Followed] = {}
+        self._recent: dict[int, Record] = {}  # as they stand, as far as was heard; of those that nobody follows
         self._version: int | None = None  # of the store, as far as it was heard; None: nothing is watched yet
         self._tasks = Supervisor("headers of transactions")
         self._closed = False
@@ -71,6 +75,8 @@ class TransactionHeaders:
         followed = self._followed.get(number)
         if followed is None:
             followed = self._followed[number] = _Followed()
+            if (record := self._recent.pop(number, None)) is not None:
+                followed.view, followed.version = view_of(number, record), record.stat.version
         followed.listeners[listener] = None
 
     def release(self, number: int, listener: Listener) -> None:
@@ -83,9 +89,13 @@ class TransactionHeaders:
             del self._followed[number]
 
     def is_open(self, number: int) -> bool:
-        """Whether it is followed, and open as far as is known."""
+        """Whether it is known here, and open as far as is known."""
         followed = self._followed.get(number)
-        view = None if followed is None else followed.view
+        if followed is not None:
+            view = followed.view
+        else:
+            record = self._recent.get(number)
+            view = None if record is None else view_of(number, record)
         return view is not None and view.header.state is TransactionState.OPEN
 
     # -- looking -----------------------------------------------------------------------------------------------------
@@ -95,7 +105,7 @@ class TransactionHeaders:
 
         Who followed it before goes on doing so, also when this raises.
         """
-        if self.is_open(number) and listener in self._followed[number].listeners:
+        if number in self._followed and listener in self._followed[number].listeners and self.is_open(number):
             return
         before = self._followed.get(number)
         mine = before is None or listener not in before.listeners
@@ -132,6 +142,10 @@ class TransactionHeaders:
         if number in self._followed:
             view = None if event.record is None else view_of(number, event.record)
             self._update(number, view, event.version)
+        elif self._recent.pop(number, None) is None and event.record is not None:  # else it has ended
+            self._recent[number] = event.record
+            if len(self._recent) > RECENT_MAX:
+                del self._recent[next(iter(self._recent))]
 
     def _update(self, number: int, view: TransactionView | None, version: int) -> None:
         followed = self._followed.get(number)

@@ -11,7 +11,8 @@ from typing import NamedTuple
 from engine._native.transacted import Transacted, transacted
 from engine.control.operation_records import Operation, Part
 from engine.control.transactions import TransactionView
-from engine.model.transactions import TransactionOperation, operation_counts
+from engine.model.names import SegmentName
+from engine.model.transactions import OperationKind, TransactionOperation, operation_counts
 from engine.storage.group import Appended
 from engine.storage.logfile import Block
 from engine.storage.segment import Segment
@@ -89,6 +90,18 @@ class PendingWrite:
         if view is None or self.version is None:
             return False
         return operation_counts(view.header, view.version, self.attempt, self.version)
+
+    def operation(self, segment: SegmentName) -> TransactionOperation:
+        """What its operation record says."""
+        return TransactionOperation(
+            kind=OperationKind.WRITE,
+            segment=segment,
+            ranges=((self.write.first, self.write.last),),
+            attempt=self.attempt,
+            term=self.term,
+            producer=self.span.producer,
+            sequences=(self.span.low, self.span.high),
+        )
 
     def holds(self, place: Appended, span: Span) -> bool:
         """Whether it is the original of a duplicate; `span`: of that one."""

@@ -13,13 +13,21 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from engine.broker.operations import tell
 from engine.control.policy.placement import place
 from engine.control.transactions import TransactionCoordinator, TransactionView
-from engine.errors import AlreadyClosedError, EngineError, InvalidArgumentError, NotFoundError
+from engine.errors import (
+    AlreadyClosedError,
+    EngineError,
+    InvalidArgumentError,
+    NotFoundError,
+    TransactionConflictError,
+)
 from engine.model.transactions import PARTITIONS, TransactionOperation, TransactionState, parse_id
 
 if TYPE_CHECKING:
     from engine.broker.connection import Connection
+    from engine.broker.operations import Gathered, Held
     from engine.control.brokers import Brokers
     from engine.control.ports import SegmentSpec
     from engine.control.service import ScalableTopicService
@@ -121,33 +129,75 @@ async def _begin(connection: Connection, header: Header) -> dict[str, Any]:
 
 def end(connection: Connection, header: Header, payload: memoryview) -> None:
     """END_TXN."""
-    connection.start(header["request_id"], _end(connection, header))
+    number, held = parse_id(header["id"]), None
+    if header.get("sent") is not None:
+        held = connection.broker.hosting.operations.hold(number)  # before this turn of the loop is over
+    task = connection.start(header["request_id"], _end(connection, number, header, held))
+    if held is not None and task is None:
+        held.release()
+    elif held is not None and task is not None:
+        task.add_done_callback(lambda _: held.release())  # also if it was cancelled before it began
 
 
-async def _end(connection: Connection, header: Header) -> dict[str, Any]:
-    state = _ACTIONS.get(header["action"])
+async def _end(connection: Connection, number: int, header: Header, held: Held | None) -> dict[str, Any]:
+    state, accepted = _wanted(header)
+    sends, writes = connection.sends, []
+    if (sent := header.get("sent")) is not None:
+        if held is None or not await sends.of(number).complete(sent, held):
+            return {"state": str(TransactionState.OPEN)}
+        writes = held.take(sends.of(number))
+    coordinator, beginning = connection.broker.transactions.coordinator, None
+    if (timeout_s := header.get("begin")) is not None:
+        beginning = asyncio.ensure_future(_begun(coordinator, timeout_s))  # one commit of the store for both
+    try:
+        view = await _decide(coordinator, number, state, accepted, writes, header.get("mark"))
+    except BaseException:
+        if held is not None:
+            held.release(writes)  # they need a record of their own
+        await _drop(coordinator, beginning)
+        raise
+    sends.forget(number)
+    answer: dict[str, Any] = {"state": str(view.header.state)}
+    if beginning is not None:
+        begun = await beginning
+        answer["begun"] = None if begun is None else {"id": begun.id, **_standing(begun)}
+    return answer
+
+
+def _wanted(header: Header) -> tuple[TransactionState, list[str] | None]:
+    """How it is to end, and which attempts that accepts. Raises InvalidArgumentError."""
+    state, accepted = _ACTIONS.get(header["action"]), header.get("accepted")
     if state is None:
         raise InvalidArgumentError(f"action {header['action']!r:.80}; one of {', '.join(_ACTIONS)} is right")
-    accepted = header.get("accepted")
-    if accepted is not None and state is not TransactionState.COMMITTED:
-        raise InvalidArgumentError("attempts are accepted by a commit; an abort takes none")
-    coordinator, number = connection.broker.transactions.coordinator, parse_id(header["id"])
-    if (timeout_s := header.get("begin")) is None:
-        view = await coordinator.end(number, state, accepted)
-        return {"state": str(view.header.state)}
-    beginning = asyncio.ensure_future(_begun(coordinator, timeout_s))  # one commit of the store for both
-    try:
-        view = await coordinator.end(number, state, accepted)
-    except EngineError:
-        if (unused := await beginning) is not None:
-            with contextlib.suppress(EngineError):
-                await coordinator.end(unused.number, TransactionState.ABORTED)
-        raise
-    begun = await beginning
-    return {
-        "state": str(view.header.state),
-        "begun": None if begun is None else {"id": begun.id, **_standing(begun)},
-    }
+    if state is not TransactionState.COMMITTED and (accepted is not None or header.get("sent") is not None):
+        raise InvalidArgumentError("attempts are accepted, and sends waited for, by a commit; an abort takes none")
+    return state, accepted
+
+
+async def _decide(
+    coordinator: TransactionCoordinator,
+    number: int,
+    state: TransactionState,
+    accepted: list[str] | None,
+    writes: list[Gathered],
+    mark: int | None,
+) -> TransactionView:
+    """End it; what it still has to write down is written with that."""
+    if state is not TransactionState.COMMITTED:
+        return await coordinator.end(number, state)
+    view, record = await coordinator.commit_with(number, accepted, [write.operation for write in writes], mark)
+    if record is not None:
+        tell(writes, number, record)
+    elif writes:
+        raise TransactionConflictError(f"the transaction {view.id} was committed before all that was sent in it came")
+    return view
+
+
+async def _drop(coordinator: TransactionCoordinator, beginning: asyncio.Future[TransactionView | None] | None) -> None:
+    """Nobody gets the transaction that was begun with the end of one that did not end so."""
+    if beginning is not None and (unused := await beginning) is not None:
+        with contextlib.suppress(EngineError):
+            await coordinator.end(unused.number, TransactionState.ABORTED)
 
 
 async def _begun(coordinator: TransactionCoordinator, timeout_s: float) -> TransactionView | None:
@@ -174,4 +224,5 @@ def _standing(view: TransactionView) -> dict[str, Any]:
         "state": str(view.header.state),
         "deadline_ms": view.header.timeout_ms,
         "accepted": None if accepted is None else list(accepted),
+        "mark": view.header.mark,
     }

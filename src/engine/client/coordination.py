@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from engine.client.connection import Connection
 from engine.client.pool import Pool, persist
 from engine.errors import (
     ConnectError,
@@ -19,17 +21,22 @@ from engine.errors import (
 from engine.model.transactions import TransactionState, accepted_numbers
 from engine.wire.commands import Command
 
+Answer = asyncio.Future[dict[str, Any]]
+
 _ACTIONS = {TransactionState.COMMITTED: "commit", TransactionState.ABORTED: "abort"}
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a transaction stands. `accepted`: the numbers of the attempts that a commit has accepted; None: all."""
+    """How a transaction stands. `accepted`: the numbers of the attempts that a commit has accepted; None: all. `mark`:
+    of whoever has committed it, where he has one.
+    """
 
     id: str
     state: TransactionState
     deadline_ms: int
     accepted: tuple[int, ...] | None
+    mark: int | None
 
 
 async def begin(pool: Pool, timeout_s: float, name: str | None) -> Standing:
@@ -52,6 +59,15 @@ async def _look(pool: Pool, ident: str) -> Standing:
     return _standing({"id": ident, **await _ask(pool, Command.TXN_STATE, {"id": ident})})
 
 
+async def is_committed(pool: Pool, ident: str, mark: int | None) -> bool:
+    """Whether it is, by whoever has that mark. Raises ConnectError, TimeoutError."""
+    try:
+        found = await look(pool, ident)
+    except TransactionNotFoundError:
+        return False
+    return found.state is TransactionState.COMMITTED and found.mark == mark
+
+
 class Wanted(Protocol):
     """Another transaction that may be begun with the end of one."""
 
@@ -61,31 +77,66 @@ class Wanted(Protocol):
         """It was."""
 
 
+def send_commit(
+    sends: tuple[Connection, int], ident: str, accepted: Sequence[str] | None, wanted: Wanted | None, mark: int
+) -> Answer:
+    """Ask for a commit behind so many SEND frames that went out over a connection, in this turn of the loop."""
+    connection, frames = sends
+    header: dict[str, Any] = {"id": ident, "action": "commit", "accepted": accepted, "sent": frames, "mark": mark}
+    if wanted is not None:
+        header["begin"] = wanted.timeout_s
+    return connection.start_request(Command.END_TXN, header)
+
+
+async def committed_behind(pool: Pool, answer: Answer, wanted: Wanted | None) -> TransactionState | None:
+    """What came of send_commit(). None: nobody has said.
+
+    It stays open when something of what was sent was not taken as it came. Raises TransactionConflictError,
+    TransactionNotFoundError.
+    """
+    try:
+        async with asyncio.timeout(pool.options.operation_timeout):
+            return _ended((await answer)["result"], wanted)
+    except (ConnectError, builtins.TimeoutError, UnknownOutcomeError):
+        return None
+    except EngineError as e:
+        if not e.layout_stale:
+            raise
+        return TransactionState.OPEN
+
+
+def _ended(result: dict[str, Any], wanted: Wanted | None) -> TransactionState:
+    """What END_TXN was answered."""
+    if wanted is not None and (begun := result.get("begun")) is not None:
+        wanted.come(_standing(begun))
+    return TransactionState(result["state"])
+
+
 async def end(
     pool: Pool,
     ident: str,
     state: TransactionState,
     accepted: Sequence[str] | None,
     wanted: Wanted | None = None,
+    *,
+    unsure: bool = False,
 ) -> TransactionState:
     """How it has ended. Where an answer was lost, the transaction is looked at, and ended again if it is open.
 
-    Raises TransactionConflictError, TransactionNotFoundError; UnknownOutcomeError when nobody could be asked.
+    `unsure`: one was lost before. Raises TransactionConflictError, TransactionNotFoundError; UnknownOutcomeError when
+    nobody could be asked.
     """
     header: dict[str, Any] = {"id": ident, "action": _ACTIONS[state], "accepted": accepted}
     if wanted is not None:
         header["begin"] = wanted.timeout_s
     numbers = accepted_numbers(accepted)
-    loop, backoff, unsure = asyncio.get_running_loop(), pool.retry_delays(), False
+    loop, backoff = asyncio.get_running_loop(), pool.retry_delays()
     deadline = loop.time() + pool.options.operation_timeout
     while True:
         try:
             if unsure and (found := await _look(pool, ident)).state.final and found.accepted == numbers:
                 return found.state  # else whoever is asked to end it says what is wrong
-            ended = await _ask(pool, Command.END_TXN, header)
-            if wanted is not None and (begun := ended.get("begun")) is not None:
-                wanted.come(_standing(begun))
-            return TransactionState(ended["state"])
+            return _ended(await _ask(pool, Command.END_TXN, header), wanted)
         except (ConnectError, TimeoutError, UnknownOutcomeError) as e:
             unsure, why = True, str(e)
         except TransactionNotFoundError as e:
@@ -121,4 +172,5 @@ def _standing(found: dict[str, Any]) -> Standing:
         state=TransactionState(found["state"]),
         deadline_ms=found["deadline_ms"],
         accepted=None if accepted is None else tuple(accepted),
+        mark=found.get("mark"),
     )

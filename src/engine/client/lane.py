@@ -15,8 +15,10 @@ from typing import Any
 
 from engine._native.batcher import SealedEntry
 from engine.client.backlog import ATTEMPTS_MAX
+from engine.client.coordination import is_committed
 from engine.client.lane_attachment import FATAL, LaneAttachment, LaneOwner
 from engine.client.ledger import TRANSACTION_OVER
+from engine.client.scope import Scope
 from engine.client.topic import SegmentView
 from engine.errors import (
     AlreadyClosedError,
@@ -63,8 +65,10 @@ class Lane(LaneAttachment):
             entries = backlog.next_frame()
             if entries:
                 header = {"producer_id": self._producer_id, "entries": len(entries)}
-                if entries[0].scope is not None:
-                    header |= entries[0].scope.fields
+                if (scope := entries[0].scope) is not None:
+                    header |= scope.fields
+                    connection.stream.gather()  # what ends it may come right behind
+                    scope.frame_sent(connection, len(entries))
                 connection.stream.send(Command.SEND, header, [e.data for e in entries])
                 backlog.in_flight.extend(entries)
 
@@ -194,11 +198,25 @@ class Lane(LaneAttachment):
         entries = backlog.take_unsent()
         refused = [e for e in entries if e.scope is scope and e.first_sequence >= sequence]
         backlog.queue.extend(e for e in entries if e.scope is not scope or e.first_sequence < sequence)
-        owner.ledger.fail(refused, error)
+        if scope.mark is None:
+            owner.ledger.fail(refused, error)
+        else:
+            owner.pool.tasks.spawn(self._judge(scope, refused, error), name=f"judge what was sent in {scope.id}")
         if self.retired:
             owner.lane_retiring()
         else:
             self.transmit()
+
+    async def _judge(self, scope: Scope, entries: list[SealedEntry], error: EngineError) -> None:
+        """It was committed behind these, or it was not; whoever was to say so is gone."""
+        try:
+            counts = await is_committed(self._owner.pool, scope.id, scope.mark)
+        except EngineError as e:
+            counts, error = False, e
+        if counts:
+            self._owner.ledger.acknowledge(entries, [-1] * len(entries))
+        else:
+            self._owner.ledger.fail(entries, error)
 
     def _take_apart(self, sequence: int, error: EngineError) -> None:
         """Of one entry some messages are stored: send them one by one, before what was sent behind it."""

@@ -119,7 +119,7 @@ class Ledger:
         for entry in entries:
             self._outstanding[entry] = flight
             if entry.scope is not None:
-                entry.scope.entered()
+                entry.scope.entry_entered()
             self.entries_sent += 1
             self.messages_sent += entry.count
             self.bytes_sent += entry.pending

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 from engine._native.sealed import TransactionScope
-from engine.client.connection import ignore_outcome
+from engine.client.connection import Connection, ignore_outcome
 from engine.client.pool import Pool
 from engine.errors import InvalidArgumentError
 from engine.model.transactions import attempt_number, parse_id
@@ -52,7 +52,14 @@ class Scope(TransactionScope):
         self.on_acknowledged: Callable[[], object] | None = None  # called when a consumer wants to know how it ends
         self._senders: dict[Sender, None] = {}  # in order, so that a simulation repeats
         self._acknowledgers: dict[Acknowledger, None] = {}
-        self._under_way = 0
+        self.mark: int | None = (
+            None  # by which it is known who has committed it, once it was committed behind its sends
+        )
+        self._under_way = self._acknowledging = 0
+        # What was sent: over one connection only, if it is not spread; entries that came under way, and on the wire.
+        self._wire: Connection | None = None
+        self._spread = False
+        self._frames = self._entries = self._on_wire = 0
         self._waiting: list[asyncio.Future[None]] = []
 
     def join(self, sender: Sender) -> None:
@@ -66,9 +73,34 @@ class Scope(TransactionScope):
 
     # -- what is under way -----------------------------------------------------------------------------------
 
-    def entered(self) -> None:
-        """Something is under way."""
+    def entry_entered(self) -> None:
+        """An entry is under way."""
         self._under_way += 1
+        self._entries += 1
+
+    def frame_sent(self, connection: Connection, entries: int) -> None:
+        """Entries of it went out in one frame."""
+        self._wire = self._wire or connection
+        self._spread = self._spread or self._wire is not connection
+        self._frames += 1
+        self._on_wire += entries
+
+    def sends_behind_which_to_commit(self) -> tuple[Connection, int] | None:
+        """Send everything that was taken. The connection over which all of it went, and in how many frames, where
+        it may be committed without waiting for the answers: nothing was sent again, and nothing else is under way.
+        """
+        for sender in list(self._senders):
+            sender.send_open()
+        wire = self._wire
+        if (
+            wire is None
+            or wire.lost is not None
+            or "commit-behind-sends" not in wire.features
+            or self.error is not None
+        ):
+            return None
+        once = not self._spread and self._entries == self._on_wire
+        return (wire, self._frames) if once and self._under_way and not self._acknowledging else None
 
     def left(self) -> None:
         """It is not any more, one way or the other. What has failed says so in the same turn of the loop."""
@@ -85,7 +117,8 @@ class Scope(TransactionScope):
 
     async def run(self, acknowledging: Coroutine[Any, Any, T]) -> T:
         """Await an acknowledgement. It goes on to its end when the caller is cancelled, and counts until then."""
-        self.entered()
+        self._under_way += 1
+        self._acknowledging += 1
         task = asyncio.ensure_future(self._run(acknowledging))
         task.add_done_callback(ignore_outcome)
         return await asyncio.shield(task)
@@ -97,6 +130,7 @@ class Scope(TransactionScope):
             self.fail(e)
             raise
         finally:
+            self._acknowledging -= 1
             self.left()
 
     async def flush(self) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from typing import Any, Self
 
 from engine.aio.backoff import Backoff
 from engine.aio.bag import Bag
 from engine.aio.turns import Turns
-from engine.client.coordination import Standing, begin, end, look
+from engine.client.coordination import Standing, begin, committed_behind, end, look, send_commit
 from engine.client.options import check_number
 from engine.client.pool import Pool
 from engine.client.scope import InTransaction, Scope
@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 GOODBYE_S_MAX = 2.0  # a client that closes gives its open transactions so long to be aborted
 LOOK_S_FIRST = 0.05  # how often one looks whether a transaction has ended that others end
 LOOK_S_MAX = 2.0
+MARK_BITS = 63
 
 
 class AsyncTransaction(InTransaction):
@@ -110,6 +111,30 @@ class AsyncTransaction(InTransaction):
             self._check_end(TransactionState.COMMITTED, numbers)
             return
         self._refuse("is being committed")
+        names = None if accepted is None else list(accepted)
+        unsure = self._endings.idle and await self._commit_behind_sends(names, numbers) is None
+        await self._flush()
+        if not self._over:
+            last = lambda wanted: end(  # noqa: E731
+                self._pool, self.id, TransactionState.COMMITTED, names, wanted, unsure=unsure
+            )
+            await self._endings.take(lambda: self._end(TransactionState.COMMITTED, numbers, last, self._spare()))
+
+    async def _commit_behind_sends(
+        self, names: list[str] | None, numbers: tuple[int, ...] | None
+    ) -> TransactionState | None:
+        """Without waiting for the answers to what was sent, where that can be done. How it stands; None: who knows."""
+        sends = self.scope.sends_behind_which_to_commit()
+        if sends is None:
+            return self._state
+        mark = self.scope.mark = self._pool.options.rng.getrandbits(MARK_BITS)
+        wanted = self._spare()
+        answer = send_commit(sends, self.id, names, wanted, mark)  # at once: it arrives together with them
+        come = lambda wanted: committed_behind(self._pool, answer, wanted)  # noqa: E731
+        return await self._endings.take(lambda: self._end(TransactionState.COMMITTED, numbers, come, wanted))
+
+    async def _flush(self) -> None:
+        """What fails here is its end."""
         try:
             await self.scope.flush()
         except asyncio.CancelledError:
@@ -118,8 +143,6 @@ class AsyncTransaction(InTransaction):
         except Exception:
             await self.abort_quietly()
             raise
-        names = None if accepted is None else list(accepted)
-        await self._endings.take(lambda: self._end(TransactionState.COMMITTED, names, numbers))
 
     async def abort(self) -> None:
         """Make sure that nothing in it ever takes effect. To abort once more changes nothing.
@@ -130,7 +153,8 @@ class AsyncTransaction(InTransaction):
         """
         self.scope.abandoned = True
         self._refuse("is being aborted")
-        await self._endings.take(lambda: self._end(TransactionState.ABORTED, None, None))
+        ask = lambda _: end(self._pool, self.id, TransactionState.ABORTED, None)  # noqa: E731
+        await self._endings.take(lambda: self._end(TransactionState.ABORTED, None, ask, None))
 
     async def flush(self) -> None:
         """Wait until everything sent and acknowledged in it here is durable. Raises the first failure."""
@@ -142,14 +166,19 @@ class AsyncTransaction(InTransaction):
         """
         self.joined = True
 
-    async def _end(self, state: TransactionState, names: list[str] | None, numbers: tuple[int, ...] | None) -> None:
-        """One end at a time."""
+    async def _end(
+        self,
+        state: TransactionState,
+        numbers: tuple[int, ...] | None,
+        ask: Callable[[Wanted | None], Awaitable[TransactionState | None]],
+        wanted: Wanted | None,
+    ) -> TransactionState | None:
+        """One end at a time. What `ask` says: how it has ended; that it is open; None: nobody knows."""
         if self._state.final or (self.scope.abandoned and state is TransactionState.COMMITTED):
             self._check_end(state, numbers)
-            return
+            return self._state
         try:
-            wanted = self._spare() if state is TransactionState.COMMITTED else None
-            found = await end(self._pool, self.id, state, names, wanted)
+            found = await ask(wanted)
         except TransactionConflictError:
             with contextlib.suppress(EngineError):
                 standing = await look(self._pool, self.id)
@@ -158,8 +187,10 @@ class AsyncTransaction(InTransaction):
         except TransactionNotFoundError as e:
             self._is_forgotten(e)
             raise
-        self._learn(found, numbers)
-        self._check_end(state, numbers)
+        if found is not None and found.final:
+            self._learn(found, numbers)
+            self._check_end(state, numbers)
+        return found
 
     def _check_end(self, state: TransactionState, accepted: tuple[int, ...] | None) -> None:
         """Raise TransactionConflictError unless it has ended so."""

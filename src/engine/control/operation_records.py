@@ -39,13 +39,17 @@ class Part(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """What a record says of one write or acknowledgement: of which transaction, and when it was written."""
+    """What a record says of one write or acknowledgement: of which transaction, and when it was written.
+
+    `late`: of one that was just written: the transaction had ended by then.
+    """
 
     number: int
     key: str
     version: int
     facts: TransactionOperation
     parts: int = 1  # of the record
+    late: bool = False
 
     @property
     def part(self) -> Part:

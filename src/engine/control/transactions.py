@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from engine.clock import Clock
-from engine.control.operation_records import forget, operations_in
+from engine.control.operation_records import forget, indexes_of, operations_in
 from engine.errors import (
     EngineError,
     InvalidArgumentError,
@@ -41,6 +41,7 @@ from engine.model.transactions import (
     TransactionState,
     accepted_numbers,
     id_text,
+    operations_to_json,
     parse_id,
     partition_of,
 )
@@ -185,24 +186,50 @@ class TransactionCoordinator:
         `accepted`: the attempts whose operations count; None: all. Raises TransactionNotFoundError;
         TransactionConflictError when it has ended the other way; UnknownOutcomeError: asking again resolves it.
         """
-        numbers = accepted_numbers(accepted)
+        return (await self._end(number, state, accepted_numbers(accepted)))[0]
+
+    async def commit_with(
+        self,
+        number: int,
+        accepted: Sequence[str] | None,
+        operations: Sequence[TransactionOperation],
+        mark: int | None = None,
+    ) -> tuple[TransactionView, Record | None]:
+        """Commit it, and write down its last operations: both or nothing; the record, which came in time.
+
+        None when it was committed before; or there are no operations. Raises as end().
+        """
+        return await self._end(number, TransactionState.COMMITTED, accepted_numbers(accepted), operations, mark)
+
+    async def _end(
+        self,
+        number: int,
+        state: TransactionState,
+        accepted: tuple[int, ...] | None,
+        operations: Sequence[TransactionOperation] = (),
+        mark: int | None = None,
+    ) -> tuple[TransactionView, Record | None]:
         for _ in range(_ATTEMPTS_MAX):
             known = await self.get(number)
             try:
-                header = known.header.ended(state, self._clock.time_ms(), numbers)
+                header = known.header.ended(state, self._clock.time_ms(), accepted, mark)
             except TransactionConflictError:
                 self.counters.cas_reject += 1
                 raise
             if header is known.header:
-                return known
+                return known, None
+            record = None
             try:
-                version = await self._put(number, header, known.version)
+                if operations:
+                    version, record = await self._put_with(number, header, known.version, operations)
+                else:
+                    version = await self._put(number, header, known.version)
             except ConflictError:
                 self.counters.cas_conflict += 1
                 continue
             self.counters.cas_ok += 1
             self._count_end(state)
-            return TransactionView(number, header, version)
+            return TransactionView(number, header, version), record
         raise UnknownOutcomeError(f"the transaction {id_text(number)} is ended by many at once; ask for its state")
 
     def _count_end(self, state: TransactionState) -> None:
@@ -309,7 +336,7 @@ class TransactionCoordinator:
         participants: dict[tuple[SegmentName, str | None], list[Record]] = {}
         operations: dict[tuple[SegmentName, str | None], TransactionOperation] = {}
         for record in records:
-            for _, _, _, operation, _ in operations_in(record):
+            for operation in (found.facts for found in operations_in(record)):
                 participant = (operation.segment, operation.subscription)
                 operations[participant] = operation
                 participants.setdefault(participant, []).append(record)
@@ -344,6 +371,32 @@ class TransactionCoordinator:
                 return found.stat.version
             raise ConflictError(key) from None  # not written, or changed since: whoever asked looks again
         return stat.version
+
+    async def _put_with(
+        self, number: int, header: TransactionHeader, expected: int, operations: Sequence[TransactionOperation]
+    ) -> tuple[int, Record]:
+        """The same, and a record of these operations."""
+        ident, value = id_text(number), operations_to_json(operations)
+        key, prefix = keys.transaction(ident), keys.transaction_ops(ident)
+        try:
+            stat, record = await self._metadata.put_with_sequence(
+                key,
+                header.to_json(),
+                expected,
+                prefix,
+                value,
+                partition_key=ident,
+                indexes=self._indexes(number, header),
+                appended_indexes=indexes_of(operations),
+            )
+        except OutcomeUnknownError:
+            found = await self._metadata.get(key)
+            if found is not None and found.value == header.to_json():
+                for record in await self._operation_records(number):
+                    if record.value == value and record.stat.version < found.stat.version:
+                        return found.stat.version, record
+            raise ConflictError(key) from None  # not written, or changed since: whoever asked looks again
+        return stat.version, record
 
     def _indexes(self, number: int, header: TransactionHeader) -> dict[str, str]:
         partition = partition_of(number)

@@ -50,6 +50,21 @@ class Batch:
         self._change(key, None, Row(record, indexes))
         return record
 
+    def put_with_sequence(
+        self,
+        key: str,
+        value: bytes,
+        expected: Expected | int,
+        indexes: Indexes,
+        prefix: str,
+        appended: bytes,
+        appended_indexes: Indexes,
+    ) -> tuple[Stat, Record]:
+        """Write a new record below `prefix`, and then `key`; nothing when that raises ConflictError."""
+        check_expected(key, self._row(key), expected)
+        record = self.put_sequence(prefix, appended, appended_indexes)
+        return self.put(key, value, ANY, None, indexes), record
+
     def delete(self, key: str, expected: Expected | int) -> bool:
         """Delete one record; False when there was none. Raises ConflictError."""
         old = self._row(key)

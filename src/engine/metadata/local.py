@@ -97,6 +97,28 @@ class LocalStore(ABC):
         value, own = check_value(prefix, value), check_indexes(indexes)
         return await self._write(lambda batch: batch.put_sequence(prefix, value, own))
 
+    async def put_with_sequence(
+        self,
+        key: str,
+        value: bytes,
+        expected: Expected | int,
+        prefix: str,
+        appended: bytes,
+        *,
+        partition_key: str | None = None,
+        indexes: Indexes | None = None,
+        appended_indexes: Indexes | None = None,
+    ) -> tuple[Stat, Record]:
+        """Write a new record below `prefix`, and `key`, atomically. Raises ConflictError."""
+        self._check_open()
+        check_key(key)
+        check_key(f"{prefix}/{0:020d}")
+        value, expected, own = check_value(key, value), check_version(expected), check_indexes(indexes)
+        appended, its = check_value(prefix, appended), check_indexes(appended_indexes)
+        return await self._write(
+            lambda batch: batch.put_with_sequence(key, value, expected, own, prefix, appended, its)
+        )
+
     async def delete(self, key: str, expected: Expected | int = ANY) -> bool:
         """Delete one record; False when there was none. Raises ConflictError."""
         self._check_open()

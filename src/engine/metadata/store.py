@@ -158,6 +158,23 @@ class MetadataStore(Protocol):
     ) -> Record:
         """Write a new record at `{prefix}/{sequence:020d}`, the sequence larger than any the prefix ever had."""
 
+    async def put_with_sequence(
+        self,
+        key: str,
+        value: bytes,
+        expected: Expected | int,
+        prefix: str,
+        appended: bytes,
+        *,
+        partition_key: str | None = None,
+        indexes: Indexes | None = None,
+        appended_indexes: Indexes | None = None,
+    ) -> tuple[Stat, Record]:
+        """Write `key` as put() does and `appended` as put_sequence() does below `prefix`: atomically, both or nothing.
+
+        The new record's version is smaller than the key's. Raises ConflictError, OutcomeUnknownError.
+        """
+
     async def list_index(self, index: str, start: str, end: str, limit: int | None = None) -> IndexedRecords:
         """(index key, record) with start <= index key < end, ordered by index key, then key."""
 

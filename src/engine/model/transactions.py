@@ -73,7 +73,8 @@ def partition_of(number: int) -> int:
 class TransactionHeader:
     """`/txn/{id}`. Times are wall-clock milliseconds; `timeout_ms` is when it is aborted unless it has ended before.
 
-    `accepted`: the attempts (their numbers, rising) whose operations count after a commit; None: all.
+    `accepted`: the attempts (their numbers, rising) whose operations count after a commit; None: all. `mark`: by which
+    whoever committed it knows that it was him.
     """
 
     state: TransactionState
@@ -82,8 +83,15 @@ class TransactionHeader:
     finalized_ms: int | None = None
     name: str | None = None
     accepted: tuple[int, ...] | None = None
+    mark: int | None = None
 
-    def ended(self, state: TransactionState, now_ms: int, accepted: tuple[int, ...] | None = None) -> TransactionHeader:
+    def ended(
+        self,
+        state: TransactionState,
+        now_ms: int,
+        accepted: tuple[int, ...] | None = None,
+        mark: int | None = None,
+    ) -> TransactionHeader:
         """Committed or aborted; itself when it is so already. Raises TransactionConflictError for the other way."""
         if state not in MOVES[self.state]:
             raise TransactionConflictError(f"the transaction is {self.state} already, and stays so; not {state}")
@@ -91,7 +99,7 @@ class TransactionHeader:
             if accepted != self.accepted:
                 raise TransactionConflictError("the transaction was committed before with other attempts accepted")
             return self
-        return replace(self, state=state, finalized_ms=now_ms, accepted=accepted)
+        return replace(self, state=state, finalized_ms=now_ms, accepted=accepted, mark=mark)
 
     def extended(self, timeout_ms: int) -> TransactionHeader:
         """With that deadline, if it is a later one."""
@@ -113,6 +121,7 @@ class TransactionHeader:
             "finalized_ms": self.finalized_ms,
             "name": self.name,
             "accepted": self.accepted,
+            "mark": self.mark,
         }
         return dump({key: value for key, value in fields.items() if value is not None})
 
@@ -135,6 +144,7 @@ class TransactionHeader:
             finalized_ms=fields.number("finalized_ms") if state.final else None,
             name=fields.text("name") if "name" in fields.values else None,
             accepted=None if accepted is None else tuple(accepted),
+            mark=fields.number("mark") if "mark" in fields.values else None,
         )
 
 

@@ -121,6 +121,32 @@ class FaultyMetadataStore:
             lambda: self._inner.put_sequence(prefix, value, partition_key=partition_key, indexes=indexes)
         )
 
+    async def put_with_sequence(
+        self,
+        key: str,
+        value: bytes,
+        expected: Expected | int,
+        prefix: str,
+        appended: bytes,
+        *,
+        partition_key: str | None = None,
+        indexes: Indexes | None = None,
+        appended_indexes: Indexes | None = None,
+    ) -> tuple[Stat, Record]:
+        """See MetadataStore."""
+        return await self._write(
+            lambda: self._inner.put_with_sequence(
+                key,
+                value,
+                expected,
+                prefix,
+                appended,
+                partition_key=partition_key,
+                indexes=indexes,
+                appended_indexes=appended_indexes,
+            )
+        )
+
     async def list_index(self, index: str, start: str, end: str, limit: int | None = None) -> IndexedRecords:
         """See MetadataStore."""
         return await self._read(lambda: self._inner.list_index(index, start, end, limit))

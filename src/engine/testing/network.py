@@ -181,6 +181,9 @@ class SimStream:
         if self._handler is not None and self._writing_paused:
             self._handler.pause_writing()
 
+    def gather(self) -> None:
+        """See FrameStream; how long each frame takes is another matter."""
+
     @property
     def unsent_bytes(self) -> int:
         """Bytes on their way."""

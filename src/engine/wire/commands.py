@@ -20,8 +20,8 @@ PROTOCOL_VERSION = 1
 MAGIC = "engine"
 
 # What this build can do; both sides send theirs, and use what both have. "proxy": a client reaches every broker over a
-# proxy, when it is told that it talks to one.
-FEATURES = ("scalable-topics", "entry-buckets", "lz4", "zstd", "transactions", "proxy")
+# proxy, when it is told that it talks to one. "commit-behind-sends": END_TXN has the field `sent`.
+FEATURES = ("scalable-topics", "entry-buckets", "lz4", "zstd", "transactions", "proxy", "commit-behind-sends")
 
 
 class Command(enum.IntEnum):
@@ -314,9 +314,19 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
     _C.NEW_TXN: {"request_id": int, "timeout": (float, int), "name": _OPT_STR},
     # -> SUCCESS {"state"}. `action`: "commit" | "abort"; the same once more changes nothing. `accepted`: the names of
     # the attempts whose operations take effect; None: all. `begin`: the timeout of another one that is begun with it;
-    # then the answer has it as "begun", as of NEW_TXN, or None where it was not.
-    _C.END_TXN: {"request_id": int, "id": str, "action": str, "accepted": _OPT_LIST, "begin": _OPT_FLOAT},
-    # -> SUCCESS {"state", "deadline_ms", "accepted"}, as of NEW_TXN.
+    # then the answer has it as "begun", as of NEW_TXN, or None where it was not. `sent`: the SEND frames in the
+    # transaction that were sent on this connection, which are not all answered: it is committed when they are all in
+    # the log; otherwise the answer's state is OPEN. `mark`: TXN_STATE says it of one that this has committed.
+    _C.END_TXN: {
+        "request_id": int,
+        "id": str,
+        "action": str,
+        "accepted": _OPT_LIST,
+        "begin": _OPT_FLOAT,
+        "sent": _OPT_INT,
+        "mark": _OPT_INT,
+    },
+    # -> SUCCESS {"state", "deadline_ms", "accepted"}, as of NEW_TXN, and "mark".
     _C.TXN_STATE: {"request_id": int, "id": str},
 }
 

@@ -61,6 +61,9 @@ class MemoryStream:
             if self._handler is not None:
                 self._handler.pause_writing()
 
+    def gather(self) -> None:
+        """It does."""
+
     @property
     def unsent_bytes(self) -> int:
         """Bytes that the other end was not given yet."""

@@ -39,6 +39,9 @@ class FrameStream(Protocol):
     def send(self, command: Command, header: Header, payload: Payload = b"") -> None:
         """Queue one frame; never blocks. After close() or loss: nothing. The caller gives up header and payload."""
 
+    def gather(self) -> None:
+        """Let what is sent in this turn of the loop go in one piece, at its end."""
+
     @property
     def unsent_bytes(self) -> int:
         """Bytes queued in this process and not yet given to the system."""

@@ -142,6 +142,12 @@ class TcpStream(asyncio.BufferedProtocol):
             if self._gathered_bytes > _GATHERED_MAX:
                 self._flush()
 
+    def gather(self) -> None:
+        """The first frame of this iteration waits for its end, too."""
+        if not self._uncork_due:
+            self._uncork_due = True
+            self._loop.call_soon(self._uncork)
+
     @property
     def unsent_bytes(self) -> int:
         """Bytes queued in this process."""

@@ -1,0 +1,139 @@
+"""`TransactionalAppend`: one frame of a transaction, from its append until it can be answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from engine.control.operation_records import Operation
+from engine.errors import EngineError
+
+if TYPE_CHECKING:
+    from engine.broker.transaction_buffer import TransactionBuffer
+    from engine.broker.transaction_sends import TransactionSends
+    from engine.broker.transaction_writes import PendingWrite, Span
+    from engine.storage.group import Appended
+
+Places = list["Appended"]
+
+
+class TransactionalAppend:
+    """Loop thread only. `confirmed`: see TransactionBuffer.append().
+
+    No task runs for what goes as it mostly does: it is in the log, and the record that stands for it came in time.
+    """
+
+    __slots__ = ("_appended", "_buffer", "_late", "_number", "_recording", "_sends", "_span", "_task", "_write",
+                 "confirmed")  # fmt: skip
+
+    def __init__(
+        self,
+        buffer: TransactionBuffer,
+        number: int,
+        span: Span,
+        write: PendingWrite | None,
+        appended: asyncio.Future[Places],
+        sends: TransactionSends | None,
+    ) -> None:
+        """`write`: None when all of it was sent before."""
+        self.confirmed: asyncio.Future[Places] = asyncio.get_running_loop().create_future()
+        self._buffer = buffer
+        self._number = number
+        self._span = span
+        self._write = write
+        self._appended = appended
+        self._sends = sends
+        self._late = False  # the transaction had ended before its record was written
+        self._recording: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+        appended.add_done_callback(self._logged)
+
+    def abandon(self) -> None:
+        """It is not answered any more. Idempotent."""
+        self.confirmed.cancel()
+        for task in (self._recording, self._task):
+            if task is not None:
+                task.cancel()
+
+    # -- what happens ------------------------------------------------------------------------------------------------
+
+    def _logged(self, appended: asyncio.Future[Places]) -> None:
+        if appended.cancelled():
+            self.confirmed.cancel()
+            return
+        error = appended.exception()
+        if self.confirmed.done():
+            return
+        if error is not None:
+            if self._sends is not None:
+                self._sends.fail()
+            self._task = self._start(self._fail(error))
+            return
+        if self._sends is not None:
+            self._sends.logged()
+        if self._write is not None:
+            self._write.durable = True
+        self._go_on()
+
+    def recorded(self, record: asyncio.Future[Operation]) -> None:
+        """There is an operation record, or an attempt to write one has failed."""
+        write = self._write
+        if record.cancelled() or self.confirmed.done() or write is None:
+            return
+        if record.exception() is not None:
+            self._recording = self._start(self._insist(write))
+            return
+        self._late = record.result().late
+        write.add_record(record.result())
+        write.found()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Answer when everything is done."""
+        write = self._write
+        if write is not None:
+            if not write.ready:
+                return
+            self._buffer.became_ready(self._number)
+        places = self._appended.result()
+        if self._late or any(place.duplicate for place in places):
+            self._task = self._start(self._check(places))
+        else:
+            self.confirmed.set_result(places)
+
+    # -- what seldom happens -----------------------------------------------------------------------------------------
+
+    def _start(self, rest: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return asyncio.get_running_loop().create_task(self._run(rest))
+
+    async def _run(self, rest: Coroutine[Any, Any, None]) -> None:
+        try:
+            await rest
+        except Exception as e:
+            if not self.confirmed.done():
+                self.confirmed.set_exception(e)
+
+    async def _insist(self, write: PendingWrite) -> None:
+        await self._buffer.record(write)
+        self._late = True  # as far as anybody has looked
+        write.found()
+        if self._appended.done() and self._appended.exception() is None:
+            self._go_on()
+
+    async def _check(self, places: Places) -> None:
+        """Of what was sent before, the transaction must have the original; and everything came in time for it."""
+        versions = [] if self._write is None else [self._write.version]
+        for place in places:
+            if place.duplicate:
+                versions.append(await self._buffer.version_of_original(place, self._number, self._span.producer))
+        await self._buffer.check_in_time(self._number, [version for version in versions if version is not None])
+        if not self.confirmed.done():
+            self.confirmed.set_result(places)
+
+    async def _fail(self, error: BaseException) -> None:
+        """It is not in the log after all."""
+        if self._write is not None and isinstance(error, EngineError):
+            await asyncio.wait([self._write.recorded])
+            await self._buffer.withdraw(self._write)
+        raise error
