@@ -169,12 +169,12 @@ async def test_a_segment_is_sealed_when_all_in_it_has_its_record(broker, connect
     gate, asked = asyncio.Event(), asyncio.Event()
     gather = broker.hosting.operations.gather
 
-    async def held(*args: Any) -> Any:
+    async def held(*args: Any) -> None:
         asked.set()
         await gate.wait()
-        return await gather(*args)
+        gather(*args)
 
-    monkeypatch.setattr(broker.hosting.operations, "gather", lambda *args: asyncio.ensure_future(held(*args)))
+    monkeypatch.setattr(broker.hosting.operations, "gather", lambda *args: broker.tasks.spawn(held(*args)))
     send(peer, producer, [entry(1, [b"second"], transaction)], transaction)
     await asked.wait()
     sealing = asyncio.create_task(hosted(broker, segment).seal())

@@ -11,12 +11,12 @@ from typing import Any
 
 from transacting import entry
 
+from engine.aio.tasks import Supervisor
 from engine.aio.workers import InlineWorkers, call
-from engine.broker.operations import Operations
+from engine.broker.operations import Operations, Writer
 from engine.broker.transaction_buffer import TransactionBuffer
 from engine.broker.transaction_headers import TransactionHeaders
 from engine.broker.transaction_settling import SettlingRounds
-from engine.control.operation_records import Operation
 from engine.control.transactions import TransactionCoordinator
 from engine.metadata import keys
 from engine.metadata.memory import MemoryMetadataStore
@@ -86,19 +86,21 @@ class HeldOperations(Operations):
         self.gate.set()
         self.asked = asyncio.Event()
         self.before: Callable[[], Awaitable[object]] | None = None
+        self.later = Supervisor("held records")
 
-    def gather(self, number: int, operation: TransactionOperation, sends: object = None) -> asyncio.Future[Operation]:
+    def gather(self, number: int, operation: TransactionOperation, writer: Writer, sends: object = None) -> None:
         self.asked.set()
         if self.gate.is_set() and self.before is None:
-            return super().gather(number, operation, sends)
-        return asyncio.ensure_future(self._gather_later(number, operation))
+            super().gather(number, operation, writer, sends)
+        else:
+            self.later.spawn(self._gather_later(number, operation, writer), "a record that is held")
 
-    async def _gather_later(self, number: int, operation: TransactionOperation) -> Operation:
+    async def _gather_later(self, number: int, operation: TransactionOperation, writer: Writer) -> None:
         await self.gate.wait()
         if self.before is not None:
             before, self.before = self.before, None
             await before()
-        return await super().gather(number, operation)
+        super().gather(number, operation, writer)
 
 
 class HeldWorkers:
@@ -171,6 +173,7 @@ class World:
     async def crash(self) -> None:
         """Everything that is only in memory is gone."""
         self.buffer.abandon()
+        await self.operations.later.close()
         await self.rounds.close()
         await self.headers.close()
         await self.store.abandon(SEGMENT)

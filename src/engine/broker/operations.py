@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from engine.aio.bag import Bag
 from engine.aio.histogram import Histogram
@@ -38,10 +38,32 @@ PARTS_MAX = 64  # writes that one record says
 _ATTEMPTS_MAX = 8
 
 
+class Writer(Protocol):
+    """Who wants a write to be recorded."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether somebody still wants it."""
+
+    def recorded(self, record: Operation) -> None:
+        """It is, durably."""
+
+    def unrecorded(self, error: BaseException) -> None:
+        """An attempt has failed, with an outcome that nobody knows."""
+
+
+class Gathered(NamedTuple):
+    """One write that no record says yet. `sends`: who sent it, for Held."""
+
+    operation: TransactionOperation
+    writer: Writer
+    sends: object
+
+
 class Held:
     """What a transaction writes that no record says yet: at the end of this turn one does, unless it is held.
 
-    Loop thread only. Who holds it takes what the header's own record will stand for, and releases the rest.
+    Loop thread only. Who holds it takes what is recorded together with the header, and releases the rest.
     """
 
     __slots__ = ("_operations", "held", "number", "writes")
@@ -56,9 +78,13 @@ class Held:
         """How many of a sender's there are."""
         return sum(write.sends is sends for write in self.writes)
 
+    def of(self, sends: object) -> list[Gathered]:
+        """Those of a sender."""
+        return [write for write in self.writes if write.sends is sends]
+
     def take(self, sends: object) -> list[Gathered]:
-        """Those of a sender, which are not here any more."""
-        taken = [write for write in self.writes if write.sends is sends]
+        """The same; they are not here any more."""
+        taken = self.of(sends)
         self.writes = [write for write in self.writes if write.sends is not sends]
         return taken
 
@@ -68,20 +94,23 @@ class Held:
         self._operations.release(self)
 
 
-class Gathered(NamedTuple):
-    """One write. `written`: what becomes of its record. `sends`: who sent it, for Held."""
+class _Waiter:
+    """A caller who awaits it."""
 
-    operation: TransactionOperation
-    written: asyncio.Future[Operation]
-    sends: object
+    def __init__(self) -> None:
+        self.future: asyncio.Future[Operation] = asyncio.get_running_loop().create_future()
 
+    @property
+    def waits(self) -> bool:
+        return not self.future.done()
 
-def tell(writes: Sequence[Gathered], number: int, record: Record) -> None:
-    """A record stands for these."""
-    for write in writes:
-        if not write.written.done():
-            version, parts = record.stat.version, len(writes)
-            write.written.set_result(Operation(number, record.key, version, write.operation, parts))
+    def recorded(self, record: Operation) -> None:
+        if self.waits:
+            self.future.set_result(record)
+
+    def unrecorded(self, error: BaseException) -> None:
+        if self.waits:
+            self.future.set_exception(error) if isinstance(error, Exception) else self.future.cancel()
 
 
 class Operations:
@@ -100,21 +129,21 @@ class Operations:
         Of two records that say the same in one transaction the second may be taken for the first.
         """
         if operation.kind is OperationKind.WRITE:
-            return await self.gather(number, operation)
+            waiter = _Waiter()
+            self.gather(number, operation, waiter)
+            return await waiter.future
         return (await self._append(number, [operation], lambda: True))[0]
 
-    def gather(self, number: int, operation: TransactionOperation, sends: object = None) -> asyncio.Future[Operation]:
+    def gather(self, number: int, operation: TransactionOperation, writer: Writer, sends: object = None) -> None:
         """The same for a write: what a transaction writes in one turn of the loop becomes one record.
 
-        `sends`: who sent it, for whoever holds it.
+        `sends`: who sent it, for whoever holds it. The writer is never told at once.
         """
         found = self._gathered.get(number)
         if found is None or (len(found.writes) >= PARTS_MAX and not found.held):
             found = self._gathered[number] = Held(self, number)
             self._begin(found)  # when all of this turn have come
-        write = Gathered(operation, asyncio.get_running_loop().create_future(), sends)
-        found.writes.append(write)
-        return write.written
+        found.writes.append(Gathered(operation, writer, sends))
 
     def hold(self, number: int) -> Held | None:
         """What a transaction writes from now on, and in this turn, gets no record until it is released.
@@ -156,17 +185,15 @@ class Operations:
         """Nobody may wait any more: then there is one attempt."""
         try:
             operations = [write.operation for write in writes]
-            found = await self._append(number, operations, lambda: not all(write.written.done() for write in writes))
+            found = await self._append(number, operations, lambda: any(write.writer.waits for write in writes))
         except BaseException as e:
             for write in writes:
-                if not write.written.done():
-                    write.written.set_exception(e) if isinstance(e, Exception) else write.written.cancel()
+                write.writer.unrecorded(e)
             if not isinstance(e, Exception):
                 raise
         else:
             for write, one in zip(writes, found, strict=True):
-                if not write.written.done():
-                    write.written.set_result(one)
+                write.writer.recorded(one)
 
     async def _append(
         self, number: int, operations: list[TransactionOperation], wanted: Callable[[], bool]

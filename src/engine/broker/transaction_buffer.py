@@ -137,8 +137,7 @@ class TransactionBuffer:
         self._confirming[append.confirmed] = append
         append.confirmed.add_done_callback(self._confirmed)
         if pending is not None:
-            recorded = self._operations.gather(number, pending.operation(segment.name), sends)
-            recorded.add_done_callback(append.recorded)
+            self._operations.gather(number, pending.operation(segment.name), append, sends)
         return append.confirmed
 
     def _confirmed(self, future: asyncio.Future[list[Appended]]) -> None:

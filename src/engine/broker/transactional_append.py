@@ -76,18 +76,24 @@ class TransactionalAppend:
             self._write.durable = True
         self._go_on()
 
-    def recorded(self, record: asyncio.Future[Operation]) -> None:
-        """There is an operation record, or an attempt to write one has failed."""
+    @property
+    def waits(self) -> bool:
+        """See Writer."""
+        return not self.confirmed.done()
+
+    def recorded(self, record: Operation) -> None:
+        """There is an operation record."""
         write = self._write
-        if record.cancelled() or self.confirmed.done() or write is None:
-            return
-        if record.exception() is not None:
-            self._recording = self._start(self._insist(write))
-            return
-        self._late = record.result().late
-        write.add_record(record.result())
-        write.found()
-        self._go_on()
+        if write is not None and not self.confirmed.done():
+            self._late = record.late
+            write.add_record(record)
+            write.found()
+            self._go_on()
+
+    def unrecorded(self, error: BaseException) -> None:
+        """An attempt to write one has failed."""
+        if self._write is not None and isinstance(error, Exception) and not self.confirmed.done():
+            self._recording = self._start(self._insist(self._write))
 
     def _go_on(self) -> None:
         """Answer when everything is done."""

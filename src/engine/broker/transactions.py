@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from engine.broker.operations import tell
+from engine.broker.commit_behind import CommitBehind
 from engine.control.policy.placement import place
 from engine.control.transactions import TransactionCoordinator, TransactionView
 from engine.errors import (
@@ -21,13 +21,12 @@ from engine.errors import (
     EngineError,
     InvalidArgumentError,
     NotFoundError,
-    TransactionConflictError,
 )
 from engine.model.transactions import PARTITIONS, TransactionOperation, TransactionState, parse_id
 
 if TYPE_CHECKING:
     from engine.broker.connection import Connection
-    from engine.broker.operations import Gathered, Held
+    from engine.broker.operations import Held
     from engine.control.brokers import Brokers
     from engine.control.ports import SegmentSpec
     from engine.control.service import ScalableTopicService
@@ -141,22 +140,23 @@ def end(connection: Connection, header: Header, payload: memoryview) -> None:
 
 async def _end(connection: Connection, number: int, header: Header, held: Held | None) -> dict[str, Any]:
     state, accepted = _wanted(header)
-    sends, writes = connection.sends, []
+    coordinator = connection.broker.transactions.coordinator
     if (sent := header.get("sent")) is not None:
-        if held is None or not await sends.of(number).complete(sent, held):
+        behind = CommitBehind(connection, number, held, sent)
+        if not await behind.ready():
             return {"state": str(TransactionState.OPEN)}
-        writes = held.take(sends.of(number))
-    coordinator, beginning = connection.broker.transactions.coordinator, None
+        decide = behind.commit(coordinator, accepted, header.get("mark"))
+    else:
+        decide = coordinator.end(number, state, accepted)
+    beginning = None
     if (timeout_s := header.get("begin")) is not None:
         beginning = asyncio.ensure_future(_begun(coordinator, timeout_s))  # one commit of the store for both
     try:
-        view = await _decide(coordinator, number, state, accepted, writes, header.get("mark"))
-    except BaseException:
-        if held is not None:
-            held.release(writes)  # they need a record of their own
+        view = await decide
+    except EngineError:
         await _drop(coordinator, beginning)
         raise
-    sends.forget(number)
+    connection.sends.forget(number)
     answer: dict[str, Any] = {"state": str(view.header.state)}
     if beginning is not None:
         begun = await beginning
@@ -172,25 +172,6 @@ def _wanted(header: Header) -> tuple[TransactionState, list[str] | None]:
     if state is not TransactionState.COMMITTED and (accepted is not None or header.get("sent") is not None):
         raise InvalidArgumentError("attempts are accepted, and sends waited for, by a commit; an abort takes none")
     return state, accepted
-
-
-async def _decide(
-    coordinator: TransactionCoordinator,
-    number: int,
-    state: TransactionState,
-    accepted: list[str] | None,
-    writes: list[Gathered],
-    mark: int | None,
-) -> TransactionView:
-    """End it; what it still has to write down is written with that."""
-    if state is not TransactionState.COMMITTED:
-        return await coordinator.end(number, state)
-    view, record = await coordinator.commit_with(number, accepted, [write.operation for write in writes], mark)
-    if record is not None:
-        tell(writes, number, record)
-    elif writes:
-        raise TransactionConflictError(f"the transaction {view.id} was committed before all that was sent in it came")
-    return view
 
 
 async def _drop(coordinator: TransactionCoordinator, beginning: asyncio.Future[TransactionView | None] | None) -> None:

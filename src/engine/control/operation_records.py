@@ -57,6 +57,22 @@ class Operation(NamedTuple):
         return Part(self.key, self.parts, str(self.facts.segment), _first(self.facts))
 
 
+class Recording:
+    """Operations of one transaction, ready to be written in one record."""
+
+    __slots__ = ("indexes", "operations", "value")
+
+    def __init__(self, operations: Sequence[TransactionOperation]) -> None:
+        self.operations = operations
+        self.value = operations_to_json(operations)
+        self.indexes = indexes_of(operations)
+
+    def written(self, record: Record) -> list[Operation]:
+        """They are, in time."""
+        number, version = parse_id(record.key.rsplit("/", 2)[1]), record.stat.version
+        return [Operation(number, record.key, version, facts, len(self.operations)) for facts in self.operations]
+
+
 def _first(operation: TransactionOperation) -> int:
     return operation.ranges[0][0] if operation.ranges else -1
 

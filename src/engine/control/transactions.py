@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from engine.clock import Clock
-from engine.control.operation_records import forget, indexes_of, operations_in
+from engine.control.operation_records import Recording, forget, operations_in
 from engine.errors import (
     EngineError,
     InvalidArgumentError,
@@ -41,7 +41,6 @@ from engine.model.transactions import (
     TransactionState,
     accepted_numbers,
     id_text,
-    operations_to_json,
     parse_id,
     partition_of,
 )
@@ -192,21 +191,21 @@ class TransactionCoordinator:
         self,
         number: int,
         accepted: Sequence[str] | None,
-        operations: Sequence[TransactionOperation],
+        recording: Recording | None,
         mark: int | None = None,
     ) -> tuple[TransactionView, Record | None]:
         """Commit it, and write down its last operations: both or nothing; the record, which came in time.
 
         None when it was committed before; or there are no operations. Raises as end().
         """
-        return await self._end(number, TransactionState.COMMITTED, accepted_numbers(accepted), operations, mark)
+        return await self._end(number, TransactionState.COMMITTED, accepted_numbers(accepted), recording, mark)
 
     async def _end(
         self,
         number: int,
         state: TransactionState,
         accepted: tuple[int, ...] | None,
-        operations: Sequence[TransactionOperation] = (),
+        recording: Recording | None = None,
         mark: int | None = None,
     ) -> tuple[TransactionView, Record | None]:
         for _ in range(_ATTEMPTS_MAX):
@@ -220,8 +219,8 @@ class TransactionCoordinator:
                 return known, None
             record = None
             try:
-                if operations:
-                    version, record = await self._put_with(number, header, known.version, operations)
+                if recording is not None:
+                    version, record = await self._put_with(number, header, known.version, recording)
                 else:
                     version = await self._put(number, header, known.version)
             except ConflictError:
@@ -373,27 +372,27 @@ class TransactionCoordinator:
         return stat.version
 
     async def _put_with(
-        self, number: int, header: TransactionHeader, expected: int, operations: Sequence[TransactionOperation]
+        self, number: int, header: TransactionHeader, expected: int, recording: Recording
     ) -> tuple[int, Record]:
         """The same, and a record of these operations."""
-        ident, value = id_text(number), operations_to_json(operations)
+        ident, value = id_text(number), header.to_json()
         key, prefix = keys.transaction(ident), keys.transaction_ops(ident)
         try:
             stat, record = await self._metadata.put_with_sequence(
                 key,
-                header.to_json(),
+                value,
                 expected,
                 prefix,
-                value,
+                recording.value,
                 partition_key=ident,
                 indexes=self._indexes(number, header),
-                appended_indexes=indexes_of(operations),
+                appended_indexes=recording.indexes,
             )
         except OutcomeUnknownError:
             found = await self._metadata.get(key)
-            if found is not None and found.value == header.to_json():
+            if found is not None and found.value == value:
                 for record in await self._operation_records(number):
-                    if record.value == value and record.stat.version < found.stat.version:
+                    if record.value == recording.value and record.stat.version < found.stat.version:
                         return found.stat.version, record
             raise ConflictError(key) from None  # not written, or changed since: whoever asked looks again
         return stat.version, record

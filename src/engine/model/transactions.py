@@ -9,7 +9,6 @@ accepted. Everybody who applies this rule to the same records comes to the same 
 from __future__ import annotations
 
 import enum
-import functools
 import hashlib
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -123,12 +122,18 @@ class TransactionHeader:
             "accepted": self.accepted,
             "mark": self.mark,
         }
-        return dump({key: value for key, value in fields.items() if value is not None})
+        value = dump({key: value for key, value in fields.items() if value is not None})
+        _remember(value, self)
+        return value
 
     @classmethod
     def from_json(cls, value: bytes) -> TransactionHeader:
         """Undo to_json(). Raises CorruptionError."""
-        return _header_of(value) if len(value) <= HEADER_CACHED_SIZE_MAX else cls._parse(value)
+        header = _headers.get(value)
+        if header is None:
+            header = cls._parse(value)
+            _remember(value, header)
+        return header
 
     @classmethod
     def _parse(cls, value: bytes) -> TransactionHeader:
@@ -148,9 +153,14 @@ class TransactionHeader:
         )
 
 
-@functools.lru_cache(HEADERS_CACHED)
-def _header_of(value: bytes) -> TransactionHeader:
-    return TransactionHeader._parse(value)
+_headers: dict[bytes, TransactionHeader] = {}  # as they were written or read last
+
+
+def _remember(value: bytes, header: TransactionHeader) -> None:
+    if len(value) <= HEADER_CACHED_SIZE_MAX:
+        if len(_headers) >= HEADERS_CACHED:
+            _headers.pop(next(iter(_headers)), None)  # another thread may have been faster
+        _headers[value] = header
 
 
 def attempt_number(attempt: str | None) -> int:

@@ -1,0 +1,68 @@
+"""`CommitBehind`: a commit that came right behind what was sent in its transaction, before any of that was answered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from engine.control.operation_records import Recording
+from engine.errors import TransactionConflictError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from engine.broker.connection import Connection
+    from engine.broker.operations import Gathered, Held
+    from engine.control.transactions import TransactionCoordinator, TransactionView
+
+
+class CommitBehind:
+    """One of them. Loop thread only.
+
+    When everything is in the log, its operation record and the header are written at once. So a commit takes one sync
+    of the segments and one of the metadata store, and the record is known to have come in time.
+    """
+
+    def __init__(self, connection: Connection, number: int, held: Held | None, frames: int) -> None:
+        """`held`: None when somebody else holds it; `frames`: how many the client has sent."""
+        self._connection = connection
+        self._number = number
+        self._held = held
+        self._frames = frames
+        self._sends = connection.sends.of(number)
+        self._writes: list[Gathered] = []
+        self._recording: Recording | None = None
+
+    async def ready(self) -> bool:
+        """Wait until everything that was sent is in the log; False when something was not taken as it came."""
+        held, sends = self._held, self._sends
+        if held is None:
+            return False
+        if held.count(sends) == sends.open:
+            self._prepare(held.of(sends))  # while the log is being written
+        if not await sends.complete(self._frames, held):
+            return False
+        writes = held.take(sends)
+        if writes != self._writes:
+            self._prepare(writes)
+        return True
+
+    def _prepare(self, writes: Sequence[Gathered]) -> None:
+        self._writes = list(writes)
+        self._recording = Recording([write.operation for write in writes]) if writes else None
+
+    async def commit(
+        self, coordinator: TransactionCoordinator, accepted: Sequence[str] | None, mark: int | None
+    ) -> TransactionView:
+        """Do it, once it is ready. Raises as TransactionCoordinator.end()."""
+        try:
+            view, record = await coordinator.commit_with(self._number, accepted, self._recording, mark)
+            if self._recording is not None and record is None:
+                raise TransactionConflictError(f"the transaction {view.id} was committed before all that was sent came")
+        except BaseException:
+            if self._held is not None:
+                self._held.release(self._writes)  # they need a record of their own
+            raise
+        if self._recording is not None and record is not None:
+            for write, written in zip(self._writes, self._recording.written(record), strict=True):
+                write.writer.recorded(written)
+        return view
