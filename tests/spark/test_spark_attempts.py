@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark_engine import attempts
@@ -96,6 +97,44 @@ def test_a_failed_job_is_ended_by_its_name(
     written = write(client, topic, topic, b"never")
     attempts.abort(connection, [None, None], topic)
     assert broker.admin.get_transaction(str(written.transaction))["state"] == "ABORTED"
+
+
+def test_a_late_task_of_a_job_that_nobody_runs_again(
+    broker: engine.Engine, client: engine.Client, connection: Connection, topic: str
+):
+    """It finds that there is nothing to do, whether it had begun or not."""
+    written = write(client, topic, topic, b"never")
+    with client.producer(topic) as producer, Attempt(client, topic, 60.0) as attempt:
+        attempts.abort(connection, [written, None], topic, for_good=True)
+        producer.send(b"never", transaction=attempt.transaction)
+    assert attempt.done
+    assert write(client, topic, topic, b"never").attempt is None
+    assert read(broker, topic) == []
+    assert not [t for t in broker.admin.list_transactions() if t["name"] == topic]
+
+
+def test_what_was_committed_is_not_given_up(
+    broker: engine.Engine, client: engine.Client, connection: Connection, topic: str
+):
+    """Spark aborts a job whose commit has failed as it saw it."""
+    written = write(client, topic, topic, b"there")
+    attempts.commit(connection, [written])
+    attempts.abort(connection, [written], topic, for_good=True)
+    assert read(broker, topic) == [b"there"]
+
+
+def test_the_driver_knows_the_query_by_its_checkpoint(tmp_path: Path):
+    folder = tmp_path / "a query"
+    folder.mkdir()
+    assert attempts.name_in_driver(None, str(folder), 7) is None
+    (folder / "metadata").write_text('{"id":"0a1b"}')
+    assert attempts.name_in_driver(None, str(folder), 7) == "spark-0a1b-7"
+    assert attempts.name_in_driver(None, folder.as_uri(), 7) == "spark-0a1b-7"
+    assert attempts.name_in_driver("mine", None, 7) == "mine-7"
+    for elsewhere in (None, "", "s3://bucket/a query", f"hdfs://host{folder}"):
+        assert attempts.name_in_driver(None, elsewhere, 7) is None
+    (folder / "metadata").write_text("[]")
+    assert attempts.name_in_driver(None, str(folder), 7) is None
 
 
 def test_who_writes_puts_the_end_off(broker: engine.Engine, client: engine.Client, topic: str):

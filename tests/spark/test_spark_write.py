@@ -171,6 +171,40 @@ def test_a_batch_that_fails(broker: engine.Engine, topic: str, spark: SparkSessi
     assert bool(messages(broker, topic)) is not once
 
 
+def fails_when_begun(url: str) -> Any:
+    """The task fails when the transaction of its micro-batch is open, with most of its rows passed on before."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark_engine.attempts import micro_batch_name
+
+        rows, name = 0, micro_batch_name(None)
+        for batch in batches:
+            yield batch
+            rows += batch.num_rows
+            if rows >= 30_000:
+                with engine.Client(url) as client:
+                    while name not in [found["name"] for found in client.admin.list_transactions()]:
+                        time.sleep(POLL_S)
+                raise RuntimeError("this task fails")
+
+    return run
+
+
+def test_a_micro_batch_that_fails(broker: engine.Engine, topic: str, reads: Reads, writes: Writes, tmp_path: Path):
+    """It is given up at once, though no task could tell the driver of its transaction."""
+    with broker.producer(topic) as producer:
+        producer.send_batch([b"%d" % n for n in range(40_000)])
+        producer.flush()
+    frame = reads.stream(topic, "value STRING", startingOffsets="earliest", minPartitions=1)
+    failing = frame.mapInArrow(fails_when_begun(broker.service_url), frame.schema)
+    writer = writes.stream(failing, f"{topic}-copy", transactionTimeout="24h")
+    query = writer.option("checkpointLocation", str(tmp_path / "a checkpoint")).trigger(availableNow=True).start()
+    with pytest.raises(Exception, match="this task fails"):
+        query.awaitTermination(WAIT_S)
+    assert not [t for t in broker.admin.list_transactions() if (t["name"] or "").startswith(f"spark-{query.id}")]
+    assert not messages(broker, f"{topic}-copy")
+
+
 def test_a_named_batch_is_written_once(broker: engine.Engine, topic: str, spark: SparkSession, writes: Writes):
     writes(numbers(spark, 100), topic, transactionName=f"{topic}-monday")
     writes(numbers(spark, 100), topic, transactionName=f"{topic}-monday")

@@ -11,13 +11,16 @@ is not how long a job may take, but for how long nobody needs to have worked at 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import threading
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import unquote, urlsplit
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
@@ -56,7 +59,29 @@ def micro_batch_name(prefix: str | None) -> str:
     batch = context and context.getLocalProperty(_BATCH_ID)
     if not query or batch is None:
         raise RuntimeError("Spark does not say which query and batch this is: only exactlyOnce=false is possible here")
+    return _name(prefix, query, batch)
+
+
+def _name(prefix: str | None, query: str, batch: object) -> str:
     return f"{query}-{batch}" if prefix else f"spark-{query}-{batch}"
+
+
+def name_in_driver(prefix: str | None, checkpoint: str | None, batch: int) -> str | None:
+    """The same as the driver knows it, which Spark does not tell the query: by the file in the query's checkpoint that
+    does, where this process can read it; else None.
+    """
+    query = prefix or _query_of(checkpoint)
+    return None if query is None else _name(prefix, query, batch)
+
+
+def _query_of(checkpoint: str | None) -> str | None:
+    place = urlsplit(checkpoint or "")
+    if not place.path or place.scheme not in ("", "file"):
+        return None
+    try:
+        return str(json.loads(Path(unquote(place.path), "metadata").read_text())["id"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
 
 
 class Attempt:
@@ -139,18 +164,25 @@ def commit(connection: Connection, messages: Iterable[Any]) -> None:
                 raise
 
 
-def abort(connection: Connection, messages: Iterable[Any], name: str | None) -> None:
+def abort(connection: Connection, messages: Iterable[Any], name: str | None, *, for_good: bool = False) -> None:
     """Nothing of it ever takes effect, as far as that can be done; the timeout does the rest.
 
-    `name`: of the transaction, where the driver knows it.
+    `name`: of the transaction, where the driver knows it. `for_good`: no other run of the job will ever ask for it. Then
+    it is committed with nothing in it: tasks that have not heard yet that the job has failed find that it is done,
+    and do not begin it anew.
     """
     transactions = {m.transaction for m in _written(messages)}
+    ended = contextlib.suppress(engine.TransactionConflictError, engine.TransactionNotFoundError)
     try:
         with connect(connection) as client:
             if name is not None:
-                transactions.add(client.transaction(TIMEOUT_S_MIN, name=name).id)
+                named = client.transaction(TIMEOUT_S_MIN, name=name)
+                transactions.add(named.id)
+                if for_good:
+                    with ended:
+                        named.commit(accepted=[])
             for transaction in transactions:
-                with contextlib.suppress(engine.TransactionConflictError, engine.TransactionNotFoundError):
+                with ended:
                     client.join_transaction(transaction).abort()
     except engine.EngineError as e:
         log.warning("a transaction was not aborted; its timeout does it: %s", e)

@@ -74,10 +74,7 @@ class Driver:
     def _is_unchanged(self) -> bool:
         if not self.known or self._is_look_due():
             return False
-        for view in self._views.values():
-            if not view.unchanged:
-                return False
-        return True
+        return all(view.unchanged for view in self._views.values())
 
     def _is_look_due(self) -> bool:
         return self._options.topics.namespace is not None and time.monotonic() >= self._listed_at + TOPICS_S

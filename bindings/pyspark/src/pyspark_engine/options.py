@@ -247,13 +247,14 @@ class Place:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """Of a write, batch or streaming. `topic` None: a column says it."""
+    """Of a write, batch or streaming. `topic` None: a column says it. `checkpoint`: the folder of a streaming query."""
 
     connection: Connection
     topic: str | None
     exactly_once: bool
     transaction_name: str | None
     transaction_timeout_s: float
+    checkpoint: str | None = None
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> WriteOptions:
@@ -267,6 +268,7 @@ class WriteOptions:
             exactly_once=texts.flag("exactlyOnce", True),
             transaction_name=texts.text("transactionName"),
             transaction_timeout_s=texts.seconds("transactionTimeout", TRANSACTION_TIMEOUT_S),
+            checkpoint=texts.text("checkpointLocation"),
         )
         if read.transaction_name is not None and not read.exactly_once:
             raise ValueError("transactionName means nothing with exactlyOnce=false")

@@ -45,7 +45,8 @@ class TopicWriter(DataSourceArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """The job has failed."""
-        attempts.abort(self._options.connection, messages, self._name)
+        own = self._options.transaction_name is None
+        attempts.abort(self._options.connection, messages, self._name, for_good=own)
 
 
 class TopicStreamWriter(DataSourceStreamArrowWriter):
@@ -68,4 +69,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """The micro-batch has failed, and so has the query."""
-        attempts.abort(self._options.connection, messages, None)
+        options, name = self._options, None
+        if options.exactly_once:
+            name = attempts.name_in_driver(options.transaction_name, options.checkpoint, batchId)
+        attempts.abort(options.connection, messages, name)
