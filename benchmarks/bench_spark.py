@@ -1,6 +1,7 @@
 """P16: Spark, `local[2]`, reads and writes a topic beside Parquet files; Arrow beside rows; and idle streams.
 
-`python benchmarks/bench_spark.py` prints the table of docs/performance.md. The broker, the JVM and Python's workers
+`python benchmarks/bench_spark.py` prints the table of docs/performance.md, with `read` or `write` a half of it, and
+with names (`count`, `messages`, `idle`, `"exactly once"`, …) just these lines. The broker, the JVM and Python's workers
 share the machine; Parquet needs the JVM alone.
 """
 
@@ -17,6 +18,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -29,7 +31,8 @@ import engine
 
 ROWS = int(os.environ.get("ENGINE_BENCH_SPARK_ROWS", sized(5_000_000, 2_000)))
 RUNS = 1 if TINY else 3
-IDLE_S = 0.5 if TINY else 6.0
+WARM = 0 if TINY else 2
+IDLE_S = 0.5 if TINY else 3.0
 CHUNK = 100_000
 VALUE_BYTES = 100
 KEYS = 10_000
@@ -107,8 +110,8 @@ def seconds(run: Callable[[], object]) -> float:
 
 
 def pairs(ours: Callable[[], object], theirs: Callable[[], object]) -> tuple[float, float, float]:
-    """(our seconds, theirs, theirs / ours), medians of runs in turn, after one of each that does not count."""
-    both = [(seconds(ours), seconds(theirs)) for _ in range(RUNS + (not TINY))][-RUNS:]
+    """(our seconds, theirs, theirs / ours), medians of runs in turn, after two of each that do not count."""
+    both = [(seconds(ours), seconds(theirs)) for _ in range(WARM + RUNS)][-RUNS:]
     return (
         statistics.median(a for a, _ in both),
         statistics.median(b for _, b in both),
@@ -126,38 +129,67 @@ def read_pair(what: str) -> tuple[float, float, float]:
     )
 
 
-def rows_source() -> type[Any]:
-    """The same reader, but it yields rows."""
+def other_readers() -> list[type[Any]]:
+    """The same reader, but it yields rows: a message at a time, or tuples of whole columns; and one that has its Arrow
+    batch already and yields it again and again, to tell what Spark takes by itself.
+    """
+    import pyarrow as pa
     from pyspark.sql.datasource import DataSource, DataSourceReader
     from pyspark_engine import DefaultSource
+    from pyspark_engine.connection import shared_client
     from pyspark_engine.options import ReadOptions
     from pyspark_engine.reader import TopicReader
 
-    class ByRows(TopicReader):
+    class ByMessages(TopicReader):
+        def read(self, partition: Any) -> Iterator[Any]:
+            names, client = self._schema.fieldNames(), shared_client(self._options.connection)
+            for work in partition.work:
+                with client.range_reader(work.topic, work.ranges) as reader:
+                    for message in reader:
+                        yield tuple([getattr(message, name) for name in names])
+
+    class ByColumns(TopicReader):
         def read(self, partition: Any) -> Iterator[Any]:
             for batch in super().read(partition):
                 yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
-    class RowSource(DefaultSource):
-        @classmethod
-        def name(cls) -> str:
-            return "engine_rows"
+    class AtHand(TopicReader):
+        def read(self, partition: Any) -> Iterator[Any]:
+            left = sum(stop - start for work in partition.work for start, stop in work.ranges.values())
+            batches = super().read(partition)
+            batch = max(islice(batches, 8), key=len)
+            batches.close()
+            while left > 0:
+                batch = batch.slice(0, left)
+                left -= len(batch)
+                yield pa.RecordBatch.from_arrays(batch.columns, schema=batch.schema)
 
-        def reader(self, schema: Any) -> DataSourceReader:
-            return ByRows(ReadOptions.read(self._options, streaming=False), schema)
+    def source(kind: str, made: type[TopicReader]) -> type[DataSource]:
+        class Source(DefaultSource):
+            @classmethod
+            def name(cls) -> str:
+                return f"engine_{kind}"
 
-    assert issubclass(RowSource, DataSource)
-    return RowSource
+            def reader(self, schema: Any) -> DataSourceReader:
+                return made(ReadOptions.read(self._options, streaming=False), schema)
+
+        return Source
+
+    return [source("messages", ByMessages), source("columns", ByColumns), source("at_hand", AtHand)]
 
 
-def arrow_pair() -> tuple[float, float, float]:
-    """Arrow beside rows."""
+OTHERS = ("messages", "columns", "at_hand")
+
+
+def arrow_pair(other: str) -> tuple[float, float, float]:
+    """Arrow beside another reader of the same."""
     here = sample()
-    here.spark.dataSource.register(rows_source())
+    for source in other_readers():
+        here.spark.dataSource.register(source)
     schema, sums = "key BINARY, value BINARY", ("sum(length(key))", "sum(length(value))")
     return pairs(
         lambda: here.read(schema).selectExpr(*sums).collect(),
-        lambda: here.read(schema, "engine_rows").selectExpr(*sums).collect(),
+        lambda: here.read(schema, f"engine_{other}").selectExpr(*sums).collect(),
     )
 
 
@@ -241,7 +273,7 @@ def micro_batches(kind: str) -> tuple[float, float]:
     writer = reader.load().writeStream.format("noop")
     query = writer.option("checkpointLocation", tempfile.mkdtemp(dir=here.folder)).start()
     try:
-        query.awaitTermination(IDLE_S / 2)
+        query.awaitTermination(IDLE_S)
         warm = len(query.recentProgress)
         query.awaitTermination(IDLE_S)
         found = query.recentProgress[warm:]
@@ -255,7 +287,7 @@ def micro_batches(kind: str) -> tuple[float, float]:
 
 def idle_pair() -> tuple[float, float, float, float]:
     """(our milliseconds, the rate source's, ours / its; its with a row), medians of runs in turn."""
-    both = [(micro_batches("engine")[0], *micro_batches("rate_in_python")) for _ in range(RUNS + (not TINY))][-RUNS:]
+    both = [(micro_batches("engine")[0], *micro_batches("rate_in_python")) for _ in range(WARM + RUNS)][-RUNS:]
     ours, theirs, with_row = (statistics.median(run[i] for run in both) for i in range(3))
     return ours, theirs, statistics.median(a / b for a, b, _ in both if b) if theirs else 0.0, with_row
 
@@ -285,13 +317,15 @@ class WriteTopic:
 
 
 class ArrowAndRows:
-    """P16: the reader beside itself yielding rows; ≥ 3 is asked for."""
+    """P16: the reader beside itself yielding rows (≥ 3 is asked for), and beside one that has nothing to do."""
 
-    unit = "× rows"
+    params: ClassVar = list(OTHERS)
+    param_names = ("other",)
+    unit = "× the other"
     timeout = 1200
 
-    def track_arrow(self) -> float:
-        return arrow_pair()[2]
+    def track_arrow(self, other: str) -> float:
+        return arrow_pair(other)[2]
 
 
 class Idle:
@@ -310,14 +344,6 @@ def show(what: str, ours: float, theirs: float, ratio: float, other: str = "Parq
     print(f"{what:30} {rates}  ratio {ratio:.2f}", flush=True)
 
 
-def show_reads() -> None:
-    """The half of it that reads."""
-    for what in SUMS:
-        show(what, *read_pair(what))
-    show("Arrow", *arrow_pair(), "rows")
-    show_idle()
-
-
 def show_idle() -> None:
     """Micro-batches without data; and what one of the rate source with its row takes."""
     ours, theirs, ratio, with_row = idle_pair()
@@ -325,13 +351,23 @@ def show_idle() -> None:
     print(f"{'idle micro-batch':30} {ours:6.2f} ms   {rate}   ratio {ratio:.2f}", flush=True)
 
 
+def lines() -> dict[str, Callable[[], None]]:
+    """What prints each line, by its name."""
+    reads = {what: functools.partial(lambda what: show(what, *read_pair(what)), what) for what in SUMS}
+    others = {
+        other: functools.partial(lambda other: show("Arrow", *arrow_pair(other), other), other) for other in OTHERS
+    }
+    writes = {what: functools.partial(lambda what: show(f"write, {what}", *write_pair(what)), what) for what in WRITES}
+    return {**writes, **reads, **others, "idle": show_idle}
+
+
 def main() -> None:
-    """The table; of `read` or `write`, that half of it."""
-    if sys.argv[1:] != ["read"]:
-        for what in WRITES:
-            show(f"write, {what}", *write_pair(what))
-    if sys.argv[1:] != ["write"]:
-        show_reads()
+    """The table, or what was asked for."""
+    halves = {"write": list(WRITES), "read": [*SUMS, *OTHERS, "idle"]}
+    asked = [name for word in sys.argv[1:] for name in halves.get(word, [word])]
+    found = lines()
+    for name in asked or found:
+        found[name]()
 
 
 if __name__ == "__main__":

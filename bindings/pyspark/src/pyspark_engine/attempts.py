@@ -167,9 +167,9 @@ def commit(connection: Connection, messages: Iterable[Any]) -> None:
 def abort(connection: Connection, messages: Iterable[Any], name: str | None, *, for_good: bool = False) -> None:
     """Nothing of it ever takes effect, as far as that can be done; the timeout does the rest.
 
-    `name`: of the transaction, where the driver knows it. `for_good`: no other run of the job will ever ask for it. Then
-    it is committed with nothing in it: tasks that have not heard yet that the job has failed find that it is done,
-    and do not begin it anew.
+    `name`: of the transaction, where the driver knows it. `for_good`: no other run of the job will ever ask for it.
+    Then it is committed with nothing in it: tasks that have not heard yet that the job has failed find that it is
+    done, and do not begin it anew.
     """
     transactions = {m.transaction for m in _written(messages)}
     ended = contextlib.suppress(engine.TransactionConflictError, engine.TransactionNotFoundError)
