@@ -37,7 +37,6 @@ SLOW_PAUSE_S = float(os.environ.get("ENGINE_BENCH_PAUSE_S", sized(10, 1) / 10)) 
 QUIET_S = sized(10, 0) or 0.2
 PUBLISH_PAUSE_S = 0.002
 MESSAGES_MIN = sized(100, 5)
-NICE = 19
 NAMESPACE = "crowd/listed"
 CONNECTED = re.compile(r"connected: (\d+)")
 DONE = re.compile(r"done: (\d+) answered, (\d+) refused, (\d+) deaf")
@@ -220,11 +219,11 @@ class Crowded:
             await self.publish(client, [], ending_after(QUIET_S / 5))
             self.resident_before, self.resident_most = self.server.resident_bytes(), 0
             await self.publish(client, self.alone, ending_after(QUIET_S))
-            with Child([*script, "compute"], COMPUTING, nice=NICE):
+            with Child([*script, "compute"], COMPUTING, yields=True):
                 await self.publish(client, self.computing, ending_after(QUIET_S))
             began, processor, lags = time.monotonic(), self.server.processor_s(), self.loop_lags()
             crowd = [*script, kind, str(clients), str(topics)]
-            starting = asyncio.to_thread(Child, crowd, CONNECTED, ready_s_max=RUN_S_MAX, nice=NICE)
+            starting = asyncio.to_thread(Child, crowd, CONNECTED, ready_s_max=RUN_S_MAX, yields=True)
             with await starting as child:
                 await self.publish(client, self.beside, lambda: is_done(child))
                 self.outcome = tuple(map(int, DONE.search(child.log.read_text()).groups()))  # type: ignore

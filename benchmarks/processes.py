@@ -22,18 +22,21 @@ from support import TINY, directory
 
 STOP_S_MAX = 15.0
 PR_SET_PDEATHSIG = 1
+NICE = 19
 SERVING = re.compile(r"engine: serving .* on (engine://\S+), admin on (http://\S+)")
 LISTENING = re.compile(r"listening on (\d+)")
 
 
-def _begin(cpu: int | None, nice: int) -> None:
+def _begin(cpu: int | None, yields: bool) -> None:
     """In the child, before it becomes its program: end with the parent, stay on the core, let others go first."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if cpu is not None:
         pin(cpu)
-    if nice:
-        os.nice(nice)
+    if yields:
+        os.nice(NICE)
+        if hasattr(os, "SCHED_IDLE"):
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 def resident_bytes(pid: int) -> int:
@@ -45,7 +48,10 @@ def resident_bytes(pid: int) -> int:
 
 
 class Child:
-    """A process whose ready line matched `ready`; `said` is the line's first group. `cpu` pins it to one core."""
+    """A process whose ready line matched `ready`; `said` is the line's first group.
+
+    `cpu` pins it to one core. `yields`: it runs only while nobody else wants to, as if it had a machine of its own.
+    """
 
     def __init__(
         self,
@@ -54,14 +60,14 @@ class Child:
         *,
         cpu: int | None = None,
         ready_s_max: float = 30.0,
-        nice: int = 0,
+        yields: bool = False,
     ) -> None:
         self._ended = contextlib.ExitStack()
         folder = self._ended.enter_context(directory())
         self.log = Path(folder) / "log"
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=lambda: _begin(cpu, nice)
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=lambda: _begin(cpu, yields)
             )
         self.pid = self._process.pid
         try:

@@ -111,6 +111,25 @@ def test_idle_readers_own_no_memory():
     assert len(sinks[0].frames) == 2
 
 
+def test_what_is_not_delivered_keeps_little_more_memory_than_it_takes():
+    pool, frame = ChunkPool(), encode_bytes(Command.PING, {})
+    sink = Sink(pool)
+    sink.reader.paused = True
+    sink.feed(frame * 100)
+    sink.reader.trim()
+    assert pool.taken == sink.reader.pending_bytes == 100 * len(frame)
+    chunk = sink.reader._chunk
+    sink.reader.trim()
+    assert sink.reader._chunk is chunk  # not copied again
+    sink.reader.paused = False
+    sink.reader.deliver()
+    assert len(sink.frames) == 100
+    sink.reader.get_buffer()  # and nothing comes
+    assert pool.taken == pool.chunk_size
+    sink.reader.trim()
+    assert pool.taken == 0
+
+
 @pytest.mark.parametrize(
     "garbage",
     [

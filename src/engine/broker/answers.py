@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol
+import logging
+from collections.abc import Awaitable, Coroutine
+from typing import TYPE_CHECKING, Any, Protocol
 
+from engine.errors import EngineError
 from engine.limits import KIB
 
 if TYPE_CHECKING:
     from engine.broker.connection import Connection
+
+log = logging.getLogger(__name__)
 
 REQUESTS_MAX = 1_000  # under way at once on one connection; above it, no more frames are read
 REQUEST_BYTES_MAX = 256 * KIB  # of their headers, likewise
@@ -53,6 +58,52 @@ class Answers:
         self._bytes -= size
         if self._count <= REQUESTS_MAX // 2 and self._bytes <= REQUEST_BYTES_MAX // 2:
             self._connection.release("requests")
+
+    def start(self, request_id: int, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any] | None:
+        """Do it in the background and answer with what it returns. None: the broker is closing."""
+        size = self.begun()
+        task = self._connection.broker.tasks.spawn(self.work(request_id, work, size))
+        if task is None:
+            work.close()
+            self.ended(size)
+            return None
+        task.add_done_callback(lambda _: work.close())  # for one that was cancelled before it began
+        return task
+
+    async def work(self, request_id: int, work: Coroutine[Any, Any, Any], size: int) -> None:
+        """The same at once; `size` is what begun() has said."""
+        connection = self._connection
+        try:
+            result = await work
+            if result is not None:
+                await self.room()
+                connection.succeed(request_id, result)
+        except EngineError as e:
+            connection.error(request_id, e)
+        except Exception as e:
+            log.exception("request %d of %s failed", request_id, connection.stream.peer)
+            connection.error(request_id, EngineError(f"the broker failed: {type(e).__name__}: {e}"))
+        finally:
+            self.ended(size)
+
+    def answer_when(self, request_id: int, done: Awaitable[Any]) -> None:
+        """Answer when `done` is, or with its error.
+
+        It counts as a request under way: who acknowledges faster than that can be saved is not listened to meanwhile.
+        """
+        future, connection = asyncio.ensure_future(done), self._connection
+        size = self.begun()
+
+        def answer(future: asyncio.Future[Any]) -> None:
+            self.ended(size)
+            if future.cancelled():
+                connection.error(request_id, EngineError("the broker is closing"))
+            elif (error := future.exception()) is None:
+                connection.succeed(request_id)
+            else:
+                connection.error(request_id, error if isinstance(error, EngineError) else EngineError(str(error)))
+
+        future.add_done_callback(answer)
 
     async def room(self) -> None:
         """Done when the peer takes what it is sent, or is gone. Then an answer of any size may be sent."""

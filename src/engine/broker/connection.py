@@ -83,6 +83,7 @@ class Connection:
     def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
         """Do what one frame asks for."""
         self.frames += 1
+        self.broker.memory.intake.frame(self)
         if self._heard is not None and not self._heard.done():
             self._heard.set_result(None)
         if not self.ready:
@@ -202,11 +203,14 @@ class Connection:
 
     # -- holding the peer up ---------------------------------------------------------------------------------------
 
-    def hold(self, reason: str) -> None:
-        """Read nothing from the peer until every reason is released."""
+    def hold(self, reason: str) -> bool:
+        """Read nothing from the peer until every reason is released. Whether this one is new."""
+        if reason in self._held:
+            return False
         if not self._held:
             self.stream.pause_reading()
         self._held.add(reason)
+        return True
 
     def release(self, reason: str) -> None:
         """Undo hold()."""
@@ -276,29 +280,7 @@ class Connection:
 
         None: the broker is closing, and does not begin anything.
         """
-        size = self.answers.begun()
-        task = self.broker.tasks.spawn(self.work(request_id, work, size))
-        if task is None:
-            work.close()
-            self.answers.ended(size)
-            return None
-        task.add_done_callback(lambda _: work.close())  # for one that was cancelled before it began
-        return task
-
-    async def work(self, request_id: int, work: Coroutine[Any, Any, Any], size: int) -> None:
-        """The same at once; `size` is what answers.begun() has said."""
-        try:
-            result = await work
-            if result is not None:
-                await self.answers.room()
-                self.succeed(request_id, result)
-        except EngineError as e:
-            self.error(request_id, e)
-        except Exception as e:
-            log.exception("request %d of %s failed", request_id, self.stream.peer)
-            self.error(request_id, EngineError(f"the broker failed: {type(e).__name__}: {e}"))
-        finally:
-            self.answers.ended(size)
+        return self.answers.start(request_id, work)
 
     @property
     def lists(self) -> ListRequests:
@@ -322,23 +304,8 @@ class Connection:
         return self._list_turn
 
     def answer_when(self, request_id: int, done: Awaitable[Any]) -> None:
-        """SUCCESS when `done` is, or its error.
-
-        It counts as a request under way: who acknowledges faster than that can be saved is not listened to meanwhile.
-        """
-        future = asyncio.ensure_future(done)
-        size = self.answers.begun()
-
-        def answer(future: asyncio.Future[Any]) -> None:
-            self.answers.ended(size)
-            if future.cancelled():
-                self.error(request_id, EngineError("the broker is closing"))
-            elif (error := future.exception()) is None:
-                self.succeed(request_id)
-            else:
-                self.error(request_id, error if isinstance(error, EngineError) else EngineError(str(error)))
-
-        future.add_done_callback(answer)
+        """SUCCESS when `done` is, or its error."""
+        self.answers.answer_when(request_id, done)
 
     # -- handshake -------------------------------------------------------------------------------------------------
 

@@ -40,7 +40,7 @@ class SegmentReader:
     Invariant: at most one read or one wait is under way. `step` is called whenever there may be something to do.
     """
 
-    __slots__ = ("_pending", "hosted", "owner_close", "step", "waiting")
+    __slots__ = ("_has_turn", "_pending", "_waits_turn", "hosted", "owner_close", "step", "waiting")
 
     def __init__(
         self,
@@ -52,7 +52,9 @@ class SegmentReader:
         self.step = step
         self.owner_close = owner_close
         self._pending: asyncio.Future[Any] | None = None
-        self.waiting = False  # what is under way is a wait
+        self.waiting = False  # what is under way is a wait for something durable
+        self._waits_turn = False  # for a turn to read from a file
+        self._has_turn = False
 
     @property
     def busy(self) -> bool:
@@ -71,10 +73,11 @@ class SegmentReader:
         if found is None or isinstance(found, Block):
             return found if transactions is None or found is None else transactions.cut(found)
         reads = self.hosted.reads
-        turn = None if reads is None else reads.turn_to_read()
+        turn = None if reads is None or self._has_turn else reads.turn()
         if turn is not None:
             found.close()  # type: ignore[attr-defined]
             self._watch(turn)
+            self._waits_turn = True
             return None
         reading = asyncio.ensure_future(found)
         if reads is not None:
@@ -95,7 +98,7 @@ class SegmentReader:
     def stop(self) -> None:
         """Nothing is called any more."""
         pending, self._pending = self._pending, None
-        self.waiting = False
+        self.waiting = self._waits_turn = False
         if pending is not None:
             pending.remove_done_callback(self._done)
             pending.cancel()
@@ -106,7 +109,7 @@ class SegmentReader:
 
     def _done(self, future: asyncio.Future[Any]) -> None:
         self._pending = None
-        self.waiting = False
+        self._has_turn, self.waiting, self._waits_turn = self._waits_turn, False, False
         if future.cancelled():
             return
         if (error := future.exception()) is not None:
@@ -115,6 +118,7 @@ class SegmentReader:
         result = future.result()
         if not isinstance(result, Block):
             self.step(None)
+            self._has_turn = False
         else:
             transactions = self.hosted.transactions
             self.step(result if transactions is None else transactions.cut(result))

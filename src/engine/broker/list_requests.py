@@ -48,7 +48,7 @@ class ListRequests:
         try:
             while self._waiting:
                 request_id, work, size = self._waiting.popleft()
-                await self._connection.work(request_id, work(), size)
+                await self._connection.answers.work(request_id, work(), size)
         finally:
             self._task = None
 

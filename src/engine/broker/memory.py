@@ -15,6 +15,7 @@ from engine.aio.pace import Pace
 from engine.aio.semaphore import AsyncSemaphore, PoolStatistics
 from engine.broker.config import BrokerConfig
 from engine.broker.half_frames import HalfFrames
+from engine.broker.intake import Intake
 from engine.broker.list_parts import ListParts
 from engine.broker.outbound import OutboundMemory
 from engine.errors import TooManyRequestsError
@@ -141,8 +142,9 @@ class BrokerMemory:
         # Called for every frame.
         self.take = self.publish.take
         self.free = self.publish.free
-        self.outbound = OutboundMemory(config.reads_in_flight_max)
-        self.list_pace = Pace(lambda: self.publish.in_flight > 0)  # to put lists together and to send them
+        self.outbound = OutboundMemory(config.reads_in_flight_max, self._is_busy)
+        self.intake = Intake(self._is_busy)
+        self.list_pace = Pace(self._is_busy)  # to put lists together and to send them
         self.list_parts = ListParts()
         self.topic_lists = AsyncDualMemoryLimiter(*_topic_list_limits(config), name="topic_list")
         self.lookups = Lookups(config.lookups_max)
@@ -156,6 +158,10 @@ class BrokerMemory:
         self.bodies = AsyncSemaphore(BODIES_MAX, timeout=TOPIC_LOAD_S_MAX, name="bodies")
         self.callers = Callers()
         self.half_frames: HalfFrames | None = None  # of whoever listens
+
+    def _is_busy(self) -> bool:
+        """Whether anybody waits for what should not wait."""
+        return self.publish.in_flight > 0
 
     @property
     def in_flight(self) -> int:

@@ -23,7 +23,7 @@ from engine.model.layout import SegmentLayout
 from engine.model.names import SegmentName, TopicName
 
 if TYPE_CHECKING:
-    from engine.broker.outbound import OutboundMemory
+    from engine.broker.file_reads import FileReads
     from engine.storage.store import SegmentStore
 
 
@@ -61,7 +61,7 @@ class OpenSegments:
         self.undeleted: dict[SegmentName, None] = {}  # whose deletion has begun; it may have failed
         self._closed = False
         self.loads: AsyncSemaphore | None = None  # how many may be opened at once
-        self.reads: OutboundMemory | None = None  # counts what is being read
+        self.reads: FileReads | None = None  # counts what is being read
 
     def __iter__(self) -> Iterator[HostedSegment]:
         return iter(list(self._hosted.values()))

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from engine.aio.semaphore import PoolStatistics
+from engine.broker.file_reads import FileReads
 from engine.limits import KIB, MIB, READ_BLOCK_SIZE, SCARCE_BLOCK_SIZE
 from engine.wire.framing import payload_size
 from engine.wire.stream import Payload
@@ -24,10 +26,9 @@ if TYPE_CHECKING:
 
 _LOOK_S = 0.02  # while it is full; longer, the more connections there are to look at
 _LOOKED_AT = 1_000
-READING_BYTES = 4 * MIB  # being read from files for all consumers; above it they read in turn
 TURN_BYTES = 2 * MIB  # sent to all consumers in one turn of the loop, and a block for each that was not told to wait
 CROWDED_TURN_BYTES = 512 * KIB  # the same while others wait for their turn
-CROWDED_BLOCK_SIZE = 128 * KIB
+CROWDED_BLOCK_SIZE = 256 * KIB
 
 
 class OutboundMemory:
@@ -41,23 +42,21 @@ class OutboundMemory:
     __slots__ = (
         "_holders",
         "_in_turn",
-        "_readers",
         "_spent",
         "_timer",
         "_waiting",
         "limit",
-        "reading",
+        "reads",
         "used",
         "waits",
     )
 
-    def __init__(self, limit: int) -> None:
-        """`limit` 0: none."""
+    def __init__(self, limit: int, busy: Callable[[], bool] = lambda: False) -> None:
+        """`limit` 0: none. `busy`: whether messages wait to become durable."""
         self.limit = limit
         self.used = 0
         self.waits = 0  # how often it was full
-        self.reading = 0  # bytes that are being read from files
-        self._readers: deque[asyncio.Future[None]] = deque()  # who waits to read
+        self.reads = FileReads(busy)
         # Who waits for a turn of the loop, and what was sent in this one.
         self._waiting: deque[Connection] = deque()
         self._spent = 0
@@ -73,39 +72,9 @@ class OutboundMemory:
     @property
     def block_size(self) -> int:
         """Of what is sent to a consumer at a time, but for one entry."""
-        if self._timer is not None or self.used + self.reading > self.limit > 0:
+        if self._timer is not None or self.used + self.reads.bytes > self.limit > 0:
             return SCARCE_BLOCK_SIZE
-        return CROWDED_BLOCK_SIZE if len(self._waiting) > 1 else READ_BLOCK_SIZE
-
-    # -- reading from files ----------------------------------------------------------------------------------------
-
-    def began(self, size: int, read: asyncio.Future[Any]) -> None:
-        """So much is being read until `read` is done."""
-        self.reading += size
-
-        def ended(_: asyncio.Future[Any]) -> None:
-            self.reading -= size
-            self._admit()
-
-        read.add_done_callback(ended)
-
-    def turn_to_read(self) -> asyncio.Future[None] | None:
-        """None: read now. Otherwise done when it is time to try again."""
-        if self.reading < READING_BYTES:
-            return None
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._readers.append(turn)
-        return turn
-
-    def _admit(self) -> None:
-        """Let one read, and look again when it has begun to; it may have changed its mind."""
-        while self._readers and self.reading < READING_BYTES:
-            turn = self._readers.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                loop = asyncio.get_running_loop()
-                loop.call_soon(loop.call_soon, self._admit)
-                return
+        return CROWDED_BLOCK_SIZE if len(self._waiting) > 1 or self.reads.crowded else READ_BLOCK_SIZE
 
     # -- turns -----------------------------------------------------------------------------------------------------
 

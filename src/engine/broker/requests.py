@@ -36,17 +36,21 @@ ATTEMPTS_MAX = 5  # to attach while dead rivals are being dropped
 
 
 def _open(connection: Connection, ident: int, request_id: int, work: Coroutine[Any, Any, Any]) -> None:
-    """Do it in the background, with the client's id reserved meanwhile."""
+    """Do it in the background when it is its turn, with the client's id reserved meanwhile."""
     try:
         connection.claim(ident)
     except EngineError:
         work.close()
         raise
+    turn = connection.broker.memory.intake.request()
 
     async def claimed() -> Any:
         try:
+            if turn is not None:
+                await turn
             return await work
         finally:
+            work.close()
             connection.unclaim(ident)
 
     connection.start(request_id, claimed())

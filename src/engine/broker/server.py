@@ -158,7 +158,7 @@ class Broker(Addresses):
         )
         members = self.members = self._membership(store, metadata)
         self.hosting = members.hosting
-        self.hosting.loads, self.hosting.reads = self.memory.topic_loads, self.memory.outbound
+        self.hosting.loads, self.hosting.reads = self.memory.topic_loads, self.memory.outbound.reads
         self.service = ScalableTopicService(
             metadata,
             members.host,

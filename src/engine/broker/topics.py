@@ -19,7 +19,7 @@ from engine.errors import EngineError, NotOwnerError, SegmentSealedError
 if TYPE_CHECKING:
     from pyroaring import BitMap64
 
-    from engine.broker.outbound import OutboundMemory
+    from engine.broker.file_reads import FileReads
     from engine.broker.transaction_buffer import TransactionBuffer
     from engine.control.ports import SegmentSpec
     from engine.model.names import SegmentName
@@ -47,7 +47,7 @@ class HostedSegment:
         self.sent_bytes = 0
         self.subscriptions: dict[str, HostedSubscription] = {}
         self.readers: Bag[SegmentReader] = Bag()
-        self.reads: OutboundMemory | None = None  # counts what is being read
+        self.reads: FileReads | None = None  # counts what is being read
         self.closed = False  # unloaded; nobody may attach any more
         self.idle_since: float | None = None  # the loop's time since when nobody was seen here
         self._turns = Turns()

@@ -74,6 +74,7 @@ def event_loop_factory() -> Any:
 
 async def serve(data: str, listen: tuple[str, int], admin: tuple[str, int] | None, config: Any) -> None:
     """Start, wait for a signal, close. What was acknowledged is durable whenever this ends."""
+    from engine.aio.garbage import collect_rarely
     from engine.broker.server import Broker
 
     stopped = asyncio.Event()
@@ -85,6 +86,7 @@ async def serve(data: str, listen: tuple[str, int], admin: tuple[str, int] | Non
         admin_at = None if admin is None else await said_with("--admin", broker.serve_admin(*admin))
         await broker.start()
         listen_at = await said_with("--listen", broker.serve(*listen))
+        collect_rarely()
         scheme = "http" if config.tls_cert is None else "https"
         rest = "no admin API" if admin_at is None else f"admin on {scheme}://{at(admin_at)}"
         click.echo(f"engine: serving {data} on engine://{at(listen_at)}, {rest}", err=True)

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+
+WOKEN_PER_TURN = 8
 
 
 class Waiters:
-    """Loop thread only."""
+    """Loop thread only.
 
-    __slots__ = ("_waiting",)
+    Some are woken in each turn of the loop: when a thousand wait for the same message, who sent it and who sends the
+    next does not wait for all that they do then.
+    """
+
+    __slots__ = ("_due", "_waiting", "_waking")
 
     def __init__(self) -> None:
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._due: deque[asyncio.Future[None]] = deque()  # to be woken
+        self._waking = False
 
     def add(self, offset: int, *, done: bool) -> asyncio.Future[None]:
         """A future that ends with the wake-up that concerns the offset; at once when `done`."""
@@ -23,14 +32,25 @@ class Waiters:
         return future
 
     def wake(self, below: int | None = None) -> None:
-        """End those that wait for offsets below a limit; all, without one."""
+        """End those that wait for offsets below a limit; all, without one. First those that came first."""
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, []
         for offset, future in waiting:
-            if future.done():
-                continue
             if below is None or offset < below:
-                future.set_result(None)
-            else:
+                self._due.append(future)
+            elif not future.done():
                 self._waiting.append((offset, future))
+        if not self._waking:
+            self._wake_some()
+
+    def _wake_some(self) -> None:
+        woken = 0
+        while self._due and woken < WOKEN_PER_TURN:
+            future = self._due.popleft()
+            if not future.done():
+                future.set_result(None)
+                woken += 1
+        self._waking = bool(self._due)
+        if self._waking:
+            asyncio.get_running_loop().call_soon(self._wake_some)

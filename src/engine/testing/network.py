@@ -205,6 +205,10 @@ class SimStream:
         """Bytes received of a frame that is not whole, or that is not wanted yet."""
         return self._reader.pending_bytes
 
+    def trim(self) -> None:
+        """Hold little more memory than what is received and not delivered needs."""
+        self._reader.trim()
+
     def compact(self) -> None:
         """Hold no more memory than half a received frame needs."""
         self._reader.compact()

@@ -33,6 +33,7 @@ _HTTP = {b"HTTP": "this port speaks HTTP; is it the admin API's? The service URL
     (b"GET ", b"PUT ", b"POST", b"HEAD", b"DELE", b"OPTI"), "the peer speaks HTTP; the admin API has another port"
 )
 _NAMES_MIN = FRAME_PREFIX_SIZE - _LENGTH_SIZE  # what `length` counts at least
+_TRIMMED = 4  # times what it holds: larger than that, a chunk is worth a copy
 _PADDING = tuple(bytes(n) for n in range(8))
 _COMMANDS: tuple[Command | None, ...] = tuple(
     Command(n) if n in Command._value2member_map_ else None for n in range(256)
@@ -149,6 +150,13 @@ class FrameReader:
             self._pool.give(chunk, self._end)
         self._start = self._end = 0
         self._needed = FRAME_PREFIX_SIZE
+
+    def trim(self) -> None:
+        """Hold little more memory than what is received and not delivered needs; costs little however often."""
+        if self._start >= self._end:
+            self.release()
+        elif self._chunk is not None and self._chunk.size > _TRIMMED * self.pending_bytes:
+            self.compact()
 
     def compact(self) -> None:
         """Move half a frame into memory of its own size. For a peer that sent a part and then nothing."""

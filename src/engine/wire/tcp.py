@@ -91,6 +91,7 @@ class TcpStream(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """asyncio: the peer closed its side; so do we."""
+        self.trim()  # a crowd that leaves at once is given no memory for that
         return False
 
     def pause_writing(self) -> None:
@@ -186,6 +187,10 @@ class TcpStream(asyncio.BufferedProtocol):
     def compact(self) -> None:
         """Hold no more memory than half a received frame needs. For connections that went quiet."""
         self._reader.compact()
+
+    def trim(self) -> None:
+        """Hold little more memory than what is received and not delivered needs; costs little however often."""
+        self._reader.trim()
 
     def pause_reading(self) -> None:
         """Deliver no more frames."""
