@@ -65,4 +65,5 @@ class CommitBehind:
         if self._recording is not None and record is not None:
             for write, written in zip(self._writes, self._recording.written(record), strict=True):
                 write.writer.recorded(written)
+            await self._connection.send_receipts_at_once()
         return view

@@ -40,7 +40,7 @@ class Connection:
     Ids of producers, consumers and sessions are the client's and unique within its connection.
     """
 
-    __slots__ = ("_abandoned", "_heard", "_held", "_list_turn", "_lists", "_opening", "_paused", "_sends",
+    __slots__ = ("_abandoned", "_heard", "_held", "_list_turn", "_lists", "_opening", "_paused", "_receipts", "_sends",
                  "_waits_turn",
                  "answers", "broker", "caller", "closed", "closed_ids", "consumers", "frames", "held_back", "noted",
                  "producers", "pulse", "ready", "registrations", "stream", "topic_lists", "trusted", "watches",
@@ -76,6 +76,7 @@ class Connection:
         # Made when there is something for them.
         self._lists: ListRequests | None = None
         self._sends: ConnectionSends | None = None
+        self._receipts: list[dict[str, Any]] | None = None  # that are kept to be sent together
         self._list_turn: asyncio.Lock | None = None
 
     # -- FrameHandler ----------------------------------------------------------------------------------------------
@@ -190,6 +191,24 @@ class Connection:
     def succeed(self, request_id: int, result: dict[str, Any] | None = None) -> None:
         """Answer a request with SUCCESS."""
         self.send(Command.SUCCESS, {"request_id": request_id, "result": result})
+
+    def receipt(self, receipt: dict[str, Any]) -> None:
+        """Send it, or keep it for a while."""
+        if self._receipts is None:
+            self.send(Command.SEND_RECEIPT, receipt)
+        else:
+            self._receipts.append(receipt)
+
+    async def send_receipts_at_once(self) -> None:
+        """Those of what is told in this turn of the loop go in one frame, and what is sent in the next goes with it."""
+        if self._receipts is not None:
+            return
+        self._receipts = []
+        await asyncio.sleep(0)
+        receipts, self._receipts = self._receipts, None
+        if receipts and not self.closed:
+            self.stream.gather()
+            self.send(Command.SEND_RECEIPT, {**receipts[0], "more": receipts[1:]})
 
     def error(self, request_id: int, error: EngineError, **fields: Any) -> None:
         """Answer a request with an error."""

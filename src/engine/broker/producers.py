@@ -242,7 +242,7 @@ class Producer:
                 "offsets": offsets,
                 "durability": self.hosted.segment.durability,
             }
-            self.connection.send(Command.SEND_RECEIPT, receipt)
+            self.connection.receipt(receipt)
 
     def _refuse(self, payload: memoryview, error: BaseException) -> None:
         if self.closed:

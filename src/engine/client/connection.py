@@ -22,7 +22,7 @@ from engine.errors import (
     WrongPeerError,
 )
 from engine.limits import HANDSHAKE_S_MAX, KEEP_ALIVE_S
-from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, Command
+from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, Command, check_header
 from engine.wire.stream import FrameStream, Payload
 
 log = logging.getLogger(__name__)
@@ -189,11 +189,23 @@ class Connection:
                 except ProtocolError as e:
                     self.fail(e)
                     return
+            for receipt in header.get("more") or ():
+                self._receipt_received(receipt)
         request_id = header.get("request_id")
         if request_id:
             self._answered(command, header, request_id)
         elif addressee is None:
             self._special(command, header)
+
+    def _receipt_received(self, header: Any) -> None:
+        """One that came in a frame with that of another producer."""
+        try:
+            check_header(Command.SEND_RECEIPT, header)
+        except ProtocolError as e:
+            self.fail(e)
+            return
+        if (attached := self._attached.get(header["producer_id"])) is not None:
+            attached.frame_received(Command.SEND_RECEIPT, header, memoryview(b""))
 
     def _answered(self, command: Command, header: dict[str, Any], request_id: int) -> None:
         future = self._requests.pop(request_id, None)

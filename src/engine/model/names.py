@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.errors import InvalidArgumentError
 from engine.limits import NAME_SIZE_MAX
@@ -95,6 +95,7 @@ class SegmentName:
     topic: TopicName
     hash_range: HashRange
     segment_id: int
+    _text: str = field(default="", init=False, repr=False, compare=False)  # made when it is first wanted
 
     @property
     def descriptor(self) -> str:
@@ -102,8 +103,11 @@ class SegmentName:
         return f"{self.hash_range.start:04x}-{self.hash_range.end:04x}-{self.segment_id}"
 
     def __str__(self) -> str:
-        t = self.topic
-        return f"{SEGMENT_SCHEME}{t.tenant}/{t.namespace}/{t.local}/{self.descriptor}"
+        if not self._text:
+            t = self.topic
+            text = f"{SEGMENT_SCHEME}{t.tenant}/{t.namespace}/{t.local}/{self.descriptor}"
+            object.__setattr__(self, "_text", text)
+        return self._text
 
     @classmethod
     def parse(cls, text: str) -> SegmentName:

@@ -216,8 +216,9 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
     # the attempt in it. TransactionConflictError and TransactionNotFoundError end the attachment like any other.
     _C.SEND: {"producer_id": int, "entries": int, "transaction": _OPT_STR, "attempt": _OPT_STR},
     # Parallel lists, one item an entry: first sequence, first offset (-1: a duplicate whose offset is no
-    # longer known). `durability` says what the acknowledgement means.
-    _C.SEND_RECEIPT: {"producer_id": int, "sequences": list, "offsets": list, "durability": str},
+    # longer known). `durability` says what the acknowledgement means. `more`: such receipts of other producers; only
+    # where an END_TXN with `sent` has come.
+    _C.SEND_RECEIPT: {"producer_id": int, "sequences": list, "offsets": list, "durability": str, "more": _OPT_LIST},
     _C.SEND_ERROR: {"producer_id": int, "sequence": int, "code": int, "message": str},
     # From a client: -> SUCCESS. From a broker: the segment is sealed or moved (`code`); no request_id.
     _C.CLOSE_PRODUCER: {"request_id": _OPT_INT, "producer_id": int, "code": _OPT_INT, "message": _OPT_STR},
