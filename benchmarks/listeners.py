@@ -2,8 +2,10 @@
 
 Run as a script it is the process that they are in. What the broker keeps resident is looked at meanwhile, its processor
 time and how late its loop is, and how long others wait for the acknowledgement of a message. That is compared with the
-same before: alone, and beside a process that computes and has nothing to do with the broker. It and the crowd have the
-lowest priority, so that what they take of the machine is not taken for what the crowd does to the broker.
+same before: alone, and beside a process that computes and has nothing to do with the broker. It and the crowd run only
+when nobody else wants to, as if they had machines of their own: what they take of this one is not taken for what the
+crowd does to the broker. All that the broker does for the crowd is in the figures, and what the kernel does. What a
+hypervisor takes meanwhile is told (`stolen_s`): a run of which it took much says little.
 """
 
 from __future__ import annotations
@@ -199,6 +201,7 @@ class Crowded:
         self.beside: list[float] = []
         self.took = 0.0  # until the crowd was served
         self.processor = 0.0  # of the broker, meanwhile
+        self.stolen = 0.0  # processor time that the machine was not given, from beginning to end
         self.lags: dict[float, float] = {}  # how often its loop was at most that late, meanwhile
         self.outcome = (0, 0, 0)  # answered, refused, deaf
 
@@ -214,7 +217,7 @@ class Crowded:
 
     async def measure(self, kind: str, clients: int, topics: int) -> None:
         """Alone for a while, beside a process that computes, then beside the crowd until that is served."""
-        script = [sys.executable, __file__, self.server.url]
+        script, stolen = [sys.executable, __file__, self.server.url], stolen_s()
         async with engine.AsyncClient(self.server.url) as client:
             await self.publish(client, [], ending_after(QUIET_S / 5))
             self.resident_before, self.resident_most = self.server.resident_bytes(), 0
@@ -228,6 +231,7 @@ class Crowded:
                 await self.publish(client, self.beside, lambda: is_done(child))
                 self.outcome = tuple(map(int, DONE.search(child.log.read_text()).groups()))  # type: ignore
             self.took, self.processor = time.monotonic() - began, self.server.processor_s() - processor
+            self.stolen = stolen_s() - stolen
             self.lags = {late: count - lags.get(late, 0.0) for late, count in self.loop_lags().items()}
 
     def loop_lags(self) -> dict[float, float]:
@@ -255,6 +259,7 @@ class Crowded:
             **times("beside", self.beside),
             "took_s": self.took,
             "processor_s": self.processor,
+            "stolen_s": self.stolen,
             "loop_late_p50_ms": 1000 * self.late(0.5),
             "loop_late_p99_ms": 1000 * self.late(0.99),
             "answered": float(answered),
@@ -268,6 +273,13 @@ def times(name: str, seconds: list[float]) -> dict[str, float]:
     """Milliseconds: median, 99th percentile, longest."""
     found = {"p50": statistics.median(seconds), "p99": percentile(seconds, 0.99), "max": max(seconds)}
     return {f"{name}_{what}_ms": 1000 * value for what, value in found.items()}
+
+
+def stolen_s() -> float:
+    """Seconds of processor time that others on the same hardware have had, since this machine was started."""
+    import psutil
+
+    return float(getattr(psutil.cpu_times(), "steal", 0.0))
 
 
 def is_done(child: Child) -> bool:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from peer import WAIT_S, Peer
+from peer import WAIT_S, Peer, make_entries
 
 from engine.broker.intake import FRAMES_PER_TURN, REQUEST_FRAMES, Intake
 from engine.broker.server import Broker
 from engine.limits import MIB
+from engine.storage.waiting import WOKEN_PER_TURN
 from engine.testing.loop import run_virtual
 from engine.wire.commands import Command
 from engine.wire.framing import encode_bytes
@@ -125,3 +126,30 @@ async def test_who_is_gone_leaves_nothing_that_waits(start_broker):
         peer.stream.abort()
         await until(lambda: not broker.connections and not len(broker.memory.intake))
         assert broker._pool.taken == 0
+
+
+class Publisher(Peer):
+    """Looks at a crowd when its message is acknowledged."""
+
+    crowd: tuple[Peer, ...] = ()
+    told = 0  # of the crowd, by then
+
+    def frame_received(self, command: Command, header: dict, payload: memoryview) -> None:
+        if command is Command.SEND_RECEIPT:
+            self.told = sum(any(kind is Command.MESSAGE for kind, *_ in one.frames) for one in self.crowd)
+        super().frame_received(command, header, payload)
+
+
+async def test_a_message_is_acknowledged_before_all_of_a_crowd_have_it(start_broker):
+    async with start_broker() as broker:
+        publisher = await Publisher.connect(broker)
+        segment = await publisher.segment("followed")
+        producer = await publisher.producer(segment)
+        publisher.crowd = tuple([await Peer.connect(broker) for _ in range(20 * WOKEN_PER_TURN)])
+        for one in publisher.crowd:
+            await one.consumer(segment, "reader", start=0)
+        publisher.publish(producer, make_entries([b"for all"]))
+        await publisher.receipts(producer, 1)
+        assert publisher.told < len(publisher.crowd) // 2
+        for one in publisher.crowd:
+            await one.take(Command.MESSAGE)

@@ -1,0 +1,95 @@
+"""A few read from files as they like; a crowd reads in turn, and lets those go first whose messages are not durable."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+from engine.aio.pace import REST_S
+from engine.broker.file_reads import READING_BYTES, FileReads
+from engine.testing.loop import run_virtual
+
+
+def begin(reads: FileReads, size: int) -> asyncio.Future[None]:
+    """A read that lasts until somebody ends it."""
+    read: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    reads.began(size, read)
+    return read
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def test_few_read_at_the_same_time_and_above_the_limit_they_wait():
+    async def play() -> None:
+        reads = FileReads(lambda: False)
+        assert reads.turn() is None
+        first = begin(reads, READING_BYTES // 2)
+        assert reads.turn() is None
+        second = begin(reads, READING_BYTES // 2)
+        waits = reads.turn()
+        assert waits is not None
+        assert reads.crowded
+        await settle()
+        assert not waits.done()
+        first.set_result(None)
+        second.set_result(None)
+        await waits
+        assert (reads.bytes, reads.crowded) == (0, False)
+
+    run_virtual(play())
+
+
+def test_a_crowd_reads_one_after_the_other_in_the_order_in_which_it_came():
+    async def play() -> None:
+        reads, order, under_way = FileReads(lambda: False), [], []
+        under_way.append(begin(reads, READING_BYTES))
+
+        def admitted(name: int) -> None:
+            order.append(name)
+            under_way.append(begin(reads, 1))
+
+        for name in range(5):
+            turn = reads.turn()
+            assert turn is not None
+            turn.add_done_callback(lambda _, name=name: admitted(name))
+        for done in range(5):
+            await settle()
+            assert order == [*range(done)]
+            under_way.pop().set_result(None)
+        await settle()
+        assert order == [*range(5)]
+
+    run_virtual(play())
+
+
+def test_while_messages_wait_to_become_durable_there_is_a_rest_after_each():
+    async def play() -> None:
+        loop, reads, times = asyncio.get_running_loop(), FileReads(lambda: True), []
+        block = begin(reads, READING_BYTES)
+        turns = [reads.turn() for _ in range(3)]
+        for turn in turns:
+            assert turn is not None
+            turn.add_done_callback(lambda _: times.append(loop.time()))
+        block.set_result(None)
+        await asyncio.gather(*turns)
+        assert all(later - earlier >= REST_S for earlier, later in itertools.pairwise(times))
+
+    run_virtual(play())
+
+
+def test_who_gives_his_turn_up_is_passed_over():
+    async def play() -> None:
+        reads = FileReads(lambda: False)
+        block = begin(reads, READING_BYTES)
+        gone, waits = reads.turn(), reads.turn()
+        assert gone is not None
+        assert waits is not None
+        gone.cancel()
+        block.set_result(None)
+        await waits
+        assert not reads.crowded
+
+    run_virtual(play())
