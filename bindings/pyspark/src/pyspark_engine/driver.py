@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import selectors
 import time
 from collections.abc import Coroutine
@@ -14,7 +15,7 @@ from pyspark_engine.options import ReadOptions, Topics
 from pyspark_engine.planning import named_topics
 
 TOPICS_S = 1.0  # between two looks at which topics a namespace has
-TIMERS_S = 1.0  # between two looks at what is due, such as a sign of life for a broker
+TIMERS_S = 1.0  # between two looks at what is due: a sign of life for a broker, a new topic
 
 Facts = dict[str, engine.TopicSegments]
 T = TypeVar("T")
@@ -41,9 +42,12 @@ class Driver:
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._selector = selectors.DefaultSelector()
-        self._loop = asyncio.SelectorEventLoop(self._selector)
-        self._heard_at = time.monotonic()
+        selector = selectors.DefaultSelector()
+        self._loop = asyncio.SelectorEventLoop(selector)
+        self._ready = select.poll()  # tells whether anything has come, without the loop
+        self._ready.register(selector.fileno(), select.POLLIN)
+        self._due = 0.0  # when the loop is to be run though nothing has come
+        self._quiet = False  # nobody need be asked, as it was last
         self._client = self.run(connect_async(options.connection))
         self._views: dict[str, engine.AsyncTopicView] = {}
         self._listed_at = -TOPICS_S
@@ -56,35 +60,33 @@ class Driver:
     def facts(self, *, exact: bool = False) -> Facts:
         """How far each topic reaches: `known` from then on, the very object of the last time if nothing has changed.
 
-        Owners that were asked twice in vain tell by themselves from then on, before they acknowledge anything.
+        Owners that were asked twice in vain tell by themselves from then on.
         """
+        if self._quiet and not exact and time.monotonic() < self._due and not self._ready.poll(0):
+            return self.known  # all that could have changed it comes through a socket
         self._hear()
-        if not exact and self._is_unchanged():
-            return self.known
-        return self.run(self._facts(exact))
+        if exact or not self._is_unchanged():
+            self.run(self._facts(exact))
+        self._quiet = self._is_unchanged()
+        return self.known
 
     def _hear(self) -> None:
-        """Take in what has come meanwhile, and wait for nothing. Timers have to be looked at now and then too."""
-        now = time.monotonic()
-        if self._selector.select(0) or now >= self._heard_at + TIMERS_S:
-            self._heard_at = now
-            self._loop.call_soon(self._loop.stop)
-            self._loop.run_forever()
+        """Take in what has come meanwhile, and wait for nothing."""
+        self._due = time.monotonic() + TIMERS_S
+        self._loop.call_soon(self._loop.stop)
+        self._loop.run_forever()
 
     def _is_unchanged(self) -> bool:
-        if not self.known or self._is_look_due():
-            return False
-        return all(view.unchanged for view in self._views.values())
+        return bool(self.known) and not self._is_look_due() and all(v.unchanged for v in self._views.values())
 
     def _is_look_due(self) -> bool:
         return self._options.topics.namespace is not None and time.monotonic() >= self._listed_at + TOPICS_S
 
-    async def _facts(self, exact: bool) -> Facts:
+    async def _facts(self, exact: bool) -> None:
         await self._look_for_topics(exact)
         found = {topic: await self._facts_of(topic, view, exact) for topic, view in self._views.items()}
         if found.keys() != self.known.keys() or any(facts is not self.known[t] for t, facts in found.items()):
             self.known = found
-        return self.known
 
     async def _facts_of(self, topic: str, view: engine.AsyncTopicView, exact: bool) -> engine.TopicSegments:
         known = self.known.get(topic)
