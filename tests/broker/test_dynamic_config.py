@@ -56,6 +56,7 @@ async def test_every_limit_of_memory_counts_at_once(broker):
         "topic_list_heap": "topic_list_heap_max",
         "topic_list_direct": "topic_list_direct_max",
         "lookups": "lookups_max",
+        "attachments": "attachments_max",
         "topic_loads": "topic_loads_max",
     }
     for pool in list(broker.memory.pools()):

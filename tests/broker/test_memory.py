@@ -211,7 +211,7 @@ def test_every_pool_is_told_in_one_place():
     memory = BrokerMemory(BrokerConfig())
     pools = {pool.name: pool for pool in memory.pools()}
     lists = {"topic_list_heap", "topic_list_direct", "topic_list_parts"}
-    assert set(pools) == lists | {"publish", "reads", "lookups", "topic_loads", "bodies"}
+    assert set(pools) == lists | {"publish", "reads", "lookups", "topic_loads", "bodies", "attachments"}
     assert all(pool.limit > 0 and pool.used == 0 for pool in pools.values())
 
 
@@ -224,6 +224,7 @@ def test_limits_are_taken_over_at_run_time():
             publish_bytes_max="64MB",
             reads_in_flight_max=0,
             lookups_max=7,
+            attachments_max=6,
             topic_loads_max=8,
             topic_list_heap_queue_max=9,
         )
@@ -232,7 +233,7 @@ def test_limits_are_taken_over_at_run_time():
     limits = {name: pool.limit for name, pool in pools.items()}
     assert limits == {
         "topic_list_heap": 2 * MIB, "topic_list_direct": 100 * MIB, "topic_list_parts": 16 * MIB, "publish": 64 * MIB,
-        "reads": 0, "lookups": 7, "topic_loads": 8, "bodies": 64 * MIB,
+        "reads": 0, "lookups": 7, "topic_loads": 8, "bodies": 64 * MIB, "attachments": 6,
     }  # fmt: skip
     assert pools["topic_list_heap"].queue_max == 9
 

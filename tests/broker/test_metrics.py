@@ -154,7 +154,7 @@ async def test_pools_say_how_full_they_are(broker):
     for pool in ("publish", "reads", "receive", "read_cache", "topic_list_heap", "topic_list_direct"):
         assert f'engine_memory_pool_used_bytes{{pool="{pool}"}}' in text
         assert f'engine_memory_pool_limit_bytes{{pool="{pool}"}}' in text
-    for pool in ("connections", "lookups", "topic_loads"):
+    for pool in ("connections", "lookups", "topic_loads", "attachments"):
         assert f'engine_pool_limit{{pool="{pool}"}}' in text
 
 

@@ -16,6 +16,8 @@ from engine.broker.config_file import read_section
 from engine.broker.machine import share_of_memory
 from engine.errors import InvalidArgumentError, InvalidConfigurationError
 from engine.limits import (
+    ATTACHMENTS_MAX,
+    ATTACHMENTS_PER_CONNECTION_MAX,
     BUCKETS_PER_SEGMENT_MAX,
     CONNECTIONS_MAX,
     CONSUMER_GRACE_S,
@@ -131,6 +133,8 @@ class BrokerConfig:
     connections_max: int = CONNECTIONS_MAX
     frame_size_max: int = FRAME_SIZE_MAX
     connections_per_address_max: int = 0  # 0: no limit
+    attachments_max: int = ATTACHMENTS_MAX  # producers and consumers
+    attachments_per_connection_max: int = ATTACHMENTS_PER_CONNECTION_MAX
     lookups_max: int = LOOKUPS_MAX  # requests for layouts that are under way
     topic_loads_max: int = TOPIC_LOADS_MAX  # segments that are being opened
 
@@ -232,6 +236,8 @@ class BrokerConfig:
             "connections_max": right.integer(self.connections_max, 1, 1_000_000),
             "frame_size_max": right.integer(self.frame_size_max, FRAME_SIZE_MAX, 4 * FRAME_SIZE_MAX),
             "connections_per_address_max": right.integer(self.connections_per_address_max, 0, 1_000_000),
+            "attachments_max": right.integer(self.attachments_max, 1, 10_000_000),
+            "attachments_per_connection_max": right.integer(self.attachments_per_connection_max, 1, 10_000_000),
             "lookups_max": right.integer(self.lookups_max, 1, 10_000_000),
             "topic_loads_max": right.integer(self.topic_loads_max, 1, 10_000_000),
             "publish_bytes_max": right.integer(self.publish_bytes_max, FRAME_SIZE_MAX, 2**40),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.broker import list_requests, requests, transactions
 from engine.broker.answers import Answers
+from engine.broker.attachments import Attached
 from engine.broker.keepalive import Pulse
 from engine.broker.list_requests import ListRequests
 from engine.broker.tokens import token_refusal
@@ -63,8 +64,8 @@ class Connection:
         self.pulse = Pulse()
         self._heard: asyncio.Future[None] | None = None  # wakes whoever asks whether the peer is alive
         # What lives on this connection, by the client's id.
-        self.producers: dict[int, Producer] = {}
-        self.consumers: dict[int, Consumer] = {}
+        self.producers: Attached[Producer] = Attached(broker.memory.attachments)
+        self.consumers: Attached[Consumer] = Attached(broker.memory.attachments)
         self.watches: dict[int, DagWatchSession] = {}
         self.registrations: dict[int, Registration] = {}
         self.topic_lists: dict[int, TopicListSession] = {}

@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 # Whoever needs one of these asks broker.config at each use, or is told by Broker.take_config().
 DYNAMIC = (
+    "attachments_max",
+    "attachments_per_connection_max",
     "connections_max",
     "connections_per_address_max",
     "lookups_max",

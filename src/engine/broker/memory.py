@@ -13,6 +13,7 @@ from engine.aio.bag import Bag
 from engine.aio.memory_limiter import AsyncDualMemoryLimiter, LimitType, MemoryLimit
 from engine.aio.pace import Pace
 from engine.aio.semaphore import AsyncSemaphore, PoolStatistics
+from engine.broker.attachments import Attachments
 from engine.broker.config import BrokerConfig
 from engine.broker.half_frames import HalfFrames
 from engine.broker.intake import Intake
@@ -157,6 +158,7 @@ class BrokerMemory:
         )
         self.bodies = AsyncSemaphore(BODIES_MAX, timeout=TOPIC_LOAD_S_MAX, name="bodies")
         self.callers = Callers()
+        self.attachments = Attachments(config)
         self.half_frames: HalfFrames | None = None  # of whoever listens
 
     def _is_busy(self) -> bool:
@@ -190,6 +192,7 @@ class BrokerMemory:
         if self.half_frames is not None:
             self.half_frames.resize(config.receive_buffers_max)
         self.lookups.limit = config.lookups_max
+        self.attachments.configure(config)
         self.topic_loads.queue_max = config.lookups_max
         self.topic_loads.resize(config.topic_loads_max)
 
@@ -200,6 +203,7 @@ class BrokerMemory:
         yield self.publish.statistics()
         yield self.outbound.statistics()
         yield self.lookups.statistics()
+        yield self.attachments.statistics()
         yield self.topic_loads.statistics()
         yield self.bodies.statistics()
         if self.half_frames is not None:

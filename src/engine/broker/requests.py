@@ -162,6 +162,7 @@ async def _open_producer(connection: Connection, header: Header) -> None:
     if who.mode == WAIT:
         await hosted.access.turn(who)
     _check_wanted(connection, ident)
+    connection.broker.memory.attachments.check(connection)
     producer = hosted.access.attach(who)
     connection.producers[ident] = producer
     connection.closed_ids.discard(ident)
@@ -206,10 +207,14 @@ def subscribe(connection: Connection, header: Header, payload: memoryview) -> No
 async def _subscribe(connection: Connection, header: Header, attach: Attach) -> None:
     check_name(header["consumer_name"], "consumer name")
     hosted = await _host(connection, header["topic"])
+    connection.broker.memory.attachments.check(connection)
     consumer, position = await attach(connection, hosted, header)
-    if not connection.wants(consumer.ident):
-        consumer.close()
+    try:
         _check_wanted(connection, consumer.ident)
+        connection.broker.memory.attachments.check(connection)  # others may have come meanwhile
+    except EngineError:
+        consumer.close()
+        raise
     connection.consumers[consumer.ident] = consumer
     success = {
         "request_id": header["request_id"],
