@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Protocol
 
 from engine._native.batcher import SealedEntry
@@ -52,9 +53,16 @@ class Backlog:
     def requeue(self) -> None:
         """Put what is in flight back to the head of the queue."""
         if self.in_flight:
-            self.queue.extendleft(reversed(self.in_flight))
-            self._holder.ledger.entries_resent += len(self.in_flight)
+            self.put_back(self.in_flight)
             self.in_flight.clear()
+
+    def put_back(self, entries: Sequence[SealedEntry]) -> None:
+        """To the head of the queue: they went out, and go out again."""
+        self.queue.extendleft(reversed(entries))
+        self._holder.ledger.entries_resent += len(entries)
+        for entry in entries:
+            if entry.scope is not None:
+                entry.scope.scattered()
 
     def join(self) -> None:
         """Nothing more comes ahead: what did is now the head of the queue."""

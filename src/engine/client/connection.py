@@ -189,23 +189,23 @@ class Connection:
                 except ProtocolError as e:
                     self.fail(e)
                     return
-            for receipt in header.get("more") or ():
-                self._receipt_received(receipt)
+            if command is Command.SEND_RECEIPT and (more := header.get("more")):
+                self._more_received(more)
         request_id = header.get("request_id")
         if request_id:
             self._answered(command, header, request_id)
         elif addressee is None:
             self._special(command, header)
 
-    def _receipt_received(self, header: Any) -> None:
-        """One that came in a frame with that of another producer."""
+    def _more_received(self, receipts: list[Any]) -> None:
+        """Those that came in a frame with that of another producer."""
         try:
-            check_header(Command.SEND_RECEIPT, header)
+            for header in receipts:
+                check_header(Command.SEND_RECEIPT, header)
+                if (attached := self._attached.get(header["producer_id"])) is not None:
+                    attached.frame_received(Command.SEND_RECEIPT, header, memoryview(b""))
         except ProtocolError as e:
             self.fail(e)
-            return
-        if (attached := self._attached.get(header["producer_id"])) is not None:
-            attached.frame_received(Command.SEND_RECEIPT, header, memoryview(b""))
 
     def _answered(self, command: Command, header: dict[str, Any], request_id: int) -> None:
         future = self._requests.pop(request_id, None)

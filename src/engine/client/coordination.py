@@ -60,11 +60,11 @@ async def _look(pool: Pool, ident: str) -> Standing:
 
 
 async def is_committed(pool: Pool, ident: str, mark: int | None) -> bool:
-    """Whether it is, by whoever has that mark. Raises ConnectError, TimeoutError."""
+    """Whether it is, by whoever has that mark. Raises ConnectError, TimeoutError, UnknownOutcomeError."""
     try:
         found = await look(pool, ident)
-    except TransactionNotFoundError:
-        return False
+    except TransactionNotFoundError as e:
+        raise _forgotten(ident, e) from e
     return found.state is TransactionState.COMMITTED and found.mark == mark
 
 
@@ -102,7 +102,7 @@ async def committed_behind(pool: Pool, answer: Answer, wanted: Wanted | None) ->
     except EngineError as e:
         if not e.layout_stale:
             raise
-        return TransactionState.OPEN
+        return None
 
 
 def _ended(result: dict[str, Any], wanted: Wanted | None) -> TransactionState:
@@ -142,7 +142,7 @@ async def end(
         except TransactionNotFoundError as e:
             if not unsure:
                 raise
-            raise UnknownOutcomeError(f"the transaction {ident} has ended, and nobody knows any more how: {e}") from e
+            raise _forgotten(ident, e) from e
         except EngineError as e:
             if not e.layout_stale:
                 raise
@@ -154,6 +154,10 @@ async def end(
                 "it is, or it is aborted when its timeout is over"
             )
         await asyncio.sleep(delay)
+
+
+def _forgotten(ident: str, error: TransactionNotFoundError) -> UnknownOutcomeError:
+    return UnknownOutcomeError(f"the transaction {ident} has ended, and nobody knows any more how: {error}")
 
 
 async def _ask(pool: Pool, command: Command, header: dict[str, Any]) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from engine.errors import (
     NotOwnerError,
     PartlyStoredError,
     ProtocolError,
+    UnknownOutcomeError,
 )
 from engine.wire.commands import Command
 
@@ -178,7 +179,7 @@ class Lane(LaneAttachment):
         entries = list(backlog.in_flight)
         backlog.in_flight.clear()
         at = next((i for i, e in enumerate(entries) if e.first_sequence == sequence), 0)
-        backlog.queue.extendleft(reversed(entries[:at]))  # not answered, not refused: sent again
+        backlog.put_back(entries[:at])  # not answered, not refused
         self._owner.ledger.fail(entries[at:], error)
         if isinstance(error, FATAL):
             self._owner.lane_fatal(error)
@@ -198,21 +199,23 @@ class Lane(LaneAttachment):
         entries = backlog.take_unsent()
         refused = [e for e in entries if e.scope is scope and e.first_sequence >= sequence]
         backlog.queue.extend(e for e in entries if e.scope is not scope or e.first_sequence < sequence)
-        if scope.mark is None:
+        if scope.mark is None or not self._begin_judging(scope, refused, error):
             owner.ledger.fail(refused, error)
-        else:
-            owner.pool.tasks.spawn(self._judge(scope, refused, error), name=f"judge what was sent in {scope.id}")
         if self.retired:
             owner.lane_retiring()
         else:
             self.transmit()
 
-    async def _judge(self, scope: Scope, entries: list[SealedEntry], error: EngineError) -> None:
+    def _begin_judging(self, scope: Scope, entries: list[SealedEntry], error: EngineError) -> bool:
+        judging = self._judge(scope.id, scope.mark, entries, error)
+        return self._owner.pool.tasks.spawn(judging, name=f"judge what was sent in {scope.id}") is not None
+
+    async def _judge(self, ident: str, mark: int | None, entries: list[SealedEntry], error: EngineError) -> None:
         """It was committed behind these, or it was not; whoever was to say so is gone."""
         try:
-            counts = await is_committed(self._owner.pool, scope.id, scope.mark)
+            counts = await is_committed(self._owner.pool, ident, mark)
         except EngineError as e:
-            counts, error = False, e
+            counts, error = False, UnknownOutcomeError(f"whether the transaction {ident} is committed is unknown: {e}")
         if counts:
             self._owner.ledger.acknowledge(entries, [-1] * len(entries))
         else:

@@ -128,6 +128,8 @@ class Ledger:
 
     def replace(self, entry: SealedEntry, pieces: Sequence[SealedEntry]) -> None:
         """From now on these are on their way in its stead; its place in the order and its deadline are theirs."""
+        if entry.scope is not None:
+            entry.scope.scattered()
         origin = self._origins.pop(entry, entry)
         group = self._pieces.setdefault(origin, {})
         group.pop(entry, None)

@@ -52,11 +52,11 @@ class Scope(TransactionScope):
         self.on_acknowledged: Callable[[], object] | None = None  # called when a consumer wants to know how it ends
         self._senders: dict[Sender, None] = {}  # in order, so that a simulation repeats
         self._acknowledgers: dict[Acknowledger, None] = {}
-        self.mark: int | None = (
-            None  # by which it is known who has committed it, once it was committed behind its sends
-        )
+        # By which it is known who has committed it: since it was asked for behind the sends, unless that was refused.
+        self.mark: int | None = None
         self._under_way = self._acknowledging = 0
-        # What was sent: over one connection only, if it is not spread; entries that came under way, and on the wire.
+        # What was sent: each entry once and over one connection only, if it is not spread; entries that came under way,
+        # and on the wire.
         self._wire: Connection | None = None
         self._spread = False
         self._frames = self._entries = self._on_wire = 0
@@ -84,6 +84,10 @@ class Scope(TransactionScope):
         self._spread = self._spread or self._wire is not connection
         self._frames += 1
         self._on_wire += entries
+
+    def scattered(self) -> None:
+        """Something goes out again, or in pieces: what is on the wire tells no more whether all of it is."""
+        self._spread = True
 
     def sends_behind_which_to_commit(self) -> tuple[Connection, int] | None:
         """Send everything that was taken. The connection over which all of it went, and in how many frames, where

@@ -11,12 +11,20 @@ from typing import Any, Self
 from engine.aio.backoff import Backoff
 from engine.aio.bag import Bag
 from engine.aio.turns import Turns
-from engine.client.coordination import Standing, begin, committed_behind, end, look, send_commit
+from engine.client.coordination import Standing, begin, committed_behind, end, is_committed, look, send_commit
 from engine.client.options import check_number
 from engine.client.pool import Pool
 from engine.client.scope import InTransaction, Scope
 from engine.client.spares import Spares, Wanted
-from engine.errors import AlreadyClosedError, EngineError, TransactionConflictError, TransactionNotFoundError
+from engine.errors import (
+    AlreadyClosedError,
+    ConnectError,
+    EngineError,
+    TimeoutError,
+    TransactionConflictError,
+    TransactionNotFoundError,
+    UnknownOutcomeError,
+)
 from engine.limits import TRANSACTION_TIMEOUT_S_MAX, TRANSACTION_TIMEOUT_S_MIN
 from engine.model.names import check_name
 from engine.model.transactions import TransactionState, accepted_numbers, attempt_number, parse_id
@@ -112,37 +120,49 @@ class AsyncTransaction(InTransaction):
             return
         self._refuse("is being committed")
         names = None if accepted is None else list(accepted)
-        unsure = self._endings.idle and await self._commit_behind_sends(names, numbers) is None
+        await self._commit_behind_sends(names, numbers)
         await self._flush()
         if not self._over:
+            unsure = self.scope.mark is not None
             last = lambda wanted: end(  # noqa: E731
                 self._pool, self.id, TransactionState.COMMITTED, names, wanted, unsure=unsure
             )
             await self._endings.take(lambda: self._end(TransactionState.COMMITTED, numbers, last, self._spare()))
 
-    async def _commit_behind_sends(
-        self, names: list[str] | None, numbers: tuple[int, ...] | None
-    ) -> TransactionState | None:
-        """Without waiting for the answers to what was sent, where that can be done. How it stands; None: who knows."""
-        sends = self.scope.sends_behind_which_to_commit()
+    async def _commit_behind_sends(self, names: list[str] | None, numbers: tuple[int, ...] | None) -> None:
+        """Without waiting for the answers to what was sent, where that can be done, once. Raises as commit()."""
+        asked = self.scope.mark is not None or not self._endings.idle
+        sends = None if asked else self.scope.sends_behind_which_to_commit()
         if sends is None:
-            return self._state
+            return
         mark = self.scope.mark = self._pool.options.rng.getrandbits(MARK_BITS)
         wanted = self._spare()
         answer = send_commit(sends, self.id, names, wanted, mark)  # at once: it arrives together with them
-        come = lambda wanted: committed_behind(self._pool, answer, wanted)  # noqa: E731
-        return await self._endings.take(lambda: self._end(TransactionState.COMMITTED, numbers, come, wanted))
+        found = await self._endings.take(
+            lambda: self._hear(TransactionState.COMMITTED, numbers, committed_behind(self._pool, answer, wanted))
+        )
+        if found is TransactionState.OPEN:
+            self.scope.mark = None  # it was refused
 
     async def _flush(self) -> None:
-        """What fails here is its end."""
+        """What fails here is its end; unless it was committed behind that, and only the answers are missing."""
         try:
             await self.scope.flush()
         except asyncio.CancelledError:
-            self._pool.tasks.spawn(self.abort_quietly(), name=f"abort {self.id}")
+            if not self._over:
+                self._pool.tasks.spawn(self.abort_quietly(), name=f"abort {self.id}")
             raise
         except Exception:
-            await self.abort_quietly()
-            raise
+            if self.scope.mark is None or not await self._is_mine():
+                await self.abort_quietly()
+                raise
+
+    async def _is_mine(self) -> bool:
+        """Whether it is committed, by this. Raises UnknownOutcomeError."""
+        try:
+            return await is_committed(self._pool, self.id, self.scope.mark)
+        except (ConnectError, TimeoutError) as e:
+            raise UnknownOutcomeError(f"whether the transaction {self.id} is committed is unknown: {e}") from e
 
     async def abort(self) -> None:
         """Make sure that nothing in it ever takes effect. To abort once more changes nothing.
@@ -177,8 +197,17 @@ class AsyncTransaction(InTransaction):
         if self._state.final or (self.scope.abandoned and state is TransactionState.COMMITTED):
             self._check_end(state, numbers)
             return self._state
+        return await self._hear(state, numbers, ask(wanted))
+
+    async def _hear(
+        self,
+        state: TransactionState,
+        numbers: tuple[int, ...] | None,
+        answer: Awaitable[TransactionState | None],
+    ) -> TransactionState | None:
+        """What the coordinator says of an end."""
         try:
-            found = await ask(wanted)
+            found = await answer
         except TransactionConflictError:
             with contextlib.suppress(EngineError):
                 standing = await look(self._pool, self.id)
