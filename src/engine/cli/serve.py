@@ -74,7 +74,7 @@ def event_loop_factory() -> Any:
 
 async def serve(data: str, listen: tuple[str, int], admin: tuple[str, int] | None, config: Any) -> None:
     """Start, wait for a signal, close. What was acknowledged is durable whenever this ends."""
-    from engine.aio.garbage import collect_rarely
+    from engine.broker.garbage import collect_rarely
     from engine.broker.server import Broker
 
     stopped = asyncio.Event()

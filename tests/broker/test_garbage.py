@@ -9,7 +9,7 @@ import sys
 SCRIPT = """
 import gc, weakref
 import engine.broker.server
-from engine.aio.garbage import collect_rarely
+from engine.broker.garbage import collect_rarely
 
 class Thing: pass
 

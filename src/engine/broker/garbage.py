@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-YOUNG_MAX = 10_000  # more objects than before, and the youngest are looked at
+YOUNG_MAX = 20_000  # more objects than before, and the youngest are looked at
 ROUNDS_MAX = 20  # of those, and the next older are
 
 
