@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from engine.control.operation_records import Recording
-from engine.errors import TransactionConflictError
+from engine.errors import EngineError, TransactionConflictError, UnknownOutcomeError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +29,7 @@ class CommitBehind:
         self._held = held
         self._frames = frames
         self._sends = connection.sends.of(number)
+        self._operations = connection.broker.hosting.operations
         self._writes: list[Gathered] = []
         self._recording: Recording | None = None
 
@@ -57,13 +58,21 @@ class CommitBehind:
         try:
             view, record = await coordinator.commit_with(self._number, accepted, self._recording, mark)
             if self._recording is not None and record is None:
-                raise TransactionConflictError(f"the transaction {view.id} was committed before all that was sent came")
+                raise _not_recorded(view, mark)
         except BaseException:
             if self._held is not None:
                 self._held.release(self._writes)  # they need a record of their own
             raise
         if self._recording is not None and record is not None:
+            self._operations.written += 1
             for write, written in zip(self._writes, self._recording.written(record), strict=True):
                 write.writer.recorded(written)
             await self._connection.send_receipts_at_once()
         return view
+
+
+def _not_recorded(view: TransactionView, mark: int | None) -> EngineError:
+    """Why a transaction is committed, and no record of its last operations was written with that."""
+    if mark is not None and view.header.mark == mark:  # it was, by a store that did not say so
+        return UnknownOutcomeError(f"the transaction {view.id} is committed; whether with all that was sent is unknown")
+    return TransactionConflictError(f"the transaction {view.id} was committed before all that was sent came")

@@ -175,7 +175,10 @@ def send(connection: Connection, header: Header, payload: memoryview) -> None:
     producer = connection.producers.get(ident)
     if producer is not None:
         producer.send(header["entries"], payload, header.get("transaction"), header.get("attempt"))
-    elif ident not in connection.closed_ids:
+        return
+    if (transaction := header.get("transaction")) is not None:
+        connection.sends.dropped(transaction)
+    if ident not in connection.closed_ids:
         unknown = NotFoundError(f"no producer {ident} is attached on this connection")
         connection.send(
             Command.SEND_ERROR, {"producer_id": ident, "sequence": 0, "code": unknown.code, "message": str(unknown)}

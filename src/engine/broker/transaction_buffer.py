@@ -160,6 +160,10 @@ class TransactionBuffer:
         operation = pending.operation(self._segment.name)
         pending.add_record(await insist(pending.write, lambda: self._operations.append(pending.number, operation)))
 
+    async def look_again(self, pending: PendingWrite) -> None:
+        """Find all records of a write, now that there is one, however long the metadata store is in trouble."""
+        await insist(pending.write, lambda: self._look_again(pending.number, [pending]))
+
     async def version_of_original(self, place: Appended, number: int, producer: int) -> int | None:
         """The version of the record of a duplicate's original; None: it was decided before, and is visible.
 

@@ -7,9 +7,12 @@ many frames it has sent; when these are in the log, their operation record and t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 from engine.broker.operations import PARTS_MAX, Held
+from engine.errors import InvalidArgumentError
+from engine.model.transactions import parse_id
 
 TRANSACTIONS_MAX = 1024  # of one connection; of those that are forgotten, the end is asked for once more
 
@@ -57,10 +60,12 @@ class TransactionSends:
         """Wait until all that came is in the log, and recorded or held; whether that is so many frames."""
         if self.frames != frames:
             return False
-        while not self.failed and (self.unlogged or self.open > held.count(self)):
+        while not self.failed and (count := held.count(self)) <= PARTS_MAX:
+            if not self.unlogged and self.open <= count:
+                return True
             self._waiting = asyncio.get_running_loop().create_future()
             await self._waiting
-        return not self.failed and held.count(self) <= PARTS_MAX
+        return False
 
 
 class ConnectionSends:
@@ -82,6 +87,11 @@ class ConnectionSends:
                 del self._of[next(iter(self._of))]
             found = self._of[number] = TransactionSends()
         return found
+
+    def dropped(self, transaction: str) -> None:
+        """A frame in it was not taken: it is not committed as if all had come."""
+        with contextlib.suppress(InvalidArgumentError):
+            self.of(parse_id(transaction)).fail()
 
     def forget(self, number: int) -> None:
         """It has ended. Idempotent."""

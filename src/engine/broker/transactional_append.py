@@ -85,8 +85,10 @@ class TransactionalAppend:
         """There is an operation record."""
         write = self._write
         if write is not None and not self.confirmed.done():
-            self._late = record.late
             write.add_record(record)
+            if record.late:
+                self._recording = self._start(self._look_again(write))
+                return
             write.found()
             self._go_on()
 
@@ -122,7 +124,12 @@ class TransactionalAppend:
 
     async def _insist(self, write: PendingWrite) -> None:
         await self._buffer.record(write)
+        await self._look_again(write)
+
+    async def _look_again(self, write: PendingWrite) -> None:
+        """Where the store was unsure, there may be an earlier record; also one that was written with the header."""
         self._late = True  # as far as anybody has looked
+        await self._buffer.look_again(write)
         write.found()
         if self._appended.done() and self._appended.exception() is None:
             self._go_on()

@@ -21,8 +21,10 @@ from engine.errors import (
     EngineError,
     InvalidArgumentError,
     NotFoundError,
+    TransactionConflictError,
+    TransactionNotFoundError,
 )
-from engine.model.transactions import PARTITIONS, TransactionOperation, TransactionState, parse_id
+from engine.model.transactions import MARK_BITS, PARTITIONS, TransactionOperation, TransactionState, parse_id
 
 if TYPE_CHECKING:
     from engine.broker.connection import Connection
@@ -35,6 +37,7 @@ log = logging.getLogger(__name__)
 
 Header = dict[str, Any]
 COLLECT_EVERY = 10  # times the interval of looking at what is over time
+TRANSACTION_OVER = (TransactionConflictError, TransactionNotFoundError)
 _ACTIONS = {"commit": TransactionState.COMMITTED, "abort": TransactionState.ABORTED}
 
 
@@ -153,7 +156,9 @@ async def _end(connection: Connection, number: int, header: Header, held: Held |
         beginning = asyncio.ensure_future(_begun(coordinator, timeout_s))  # one commit of the store for both
     try:
         view = await decide
-    except EngineError:
+    except EngineError as e:
+        if isinstance(e, TRANSACTION_OVER):
+            connection.sends.forget(number)
         await _drop(coordinator, beginning)
         raise
     connection.sends.forget(number)
@@ -171,6 +176,8 @@ def _wanted(header: Header) -> tuple[TransactionState, list[str] | None]:
         raise InvalidArgumentError(f"action {header['action']!r:.80}; one of {', '.join(_ACTIONS)} is right")
     if state is not TransactionState.COMMITTED and (accepted is not None or header.get("sent") is not None):
         raise InvalidArgumentError("attempts are accepted, and sends waited for, by a commit; an abort takes none")
+    if (mark := header.get("mark")) is not None and not 0 <= mark < 1 << MARK_BITS:
+        raise InvalidArgumentError(f"mark is {mark}; an integer of {MARK_BITS} bits is right")
     return state, accepted
 
 

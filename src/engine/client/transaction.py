@@ -27,14 +27,13 @@ from engine.errors import (
 )
 from engine.limits import TRANSACTION_TIMEOUT_S_MAX, TRANSACTION_TIMEOUT_S_MIN
 from engine.model.names import check_name
-from engine.model.transactions import TransactionState, accepted_numbers, attempt_number, parse_id
+from engine.model.transactions import MARK_BITS, TransactionState, accepted_numbers, attempt_number, parse_id
 
 log = logging.getLogger(__name__)
 
 GOODBYE_S_MAX = 2.0  # a client that closes gives its open transactions so long to be aborted
 LOOK_S_FIRST = 0.05  # how often one looks whether a transaction has ended that others end
 LOOK_S_MAX = 2.0
-MARK_BITS = 63
 
 
 class AsyncTransaction(InTransaction):

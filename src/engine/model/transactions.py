@@ -21,6 +21,7 @@ from engine.model.names import SegmentName, check_name
 
 ID_BITS = 64
 PARTITIONS = 16  # of coordinators; the top four bits of an id
+MARK_BITS = 63  # of whoever commits, by which he knows that it was him
 ATTEMPTS_MAX = 100_000  # that one commit accepts
 HEADER_CACHED_SIZE_MAX = 1024
 HEADERS_CACHED = 1024  # each is read several times, soon after it was written, by everybody it concerns
