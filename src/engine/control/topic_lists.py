@@ -293,6 +293,7 @@ class _Namespace:
 
     async def _follow_once(self) -> None:
         shown: set[TopicName] | None = set()
+        again = bool(self._facts)
         watch = self._metadata.watch_index(INDEX_TOPICS, self._prefix, keys.prefix_end(self._prefix))
         self._watch = watch
         try:
@@ -306,9 +307,10 @@ class _Namespace:
                     if shown is not None:
                         shown.add(topic)
                     self._changed(topic, event)
-                elif shown is not None:  # of a later watch: what it does not show is gone
-                    for topic in [t for t in self._facts if t not in shown]:
-                        self._set(topic, None)
+                elif shown is not None:
+                    if again:  # what an earlier watch has shown and this one does not is gone
+                        for topic in [t for t in self._facts if t not in shown]:
+                            self._set(topic, None)
                     shown = None
                     self._known.set()
         finally:
