@@ -26,6 +26,7 @@ STEPS = st.one_of(
     st.tuples(st.just("ephemeral"), KEYS),
     st.tuples(st.just("end_session")),
     st.tuples(st.just("sequence")),
+    st.tuples(st.just("with_sequence"), KEYS, st.sampled_from(["any", "absent", "present"]), INDEXES, INDEXES),
     st.tuples(st.just("reopen")),
 )
 
@@ -95,11 +96,29 @@ class Model:
         self.records = {key: record for key, record in self.records.items() if not record[2]}
 
     async def sequence(self):
-        record = await self.store.put_sequence("/s", b"s")
+        self.appended(await self.store.put_sequence("/s", b"s"), None)
+
+    def appended(self, record, indexes):
         assert record.key > max(self.sequences, default="")
         self.sequences.append(record.key)
         self.versions[record.key] = record.stat.version
-        self.records[record.key] = (b"s", None, False)
+        self.records[record.key] = (b"s", (indexes or {}).get("i"), False)
+
+    async def with_sequence(self, key, kind, indexes, appended_indexes):
+        expected, last = self.expected(key, kind), self.store.version
+        try:
+            stat, record = await self.store.put_with_sequence(
+                key, b"w", expected, "/s", b"s", indexes=indexes, appended_indexes=appended_indexes
+            )
+        except ConflictError:
+            assert not self.met(key, kind)
+            assert self.store.version == last
+            return
+        assert self.met(key, kind)
+        assert last < record.stat.version < stat.version == self.store.version
+        self.appended(record, appended_indexes)
+        self.versions[key] = stat.version
+        self.records[key] = (b"w", (indexes or {}).get("i"), False)
 
     async def read_watch(self, count):
         for _ in range(min(count, self.watch.owed)):
@@ -167,6 +186,8 @@ def test_memory_agrees_with_a_dict(steps):
 
 @given(st.lists(STEPS, max_size=25))
 @example([("sequence",), ("read_watch", 2), ("reopen",), ("resume_watch",)])
+@example([("with_sequence", "/a", "absent", {"i": "x"}, {"i": "y"}), ("with_sequence", "/a", "present", None, None),
+          ("with_sequence", "/a", "absent", None, None), ("reopen",), ("delete", "/a", "present")])  # fmt: skip
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_sqlite_agrees_with_a_dict_also_over_restarts(steps):
     async def body(directory):

@@ -22,6 +22,8 @@ BEFORE, AFTER = "before", "after"
 def label_of(operation: str, key: str, value: bytes | None) -> str:
     """What a call is about; empty for what has nothing to do with transactions."""
     what = "delete" if operation.startswith("delete") else "write"
+    if operation == "put_with_sequence":
+        return "write operation and header"
     if key.startswith("/txn/"):
         return f"{what} header" if value is None else f"write header {TransactionHeader.from_json(value).state}"
     if key.startswith("/txn-name/"):
@@ -56,7 +58,7 @@ class CrashPoints:
     def watch(self) -> None:
         """From now on, the present life of the broker."""
         metadata: Any = self._broker.metadata
-        for name in ("put", "put_sequence", "delete", "delete_range"):
+        for name in ("put", "put_sequence", "put_with_sequence", "delete", "delete_range"):
             setattr(metadata, name, self._through(name, getattr(metadata, name)))
 
     def _through(self, operation: str, call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:

@@ -82,6 +82,7 @@ class CrashStory:
         making = [asyncio.create_task(maker.run()) for maker in makers]
         await asyncio.sleep(0.2)
         await self._transact("commit", 3)
+        await self._transact("commit", 4, behind=True)
         await self._transact("abort", 3)
         await self._attempts()
         await self._transact(None, 2)
@@ -103,15 +104,21 @@ class CrashStory:
         maker.abort_rate, maker.life_s_max = 0.3, 30.0
         return maker
 
-    async def _transact(self, action: str | None, count: int) -> None:
-        """One with so many messages; without an action it is left to its timeout."""
+    async def _transact(self, action: str | None, count: int, *, behind: bool = False) -> None:
+        """One with so many messages; without an action it is left to its timeout. `behind`: before the answers."""
         transaction = None
         while transaction is None:
             timeout = FORGOTTEN_S if action is None else 30.0
             transaction = await begin(self.history, self.client, "writer", timeout)
-        await self._send_all(transaction, count)
+        sending = asyncio.create_task(self._send_all(transaction, count))
+        if behind:
+            await asyncio.sleep(0)  # they begin
+            await asyncio.sleep(0)
+        else:
+            await sending
         if action is not None:
             await end(self.history, "writer", transaction, action)
+        await sending
 
     async def _attempts(self) -> None:
         """A name, and two workers that write in it; the commit accepts one of them."""

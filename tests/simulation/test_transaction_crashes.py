@@ -20,6 +20,7 @@ LABELS = (
     "sync log",
     "write operation write",
     "write operation ack",
+    "write operation and header",
     "write header COMMITTED",
     "write header ABORTED",
     "write cursor",

@@ -25,6 +25,7 @@ from engine.wire.taken import Taken
 Accept = Callable[[FrameStream], FrameHandler]
 
 _SPLIT_RATE = 0.1  # of the pieces that arrive in two
+_GATHER_RATE = 0.75  # of the turns in which somebody asks that what is sent arrives together
 
 
 class SimNetwork:
@@ -148,7 +149,7 @@ class SimStream:
         # Pieces on their way to this end; None is the other end's orderly close, an error its reset.
         self._inbox: deque[tuple[float, bytes | ConnectError | None]] = deque()
         self._inbox_bytes = 0
-        self._pumping = False
+        self._pumping = self._gathering = False
         self._writing_paused = False
         self._closing = False
         self._lost = False
@@ -182,7 +183,13 @@ class SimStream:
             self._handler.pause_writing()
 
     def gather(self) -> None:
-        """See FrameStream; how long each frame takes is another matter."""
+        """See FrameStream: what is sent in this turn arrives together, more often than not."""
+        if not self._gathering and self._network.rng.random() < _GATHER_RATE:
+            self._gathering = True
+            self._soon(self._gathered)
+
+    def _gathered(self) -> None:
+        self._gathering = False
 
     @property
     def unsent_bytes(self) -> int:
@@ -264,7 +271,7 @@ class SimStream:
                 self._inbox_bytes -= len(lost) if isinstance(lost, bytes) else 0
         at = self._loop.time() + self._network.delay()
         if self._inbox:
-            at = max(at, self._inbox[-1][0])
+            at = self._inbox[-1][0] if self.other._gathering else max(at, self._inbox[-1][0])
         self._inbox.append((at, piece))
         self._inbox_bytes += len(piece) if isinstance(piece, bytes) else 0
         if not self._pumping:
