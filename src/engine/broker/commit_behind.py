@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
     from engine.broker.connection import Connection
     from engine.broker.operations import Gathered, Held
-    from engine.control.transactions import TransactionCoordinator, TransactionView
+    from engine.control.header_records import TransactionView
+    from engine.control.transactions import TransactionCoordinator
 
 
 class CommitBehind:

@@ -10,8 +10,9 @@ from typing import Any
 
 from engine.broker.operations import Operations
 from engine.clock import Clock
+from engine.control.header_records import TransactionView
 from engine.control.operation_records import Operation
-from engine.control.transactions import TransactionCoordinator, TransactionView
+from engine.control.transactions import TransactionCoordinator
 from engine.errors import InvalidArgumentError
 from engine.model.names import SegmentName
 from engine.model.transactions import TransactionState, parse_id, partition_of

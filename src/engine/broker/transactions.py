@@ -14,8 +14,9 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from engine.broker.commit_behind import CommitBehind
+from engine.control.header_records import TransactionView
 from engine.control.policy.placement import place
-from engine.control.transactions import TransactionCoordinator, TransactionView
+from engine.control.transactions import TransactionCoordinator
 from engine.errors import (
     AlreadyClosedError,
     EngineError,

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from engine.clock import Clock
+from engine.control.header_records import INDEX_DEADLINE, INDEX_FINAL, HeaderRecords, TransactionView
 from engine.control.operation_records import Recording, forget, operations_in
 from engine.errors import (
     EngineError,
@@ -42,30 +43,12 @@ from engine.model.transactions import (
     accepted_numbers,
     id_text,
     parse_id,
-    partition_of,
 )
 
 log = logging.getLogger(__name__)
 
-INDEX_DEADLINE = "txn-by-deadline"  # open ones: "{partition:x}/{deadline in ms}"
-INDEX_FINAL = "txn-by-final-state"  # ended ones: "{partition:x}/{end of their retention in ms}"
-_TIME_DIGITS = 15
 _ATTEMPTS_MAX = 16
 _BATCH = 256  # found, and dealt with, at a time
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionView:
-    """A transaction as it stands: its id, its header, and the store's version of that."""
-
-    number: int
-    header: TransactionHeader
-    version: int
-
-    @property
-    def id(self) -> str:
-        """As users see it."""
-        return id_text(self.number)
 
 
 @dataclass(slots=True)
@@ -105,8 +88,7 @@ class TransactionCoordinator:
         self._clock = clock
         self._rng = rng
         self._settle = settle
-        self._retention_ms = round(retention_s * 1000)
-        self._named_retention_ms = round(named_retention_s * 1000)
+        self._headers = HeaderRecords(metadata, round(retention_s * 1000), round(named_retention_s * 1000))
 
     # -- beginning -------------------------------------------------------------------------------------------
 
@@ -148,7 +130,7 @@ class TransactionCoordinator:
         for _ in range(_ATTEMPTS_MAX):
             number = self._rng.getrandbits(ID_BITS)
             try:
-                version = await self._put(number, header, ABSENT)
+                version = await self._headers.put(number, header, ABSENT)
             except ConflictError:
                 continue
             self.counters.begun += 1
@@ -161,7 +143,7 @@ class TransactionCoordinator:
         if header is known.header:
             return known
         try:
-            return TransactionView(known.number, header, await self._put(known.number, header, known.version))
+            return TransactionView(known.number, header, await self._headers.put(known.number, header, known.version))
         except ConflictError:
             return None
 
@@ -220,9 +202,9 @@ class TransactionCoordinator:
             record = None
             try:
                 if recording is not None:
-                    version, record = await self._put_with(number, header, known.version, recording)
+                    version, record = await self._headers.put_with(number, header, known.version, recording)
                 else:
-                    version = await self._put(number, header, known.version)
+                    version = await self._headers.put(number, header, known.version)
             except ConflictError:
                 self.counters.cas_conflict += 1
                 continue
@@ -250,17 +232,15 @@ class TransactionCoordinator:
 
     async def find(self, number: int) -> TransactionView | None:
         """The same; None when there is none."""
-        record = await self._metadata.get(keys.transaction(id_text(number)))
-        return None if record is None else _view(record)
+        return await self._headers.find(number)
 
     async def list_open(self, limit: int | None = None) -> list[TransactionView]:
         """Those that have not ended, of each partition by their deadlines."""
-        found = await self._metadata.list_index(INDEX_DEADLINE, "", "\U0010ffff", limit)
-        return [_view(record) for _, record in found]
+        return await self._headers.list_open(limit)
 
     def every_open(self) -> AsyncIterator[TransactionView]:
         """All that have not ended, page by page; one may come twice."""
-        return self._pages(INDEX_DEADLINE, "", "\U0010ffff")
+        return self._headers.every_open()
 
     async def operations(self, number: int) -> list[TransactionOperation]:
         """Its operations whose participants have not applied the outcome yet; all of an open one."""
@@ -276,32 +256,14 @@ class TransactionCoordinator:
     async def abort_expired(self, partition: int) -> int:
         """Abort the open ones of a partition whose time is over; how many that were."""
         expired = 0
-        async for known in self._due(INDEX_DEADLINE, partition):
+        async for known in self._headers.due(INDEX_DEADLINE, partition, self._clock.time_ms()):
             expired += await self._expire(known)
         return expired
-
-    def _due(self, index: str, partition: int) -> AsyncIterator[TransactionView]:
-        """Those of a partition whose time in an index has come."""
-        return self._pages(index, *_until(partition, self._clock.time_ms()))
-
-    async def _pages(self, index: str, start: str, end: str) -> AsyncIterator[TransactionView]:
-        """Those in a range of an index, page by page; one may come twice."""
-        limit = _BATCH
-        while True:
-            found = await self._metadata.list_index(index, start, end, limit)
-            for _, record in found:
-                yield _view(record)
-            if len(found) < limit:
-                return
-            last = found[-1][0]
-            if last == start:
-                limit *= 2  # so many have the same time
-            start = last
 
     async def _expire(self, known: TransactionView) -> bool:
         header = known.header.ended(TransactionState.ABORTED, self._clock.time_ms())
         try:
-            await self._put(known.number, header, known.version)
+            await self._headers.put(known.number, header, known.version)
         except ConflictError:
             return False  # it has ended, or got more time
         self.counters.timed_out += 1
@@ -311,7 +273,7 @@ class TransactionCoordinator:
     async def collect(self, partition: int) -> int:
         """Forget those of a partition whose retention is over and that no participant needs any more; how many."""
         collected = 0
-        async for known in self._due(INDEX_FINAL, partition):
+        async for known in self._headers.due(INDEX_FINAL, partition, self._clock.time_ms()):
             collected += await self._collect(known)
         return collected
 
@@ -355,70 +317,6 @@ class TransactionCoordinator:
             with contextlib.suppress(ConflictError):
                 await unsure.delete(self._metadata, alias.key, alias.stat.version)
 
-    # -- records ---------------------------------------------------------------------------------------------
-
-    async def _put(self, number: int, header: TransactionHeader, expected: Expected | int) -> int:
-        """The header's new version. An outcome that the store leaves open is read back. Raises ConflictError."""
-        key, value = keys.transaction(id_text(number)), header.to_json()
-        try:
-            stat = await self._metadata.put(
-                key, value, expected, partition_key=id_text(number), indexes=self._indexes(number, header)
-            )
-        except OutcomeUnknownError:
-            found = await self._metadata.get(key)
-            if found is not None and found.value == value:
-                return found.stat.version
-            raise ConflictError(key) from None  # not written, or changed since: whoever asked looks again
-        return stat.version
-
-    async def _put_with(
-        self, number: int, header: TransactionHeader, expected: int, recording: Recording
-    ) -> tuple[int, Record]:
-        """The same, and a record of these operations."""
-        ident, value = id_text(number), header.to_json()
-        key, prefix = keys.transaction(ident), keys.transaction_ops(ident)
-        try:
-            stat, record = await self._metadata.put_with_sequence(
-                key,
-                value,
-                expected,
-                prefix,
-                recording.value,
-                partition_key=ident,
-                indexes=self._indexes(number, header),
-                appended_indexes=recording.indexes,
-            )
-        except OutcomeUnknownError:
-            found = await self._metadata.get(key)
-            if found is not None and found.value == value:
-                for record in await self._operation_records(number):
-                    if record.value == recording.value and record.stat.version < found.stat.version:
-                        return found.stat.version, record
-            raise ConflictError(key) from None  # not written, or changed since: whoever asked looks again
-        return stat.version, record
-
-    def _indexes(self, number: int, header: TransactionHeader) -> dict[str, str]:
-        partition = partition_of(number)
-        if not header.state.final:
-            return {INDEX_DEADLINE: _at(partition, header.timeout_ms)}
-        kept = header.name is not None and header.state is TransactionState.COMMITTED
-        retention = self._named_retention_ms if kept else self._retention_ms
-        return {INDEX_FINAL: _at(partition, (header.finalized_ms or 0) + retention)}
-
 
 def _concerns(participant: tuple[SegmentName, str | None], operation: TransactionOperation) -> bool:
     return (operation.segment, operation.subscription) == participant
-
-
-def _view(record: Record) -> TransactionView:
-    number = parse_id(record.key.rpartition("/")[2])
-    return TransactionView(number, TransactionHeader.from_json(record.value), record.stat.version)
-
-
-def _at(partition: int, time_ms: int) -> str:
-    return f"{partition:x}/{time_ms:0{_TIME_DIGITS}d}"
-
-
-def _until(partition: int, time_ms: int) -> tuple[str, str]:
-    """The range of an index that holds what a partition has up to a time, inclusive."""
-    return _at(partition, 0), _at(partition, time_ms + 1)

@@ -1,0 +1,133 @@
+"""Headers of transactions in the metadata store: how they are written, and found by their times."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from engine.control.operation_records import Recording
+from engine.metadata import keys
+from engine.metadata.store import ConflictError, Expected, MetadataStore, OutcomeUnknownError, Record
+from engine.model.transactions import TransactionHeader, TransactionState, id_text, parse_id, partition_of
+
+INDEX_DEADLINE = "txn-by-deadline"  # open ones: "{partition:x}/{deadline in ms}"
+INDEX_FINAL = "txn-by-final-state"  # ended ones: "{partition:x}/{end of their retention in ms}"
+_TIME_DIGITS = 15
+_BATCH = 256  # found at a time
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionView:
+    """A transaction as it stands: its id, its header, and the store's version of that."""
+
+    number: int
+    header: TransactionHeader
+    version: int
+
+    @property
+    def id(self) -> str:
+        """As users see it."""
+        return id_text(self.number)
+
+
+class HeaderRecords:
+    """Loop thread only. Times are wall-clock milliseconds, durations in milliseconds."""
+
+    def __init__(self, metadata: MetadataStore, retention_ms: int, named_retention_ms: int) -> None:
+        self._metadata = metadata
+        self._retention_ms = retention_ms
+        self._named_retention_ms = named_retention_ms
+
+    async def find(self, number: int) -> TransactionView | None:
+        """How a transaction stands; None when there is none."""
+        record = await self._metadata.get(keys.transaction(id_text(number)))
+        return None if record is None else _view(record)
+
+    async def list_open(self, limit: int | None = None) -> list[TransactionView]:
+        """Those that have not ended, of each partition by their deadlines."""
+        found = await self._metadata.list_index(INDEX_DEADLINE, "", "\U0010ffff", limit)
+        return [_view(record) for _, record in found]
+
+    def every_open(self) -> AsyncIterator[TransactionView]:
+        """All that have not ended, page by page; one may come twice."""
+        return self._pages(INDEX_DEADLINE, "", "\U0010ffff")
+
+    def due(self, index: str, partition: int, now_ms: int) -> AsyncIterator[TransactionView]:
+        """Those of a partition whose time in an index has come, likewise."""
+        return self._pages(index, *_until(partition, now_ms))
+
+    async def _pages(self, index: str, start: str, end: str) -> AsyncIterator[TransactionView]:
+        """Those in a range of an index, page by page; one may come twice."""
+        limit = _BATCH
+        while True:
+            found = await self._metadata.list_index(index, start, end, limit)
+            for _, record in found:
+                yield _view(record)
+            if len(found) < limit:
+                return
+            last = found[-1][0]
+            if last == start:
+                limit *= 2  # so many have the same time
+            start = last
+
+    async def put(self, number: int, header: TransactionHeader, expected: Expected | int) -> int:
+        """The header's new version. An outcome that the store leaves open is read back. Raises ConflictError."""
+        key, value = keys.transaction(id_text(number)), header.to_json()
+        try:
+            stat = await self._metadata.put(
+                key, value, expected, partition_key=id_text(number), indexes=self._indexes(number, header)
+            )
+        except OutcomeUnknownError:
+            found = await self._metadata.get(key)
+            if found is not None and found.value == value:
+                return found.stat.version
+            raise ConflictError(key) from None  # not written, or changed since: whoever asked looks again
+        return stat.version
+
+    async def put_with(
+        self, number: int, header: TransactionHeader, expected: int, recording: Recording
+    ) -> tuple[int, Record]:
+        """The same, and a record of these operations."""
+        ident, value = id_text(number), header.to_json()
+        key, prefix = keys.transaction(ident), keys.transaction_ops(ident)
+        try:
+            stat, record = await self._metadata.put_with_sequence(
+                key,
+                value,
+                expected,
+                prefix,
+                recording.value,
+                partition_key=ident,
+                indexes=self._indexes(number, header),
+                appended_indexes=recording.indexes,
+            )
+        except OutcomeUnknownError:
+            found = await self._metadata.get(key)
+            if found is not None and found.value == value:
+                for record in await self._metadata.list(f"{prefix}/", keys.prefix_end(f"{prefix}/")):
+                    if record.value == recording.value and record.stat.version < found.stat.version:
+                        return found.stat.version, record
+            raise ConflictError(key) from None  # not written, or changed since: whoever asked looks again
+        return stat.version, record
+
+    def _indexes(self, number: int, header: TransactionHeader) -> dict[str, str]:
+        partition = partition_of(number)
+        if not header.state.final:
+            return {INDEX_DEADLINE: _at(partition, header.timeout_ms)}
+        kept = header.name is not None and header.state is TransactionState.COMMITTED
+        retention = self._named_retention_ms if kept else self._retention_ms
+        return {INDEX_FINAL: _at(partition, (header.finalized_ms or 0) + retention)}
+
+
+def _view(record: Record) -> TransactionView:
+    number = parse_id(record.key.rpartition("/")[2])
+    return TransactionView(number, TransactionHeader.from_json(record.value), record.stat.version)
+
+
+def _at(partition: int, time_ms: int) -> str:
+    return f"{partition:x}/{time_ms:0{_TIME_DIGITS}d}"
+
+
+def _until(partition: int, time_ms: int) -> tuple[str, str]:
+    """The range of an index that holds what a partition has up to a time, inclusive."""
+    return _at(partition, 0), _at(partition, time_ms + 1)
