@@ -132,7 +132,7 @@ async def late_writers(cluster):
     return check(history.events)
 
 
-def late(seeds=range(2)) -> set[str]:
+def late(seeds=range(4)) -> set[str]:
     """The rules that are broken under any of the seeds."""
     return {violation.rule for seed in seeds for violation in simulate(seed, late_writers, config=CONFIG)}
 
