@@ -9,6 +9,7 @@ import coordination_scenario
 import pytest
 from coordination_scenario import CoordinationScenario, ModelSegment
 
+from engine.control.header_records import HeaderRecords
 from engine.control.transactions import TransactionCoordinator
 from engine.metadata.store import ANY
 from engine.testing.checker import describe
@@ -49,12 +50,16 @@ def flagged() -> set[str]:
 
 
 def test_end_a_transaction_without_comparing(monkeypatch):
-    put = TransactionCoordinator._put
+    put, put_with = HeaderRecords.put, HeaderRecords.put_with
 
-    async def blindly(coordinator, number, header, expected):
-        return await put(coordinator, number, header, ANY if header.state.final else expected)
+    async def blindly(headers, number, header, expected):
+        return await put(headers, number, header, ANY if header.state.final else expected)
 
-    monkeypatch.setattr(TransactionCoordinator, "_put", blindly)
+    async def blindly_with(headers, number, header, expected, recording):
+        return await put_with(headers, number, header, ANY, recording)
+
+    monkeypatch.setattr(HeaderRecords, "put", blindly)
+    monkeypatch.setattr(HeaderRecords, "put_with", blindly_with)
     assert flagged() & {"T2", "T6", "D1"}
 
 

@@ -14,6 +14,7 @@ from engine.broker.pending_acks import PendingAcks
 from engine.broker.segment_transactions import SegmentTransactions
 from engine.broker.transaction_buffer import TransactionBuffer
 from engine.broker.transaction_settling import Settling, SettlingRounds
+from engine.control.header_records import HeaderRecords
 from engine.control.transactions import TransactionCoordinator
 from engine.metadata.store import ANY
 from engine.model.transactions import TransactionHeader
@@ -152,10 +153,14 @@ def test_count_without_comparing_versions(monkeypatch):
 
 
 def test_end_a_transaction_without_comparing(monkeypatch):
-    put = TransactionCoordinator._put
+    put, put_with = HeaderRecords.put, HeaderRecords.put_with
 
-    async def blindly(coordinator, number, header, expected):
-        return await put(coordinator, number, header, ANY if header.state.final else expected)
+    async def blindly(headers, number, header, expected):
+        return await put(headers, number, header, ANY if header.state.final else expected)
 
-    monkeypatch.setattr(TransactionCoordinator, "_put", blindly)
+    async def blindly_with(headers, number, header, expected, recording):
+        return await put_with(headers, number, header, ANY, recording)
+
+    monkeypatch.setattr(HeaderRecords, "put", blindly)
+    monkeypatch.setattr(HeaderRecords, "put_with", blindly_with)
     assert late() & {"T2", "T6", "D1"}
