@@ -58,6 +58,8 @@ class FakeBroker:
         self.admin: str | None = None
         self.refusal: EngineError | None = None  # of the handshake
         self.transactions: dict[str, str] = {}  # their states
+        self.marks: dict[str, int | None] = {}  # of those that have ended
+        self.leave_open = False  # what is to be committed behind its sends
         self.lose_answers: list[Command] = []  # of each, once: it is done, and the connection breaks
         self.lose_requests: list[Command] = []  # the same, and nothing is done
         self.seen: list[tuple[Command, dict[str, Any]]] = []

@@ -34,8 +34,12 @@ class FakeCoordinator:
     def end_txn(self, header: dict[str, Any], payload: memoryview) -> None:
         states = self.broker.transactions
         wanted = {"commit": "COMMITTED", "abort": "ABORTED"}[header["action"]]
+        if header.get("sent") is not None and self.broker.leave_open:
+            self.answer(header, result={"state": "OPEN"})
+            return
         if states.get(header["id"]) == "OPEN":
             states[header["id"]] = wanted
+            self.broker.marks[header["id"]] = header.get("mark")
         if Command.END_TXN in self.broker.lose_answers:
             self.broker.lose_answers.remove(Command.END_TXN)
             self.stream.abort()
@@ -61,5 +65,5 @@ class FakeCoordinator:
         if state is None:
             self.error(header, TransactionNotFoundError("no such transaction"))
             return
-        self.answer(header, result={"id": ident, "state": state, "deadline_ms": DEADLINE_MS,
-                                    "accepted": None})  # fmt: skip
+        self.answer(header, result={"id": ident, "state": state, "deadline_ms": DEADLINE_MS, "accepted": None,
+                                    "mark": self.broker.marks.get(ident)})  # fmt: skip

@@ -12,7 +12,7 @@ from engine.limits import CONNECTION_WRITE_HIGH, MIB
 from engine.wire.chunks import ChunkPool
 from engine.wire.commands import Command
 from engine.wire.memory import connect_pair
-from engine.wire.tcp import TcpConnector, listen
+from engine.wire.tcp import TcpConnector, TcpStream, listen
 from engine.wire.url import parse_address, parse_url
 
 
@@ -105,6 +105,49 @@ async def test_frames_arrive_in_order_with_their_payloads(pair):
         assert command is Command.SEND
         assert header["producer_id"] == n
         assert bytes(payload) == (b"ab" + b"cd" * n if n % 3 else b"x" * (n * 500))
+
+
+async def test_what_is_gathered_comes_whole_and_in_order(pair):
+    left, right = pair
+    for number in range(3):
+        left.stream.gather()
+        left.stream.send(Command.PING, {"number": number})
+    left.stream.send(Command.PONG, {}, b"x" * MIB)
+    await right.until(lambda: len(right.frames) == 4)
+    assert [header.get("number") for _, header, _ in right.frames] == [0, 1, 2, None]
+
+
+@pytest.mark.parametrize("pair", [tcp_pair], ids=["tcp"], indirect=True)
+@pytest.mark.parametrize("gathered", [True, False])
+async def test_the_first_frame_waits_for_the_others_of_its_turn_where_it_is_told_to(pair, gathered, monkeypatch):
+    left, right = pair
+    written, write = [], TcpStream._write
+    monkeypatch.setattr(TcpStream, "_write", lambda stream, buffers: (written.append(stream), write(stream, buffers)))
+    if gathered:
+        left.stream.gather()
+        left.stream.gather()
+    for _ in range(3):
+        left.stream.send(Command.PING, {})
+    assert len(written) == (0 if gathered else 1)
+    assert bool(left.stream.unsent_bytes) is True
+    await right.until(lambda: len(right.frames) == 3)
+    assert len(written) == (1 if gathered else 2)
+    written.clear()
+    left.stream.send(Command.PING, {})
+    assert len(written) == 1  # that turn is over
+    await right.until(lambda: len(right.frames) == 4)
+
+
+async def test_what_is_gathered_is_gone_with_the_connection(pair):
+    left, right = pair
+    left.stream.gather()
+    left.stream.abort()
+    left.stream.send(Command.PING, {})
+    await right.lost
+    await left.lost
+    left.stream.gather()
+    await asyncio.sleep(0)
+    assert right.frames == []
 
 
 @pytest.mark.parametrize("pair", [tcp_pair], ids=["tcp"], indirect=True)
