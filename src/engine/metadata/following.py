@@ -12,6 +12,7 @@ from engine.metadata.store import Event, EventKind, MetadataStore, OutcomeUnknow
 log = logging.getLogger(__name__)
 
 RESTART_S = 0.5
+_LOOKED_AT_ONCE = 1_000  # keys
 
 
 async def follow(
@@ -46,14 +47,23 @@ async def _follow_one(
     try:
         async for event in watch:
             if event.kind is EventKind.SNAPSHOT_END:
-                for key in set(known()).difference(shown or ()):
-                    await _look(metadata, key, heard)
+                await _look_for_gone(metadata, list(known()), shown or set(), heard)
                 shown = None
             elif shown is not None:
                 shown.add(event.key)
             heard(event)
     finally:
         watch.close()
+
+
+async def _look_for_gone(
+    metadata: MetadataStore, known: list[str], shown: set[str], heard: Callable[[Event], None]
+) -> None:
+    for i, key in enumerate(known):
+        if i % _LOOKED_AT_ONCE == 0:
+            await asyncio.sleep(0)  # others are served
+        if key not in shown:
+            await _look(metadata, key, heard)
 
 
 async def _look(metadata: MetadataStore, key: str, heard: Callable[[Event], None]) -> None:

@@ -1,8 +1,8 @@
 """Running watches over a table: who is told of which change, and what a slow reader is still owed.
 
 A reader is owed keys, not events: each key waits at most once and is delivered in its latest state. A key that
-appeared and vanished unseen is owed no more. So what waits is never more than the keys the reader has seen and those
-that exist now, however long it sleeps.
+appeared and vanished unseen is owed no more. So what waits is never more than the keys the reader has seen, those of
+its snapshot, and those that exist now, however long it sleeps.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable
 
 from engine.metadata.keys import prefix_end
+from engine.metadata.snapshots import Snapshot
 from engine.metadata.store import Event, EventKind
 from engine.metadata.table import Change, Row, Table, each_key
 
-_SNAPSHOT_END = ""  # no key is empty
+_NO_KEY = ""
+_READ_AT_ONCE = 64  # events, which are then looked at: others are served, though more wait
 
 
 class TableWatch:
@@ -23,11 +25,13 @@ class TableWatch:
 
     def __init__(self, hub: WatchHub) -> None:
         self._hub = hub
+        self._snapshot: Snapshot | None = None  # comes before all else
         # Key -> version of its change, in the order of delivery. The first of a plain dict is slow to find, once others
         # were taken before it.
         self._owed: OrderedDict[str, int] = OrderedDict()
         # Owed keys that the reader does not know yet.
         self._unseen: set[str] = set()
+        self._read = 0
         self._waiter: asyncio.Future[None] | None = None
         self._closed = False
         self.on_close: Callable[[TableWatch], object] | None = None
@@ -40,12 +44,9 @@ class TableWatch:
         """Ask the hub for no more changes."""
         raise NotImplementedError
 
-    def start(self, rows: list[Row], version: int) -> None:
+    def start(self, snapshot: Snapshot) -> None:
         """Owe a snapshot: the rows by version, then its end. A version in mid-snapshot is good to resume from."""
-        for row in sorted(rows, key=lambda row: row.record.stat.version):
-            self._owed[row.record.key] = row.record.stat.version
-        self._unseen.update(self._owed)
-        self._owed[_SNAPSHOT_END] = version
+        self._snapshot = snapshot
 
     def resume(self, changed: dict[str, int]) -> None:
         """Owe what changed since the reader last looked."""
@@ -63,40 +64,48 @@ class TableWatch:
 
     def _owe(self, change: Change, before: bool, after: bool) -> None:
         key = change.key
-        if key in self._unseen:
-            if not after:
-                self._unseen.discard(key)
-                del self._owed[key]
-            elif _SNAPSHOT_END not in self._owed or self._comes_after_snapshot(key):
-                del self._owed[key]
-                self._owed[key] = change.version
+        if self._snapshot is not None and self._snapshot.notice(change, before, after):
             return  # inside the snapshot a key keeps its place and is delivered in its latest state
+        if key in self._unseen and not after:
+            self._unseen.discard(key)
+            del self._owed[key]
+            return
         if not before and key not in self._owed:
             self._unseen.add(key)
         self._owed.pop(key, None)
         self._owed[key] = change.version
-
-    def _comes_after_snapshot(self, key: str) -> bool:
-        return self._owed[key] > self._owed[_SNAPSHOT_END]
 
     def __aiter__(self) -> AsyncIterator[Event]:
         """The events; one reader at a time."""
         return self
 
     async def __anext__(self) -> Event:
-        while not self._owed and not self._closed:
+        """The next one. Of many, every so often the others on the loop get their turn first."""
+        self._read += 1
+        if self._read % _READ_AT_ONCE == 0:
+            await asyncio.sleep(0)
+        while (snapshot := self._snapshot) is not None and not snapshot.in_order:
+            snapshot.look()
+            await asyncio.sleep(0)
+        while not self._owed and self._snapshot is None and not self._closed:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
         if self._closed:
             raise StopAsyncIteration
-        key = next(iter(self._owed))
-        version = self._owed.pop(key)
+        return self._next()
+
+    def _next(self) -> Event:
+        if (snapshot := self._snapshot) is not None:
+            if (place := snapshot.take()) is not None:
+                version, key = place
+                return self._event(key, version)
+            self._snapshot = None
+            return Event(EventKind.SNAPSHOT_END, _NO_KEY, snapshot.version)
+        key, version = self._owed.popitem(last=False)
         self._unseen.discard(key)
         return self._event(key, version)
 
     def _event(self, key: str, version: int) -> Event:
-        if key == _SNAPSHOT_END:
-            return Event(EventKind.SNAPSHOT_END, key, version)
         row = self._hub.table.rows.get(key)
         if row is None or not self.matches(row):
             return Event(EventKind.DELETE, key, version)
@@ -110,6 +119,7 @@ class TableWatch:
         self.detach()
         if self.on_close is not None:
             self.on_close(self)
+        self._snapshot = None
         self._owed.clear()
         self._unseen.clear()
         if self._waiter is not None and not self._waiter.done():
@@ -118,7 +128,7 @@ class TableWatch:
     @property
     def owed(self) -> int:
         """How many events wait to be read."""
-        return len(self._owed)
+        return len(self._owed) + (0 if self._snapshot is None else len(self._snapshot) + 1)
 
 
 class PrefixWatch(TableWatch):
@@ -183,8 +193,8 @@ class WatchHub:
         if changed is not None:
             watch.resume({key: at for key, at in changed.items() if key.startswith(prefix)})
         else:
-            keys = self.table.keys(prefix, prefix_end(prefix)) if prefix else self.table.rows
-            watch.start([self.table.rows[key] for key in keys], self.table.version)
+            keys = self.table.keys(prefix, prefix_end(prefix)) if prefix else list(self.table.rows)
+            watch.start(Snapshot(self.table, keys))
         self._by_prefix.setdefault(prefix, {})[watch] = None
         self._lengths[len(prefix)] += 1
         return watch
@@ -192,8 +202,8 @@ class WatchHub:
     def watch_index(self, index: str, start: str, end: str) -> IndexWatch:
         """A started watch over a range of an index."""
         watch = IndexWatch(self, index, start, end)
-        rows = [self.table.rows[key] for _, key in self.table.index_keys(index, start, end)]
-        watch.start(rows, self.table.version)
+        found = self.table.index_keys(index, start, end)
+        watch.start(Snapshot(self.table, [key for _, key in found], index))
         self._by_index.setdefault(index, {})[watch] = None
         return watch
 
