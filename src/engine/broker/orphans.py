@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 
@@ -12,6 +13,8 @@ from engine.model.hashrange import HashRange
 from engine.model.names import SegmentName, TopicName
 
 log = logging.getLogger(__name__)
+
+_LOOKED_AT_ONCE = 256  # topics
 
 
 class Orphans:
@@ -30,7 +33,9 @@ class Orphans:
         """Delete the orphans among these; how many there were. Raises what the metadata store raises."""
         topics = set(await self._service.every_topic())
         deleted = 0
-        for topic, names in stores.items():
+        for i, (topic, names) in enumerate(stores.items()):
+            if i % _LOOKED_AT_ONCE == 0:
+                await asyncio.sleep(0)  # others are served
             if not (topic in topics and _is_untouched(names)):
                 deleted += await self._look_at(topic, names)
         return deleted

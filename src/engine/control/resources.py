@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
@@ -31,6 +32,8 @@ INDEX_TOPICS = "topics"  # topics' own records
 INDEX_CHANGES = "topic-changes"  # those of them that carry a PendingChange
 INDEX_CONTROLLERS = "topic-controllers"  # leaders' records
 
+_LAST_KEY = "\U0010ffff"
+_READ_AT_ONCE = 256  # topics
 _WRITE_ATTEMPTS_MAX = 3
 
 
@@ -92,9 +95,14 @@ class ScalableTopicResources:
         return sorted((topic_of_key(record.key), record.value) for _, record in found)
 
     async def topics(self) -> list[TopicName]:
-        """Every topic, of all namespaces."""
-        found = await self.metadata.list_index(INDEX_TOPICS, "", "\U0010ffff")
-        return [topic_of_key(record.key) for _, record in found]
+        """Every topic, of all namespaces, read some at a time: of those that come or go meanwhile some are in it."""
+        topics: list[TopicName] = []
+        start = ""
+        while found := await self.metadata.list_index(INDEX_TOPICS, start, _LAST_KEY, _READ_AT_ONCE):
+            topics += [topic_of_key(record.key) for _, record in found]
+            start = found[-1][0] + "\0"
+            await asyncio.sleep(0)  # others are served
+        return topics
 
     async def leaving(self, tenant: str, namespace: str) -> set[TopicName]:
         """Those topics of a namespace that are being deleted."""
@@ -105,7 +113,7 @@ class ScalableTopicResources:
 
     async def unfinished(self) -> list[TopicName]:
         """The topics with a change that somebody must finish."""
-        found = await self.metadata.list_index(INDEX_CHANGES, "", "\U0010ffff")
+        found = await self.metadata.list_index(INDEX_CHANGES, "", _LAST_KEY)
         return [topic_of_key(record.key) for _, record in found]
 
     # Leaders.

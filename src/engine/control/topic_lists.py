@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import logging
 from bisect import bisect_left, insort
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -208,6 +208,7 @@ class _Namespace:
         self._facts: dict[TopicName, TopicFacts] = {}
         self._lists: dict[TopicFilter, TopicList] = {}
         self._making: dict[TopicFilter, asyncio.Future[None]] = {}
+        self._asked: Counter[TopicFilter] = Counter()  # by whom a list is being opened
         self._changing: dict[TopicFilter, dict[TopicName, None]] = {}  # topics that changed while a list is made
         self._known = asyncio.Event()  # a whole snapshot was read
         self._stopped = False
@@ -217,7 +218,9 @@ class _Namespace:
 
     async def ready(self) -> None:
         """All there is was read. Raises AlreadyClosedError."""
-        await self._known.wait()
+        if not self._known.is_set():
+            await self._known.wait()
+            await self._pace.turn()  # many have waited
         if self._stopped:
             raise AlreadyClosedError("the broker is closing")
 
@@ -233,13 +236,23 @@ class _Namespace:
 
     async def list(self, topics: TopicFilter) -> TopicList:
         """The one list of that filter. Of those that nobody follows a few are kept: they are read page by page."""
-        while (found := self._lists.get(topics)) is None:
-            made = self._making.get(topics)
-            if made is None:
-                made = self._making[topics] = asyncio.ensure_future(self._make(topics))
-                made.add_done_callback(lambda done: done.cancelled() or done.exception())  # who asked may have gone
-            await asyncio.shield(made)
-        return found
+        self._asked[topics] += 1
+        try:
+            while (found := self._lists.get(topics)) is None:
+                await asyncio.shield(self._make_once(topics))
+                await self._pace.turn()  # many have waited
+            return found
+        finally:
+            self._asked[topics] -= 1
+            if not self._asked[topics]:
+                del self._asked[topics]
+
+    def _make_once(self, topics: TopicFilter) -> asyncio.Future[None]:
+        made = self._making.get(topics)
+        if made is None:
+            made = self._making[topics] = asyncio.ensure_future(self._make(topics))
+            made.add_done_callback(lambda done: done.cancelled() or done.exception())  # who asked may have gone
+        return made
 
     async def _make(self, topics: TopicFilter) -> None:
         """Make a list in steps: others are served meanwhile. What changes meanwhile is put right at the end."""
@@ -262,7 +275,7 @@ class _Namespace:
     def _check_room(self) -> None:
         """Let go of lists that nobody follows when they are many. Raises TooManyRequestsError when others are."""
         if len(self._lists) >= _LISTS_KEPT:
-            self._lists = {f: made for f, made in self._lists.items() if made.listeners}
+            self._lists = {f: made for f, made in self._lists.items() if made.listeners or f in self._asked}
         names = sum(len(made.names) for made in self._lists.values())
         if self._lists and names + len(self._facts) > LISTED_NAMES_MAX:
             raise TooManyRequestsError(

@@ -7,6 +7,8 @@ import contextlib
 import itertools
 import random
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
 from typing import TypeVar
 from urllib.parse import quote, unquote
 
@@ -33,6 +35,7 @@ from engine.storage.tail import TailCache
 SEGMENTS = "segments"
 DIRECTORY_NAME_MAX = 255
 CLOSE_AT_ONCE = 64
+_TOPICS_AT_ONCE = 64  # whose directories are read: a thread that does more keeps the loop waiting for the interpreter
 WHOLE_RING = (HASH_RING_SIZE - 1,)
 
 T = TypeVar("T")
@@ -255,17 +258,19 @@ class SegmentStore:
 
     async def rolled(self, topics: Iterable[TopicName]) -> list[SegmentName]:
         """The segments of these topics that consist of more than one file. Reads directories only."""
-        places = [(topic, self._topic_directory(topic)) for topic in topics]
+        rolled: list[SegmentName] = []
+        source = iter(topics)
+        while some := list(islice(source, _TOPICS_AT_ONCE)):
+            rolled += await self._run(partial(self._rolled, some), self._root)
+        return rolled
 
-        def work() -> list[SegmentName]:
-            return [
-                name
-                for topic, directory in places
-                for name, files in _stores_in(self._disk, topic, directory)
-                if len(remaining(files)) > 1
-            ]
-
-        return await self._run(work, self._root)
+    def _rolled(self, topics: Sequence[TopicName]) -> list[SegmentName]:
+        return [
+            name
+            for topic in topics
+            for name, files in _stores_in(self._disk, topic, self._topic_directory(topic))
+            if len(remaining(files)) > 1
+        ]
 
     async def exists(self, name: SegmentName) -> bool:
         """Whether the segment has files, and is not half deleted. Reads a directory only."""
