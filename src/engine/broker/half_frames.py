@@ -33,15 +33,15 @@ class HalfFrames:
         pool.on_full = self._make_room
 
     def _make_room(self) -> None:
-        holders = [c for c in self._connections if getattr(c.stream, "pending_bytes", 0)]
+        holders = [c for c in self._connections if c.stream.pending_bytes]
         for connection in holders:
-            connection.stream.compact()  # type: ignore[attr-defined]
+            connection.stream.compact()
         excess = self._pool.taken - self._pool.limit
         if excess <= 0:
             return
         holders.sort(key=lambda c: (c.pulse.frame_at, c.pulse.since))
         for connection in holders:
-            excess -= connection.stream.pending_bytes  # type: ignore[attr-defined]
+            excess -= connection.stream.pending_bytes
             self.cut += 1
             connection.stream.abort()
             if excess <= 0:

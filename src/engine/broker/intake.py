@@ -39,8 +39,8 @@ class Intake:
     def frame(self, who: Connection) -> None:
         """One more is received from `who`. If that was enough for this turn, and more of it is here, that waits."""
         self._count(1)
-        if self._frames > FRAMES_PER_TURN and getattr(who.stream, "pending_bytes", False) and who.hold("intake"):
-            who.stream.trim()  # type: ignore[attr-defined]
+        if self._frames > FRAMES_PER_TURN and who.stream.pending_bytes and who.hold("intake"):
+            who.stream.trim()
             self._pace.join().add_done_callback(lambda _: who.release("intake"))
 
     def request(self) -> asyncio.Future[None] | None:

@@ -87,9 +87,9 @@ class KeepAlive:
         received = connection.frames + getattr(stream, "bytes_received", 0)
         if received != pulse.received or connection.held:
             pulse.received, pulse.heard_at, pulse.pinged = received, now, False
-        elif hasattr(stream, "compact"):
+        else:
             stream.compact()
-        if connection.frames != pulse.frames or connection.held or not getattr(stream, "pending_bytes", 0):
+        if connection.frames != pulse.frames or connection.held or not stream.pending_bytes:
             pulse.frames, pulse.frame_at = connection.frames, now
         unsent = stream.unsent_bytes
         taken = getattr(stream, "bytes_sent", 0) - unsent

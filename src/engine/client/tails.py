@@ -66,7 +66,7 @@ class Tails:
         """Whether all owners would have told, and none has, not even the beginning of something."""
         if self._over or self._missing or not self._session.connected or self._session.layout is not self._layout:
             return False
-        return not any(getattr(connection.stream, "pending_bytes", 0) for connection, _ in self._readers)
+        return not any(connection.stream.pending_bytes for connection, _ in self._readers)
 
     # -- Attached --------------------------------------------------------------------------------------------
 

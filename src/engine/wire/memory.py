@@ -86,6 +86,14 @@ class MemoryStream:
         self._reading_paused = False
         self._schedule()
 
+    @property
+    def pending_bytes(self) -> int:
+        """Nothing: frames come whole, and their memory is the sender's."""
+        return 0
+
+    def trim(self) -> None:
+        """Nothing is held that could be smaller."""
+
     def compact(self) -> None:
         """Nothing is held that could be smaller."""
 

@@ -46,6 +46,16 @@ class FrameStream(Protocol):
     def unsent_bytes(self) -> int:
         """Bytes queued in this process and not yet given to the system."""
 
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes received of a frame that is not whole, or that is not wanted yet; 0 where frames come whole."""
+
+    def trim(self) -> None:
+        """Hold little more memory than what is received and not delivered needs; costs little however often."""
+
+    def compact(self) -> None:
+        """Hold no more memory than half a received frame needs. For connections that went quiet."""
+
     def when_taken(self, tell: Callable[[], object]) -> None:
         """Call `tell()` once all that is queued now was given to the system, or the stream has ended; never at once."""
 
