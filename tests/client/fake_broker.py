@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from fake_coordinator import FakeCoordinator
+from fake_coordinator import FakeCoordinator, FakeTransactions
 from fake_entries import SALT, block, entries
 
 from engine.client.client import AsyncClient
@@ -57,9 +57,7 @@ class FakeBroker:
         self.features = list(FEATURES)
         self.admin: str | None = None
         self.refusal: EngineError | None = None  # of the handshake
-        self.transactions: dict[str, str] = {}  # their states
-        self.marks: dict[str, int | None] = {}  # of those that have ended
-        self.leave_open = False  # what is to be committed behind its sends
+        self.transactions = FakeTransactions()  # their states
         self.lose_answers: list[Command] = []  # of each, once: it is done, and the connection breaks
         self.lose_requests: list[Command] = []  # the same, and nothing is done
         self.seen: list[tuple[Command, dict[str, Any]]] = []

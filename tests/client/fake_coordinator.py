@@ -10,6 +10,15 @@ from engine.wire.commands import Command
 DEADLINE_MS = 1 << 60
 
 
+class FakeTransactions(dict[str, str]):
+    """Their states. `marks`: of those that have ended; `leave_open`: what is to be committed behind its sends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.marks: dict[str, int | None] = {}
+        self.leave_open = False
+
+
 class FakeCoordinator:
     """What of a connection has to do with transactions."""
 
@@ -34,12 +43,12 @@ class FakeCoordinator:
     def end_txn(self, header: dict[str, Any], payload: memoryview) -> None:
         states = self.broker.transactions
         wanted = {"commit": "COMMITTED", "abort": "ABORTED"}[header["action"]]
-        if header.get("sent") is not None and self.broker.leave_open:
+        if header.get("sent") is not None and states.leave_open:
             self.answer(header, result={"state": "OPEN"})
             return
         if states.get(header["id"]) == "OPEN":
             states[header["id"]] = wanted
-            self.broker.marks[header["id"]] = header.get("mark")
+            states.marks[header["id"]] = header.get("mark")
         if Command.END_TXN in self.broker.lose_answers:
             self.broker.lose_answers.remove(Command.END_TXN)
             self.stream.abort()
@@ -66,4 +75,4 @@ class FakeCoordinator:
             self.error(header, TransactionNotFoundError("no such transaction"))
             return
         self.answer(header, result={"id": ident, "state": state, "deadline_ms": DEADLINE_MS, "accepted": None,
-                                    "mark": self.broker.marks.get(ident)})  # fmt: skip
+                                    "mark": self.broker.transactions.marks.get(ident)})  # fmt: skip

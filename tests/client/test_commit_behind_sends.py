@@ -33,7 +33,7 @@ class Program:
         else:
             self.broker.lose_requests.append(Command.END_TXN)
             self.broker.transactions[self.transaction.id] = state
-            self.broker.marks[self.transaction.id] = mark
+            self.broker.transactions.marks[self.transaction.id] = mark
         self.broker.refuse = lambda segment, sequence: self._refusal() if len(self.broker.connections) > 1 else None
 
     def _refusal(self) -> EngineError | None:
@@ -68,7 +68,7 @@ async def test_the_end_is_behind_what_is_sent(program: Program):
     await committing
     assert program.transaction.state == "COMMITTED"
     assert [message_id.offset for message_id in await asyncio.gather(*sent)] == [1, 2]
-    assert isinstance(broker.marks[program.transaction.id], int)
+    assert isinstance(broker.transactions.marks[program.transaction.id], int)
     assert len(program.ends) == 1
 
 
@@ -78,11 +78,11 @@ async def test_marks_differ(program: Program):
     for transaction in [await program.client.transaction() for _ in range(3)]:
         program.producer.send_nowait(b"x", transaction=transaction)
         await transaction.commit()
-    assert len(set(broker.marks.values())) == 3
+    assert len(set(broker.transactions.marks.values())) == 3
 
 
 async def test_what_was_left_open_is_ended_once_it_is_answered(program: Program):
-    program.broker.leave_open = True
+    program.broker.transactions.leave_open = True
     program.producer.send_nowait(b"x", transaction=program.transaction)
     committing = asyncio.ensure_future(program.transaction.commit())
     await program.broker.until(lambda: bool(program.ends))
@@ -95,7 +95,7 @@ async def test_what_was_left_open_is_ended_once_it_is_answered(program: Program)
 
 
 async def test_what_failed_aborts_it_when_it_was_left_open(program: Program):
-    program.broker.leave_open = True
+    program.broker.transactions.leave_open = True
     program.broker.refuse = lambda segment, sequence: TransactionConflictError("refused")
     sent = program.send()
     await asyncio.sleep(0)

@@ -15,7 +15,6 @@ from engine.broker.segment_transactions import SegmentTransactions
 from engine.broker.transaction_buffer import TransactionBuffer
 from engine.broker.transaction_settling import Settling, SettlingRounds
 from engine.control.header_records import HeaderRecords
-from engine.control.header_records import HeaderRecords
 from engine.control.transactions import TransactionCoordinator
 from engine.metadata.store import ANY
 from engine.model.transactions import TransactionHeader
