@@ -44,16 +44,23 @@ def _open(connection: Connection, ident: int, request_id: int, work: Coroutine[A
         raise
     turn = connection.broker.memory.intake.request()
 
+    def over(_: object = None) -> None:
+        work.close()
+        connection.unclaim(ident)
+
     async def claimed() -> Any:
         try:
             if turn is not None:
                 await turn
             return await work
         finally:
-            work.close()
-            connection.unclaim(ident)
+            over()
 
-    connection.start(request_id, claimed())
+    task = connection.start(request_id, claimed())
+    if task is None:
+        over()
+    else:
+        task.add_done_callback(over)  # also when it was cancelled before it began
 
 
 # -- layouts and assignments -------------------------------------------------------------------------------------------
