@@ -12,6 +12,7 @@ from engine.client.scope import Scope
 from engine.client.stream_consumer import AsyncStreamConsumer
 from engine.errors import (
     AlreadyClosedError,
+    InvalidArgumentError,
     StorageError,
     TransactionConflictError,
     TransactionNotFoundError,
@@ -330,3 +331,36 @@ async def test_an_acknowledgement_that_is_given_up_is_part_of_it(broker: FakeBro
         with pytest.raises(TimeoutError):  # nobody has confirmed it
             await transaction.commit()
         assert ends(broker) == ["abort"]
+
+
+# How it is shown.
+
+
+async def test_it_says_which_attempt_it_is(broker: FakeBroker):
+    async with broker.client() as client, client.transaction() as transaction:
+        joined = await client.join_transaction(transaction.id, "part-1")
+        assert repr(transaction) == f"<AsyncTransaction {transaction.id} OPEN>"
+        assert repr(joined) == f"<AsyncTransaction {transaction.id} attempt 'part-1' OPEN>"
+
+
+async def test_one_is_begun_once(broker: FakeBroker):
+    async with broker.client() as client:
+        entering = client.transaction()
+        async with entering as transaction:
+            with pytest.raises(InvalidArgumentError, match="awaited or entered before"):
+                await entering
+        assert transaction.state == "COMMITTED"
+        with pytest.raises(InvalidArgumentError, match="ask the client for another one"):
+            async with entering:
+                raise AssertionError
+        assert len(broker.transactions) == 1
+
+
+async def test_what_could_not_be_begun_may_be_tried_again(broker: FakeBroker):
+    broker.features.remove("transactions")
+    async with broker.client() as client:
+        entering = client.transaction()
+        with pytest.raises(UnsupportedError):
+            await entering
+        with pytest.raises(UnsupportedError):
+            await entering

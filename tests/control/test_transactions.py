@@ -133,8 +133,11 @@ async def test_a_forgotten_one_is_aborted_at_its_deadline(world: World) -> None:
     assert (await world.sweep(world.coordinator()))[0] == 1
     assert (await world.coordinator().get(short.number)).header.state is ABORTED
     assert [view.number for view in await world.coordinator().list_open()] == [long.number]
-    with pytest.raises(TransactionConflictError):
+    with pytest.raises(TransactionConflictError, match=r"ABORTED \(its timeout was over\)"):
         await world.coordinator().end(short.number, COMMITTED)
+    await world.coordinator().end(long.number, ABORTED)
+    with pytest.raises(TransactionConflictError, match=r"ABORTED \(somebody did that\)"):
+        await world.coordinator().end(long.number, COMMITTED)
 
 
 async def test_two_who_sweep_at_once_abort_once(world: World) -> None:

@@ -88,6 +88,10 @@ class PendingAcks:
         """Operation records that are known here."""
         return sum(ack.key is not None for claims in self._claims.values() for ack in claims.acks)
 
+    def holder_of(self, offset: int) -> int | None:
+        """The transaction that holds a message."""
+        return next((number for number, claims in self._claims.items() if offset in claims.offsets), None)
+
     @property
     def transactions(self) -> dict[int, int]:
         """How many messages each transaction holds, by its number."""

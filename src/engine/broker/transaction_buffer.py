@@ -152,7 +152,7 @@ class TransactionBuffer:
         """Raise TransactionConflictError unless it is open, or was decided after all these records."""
         view = await self._headers.read(number)
         if view is None or (view.header.state.final and any(version > view.version for version in versions)):
-            ended = "is unknown" if view is None else f"is {view.header.state}"
+            ended = "is unknown" if view is None else f"is {view.header.standing}"
             raise TransactionConflictError(f"the transaction {id_text(number)} {ended}: this came too late for it")
 
     async def record(self, pending: PendingWrite) -> None:

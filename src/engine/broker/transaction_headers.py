@@ -171,4 +171,4 @@ def check_open(number: int, view: TransactionView | None) -> None:
             f"there is no transaction {id_text(number)}; it never was, or it ended longer ago than it is kept"
         )
     if view.header.state.final:
-        raise TransactionConflictError(f"the transaction {view.id} is {view.header.state}: nothing is added to it")
+        raise TransactionConflictError(f"the transaction {view.id} is {view.header.standing}: nothing is added to it")

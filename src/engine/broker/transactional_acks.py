@@ -15,7 +15,7 @@ from pyroaring import BitMap64
 from engine._native.offsets import offset_set, range_set
 from engine.broker.bucket_acks import BucketRun, Position, check_attached, check_position, find, positions_of
 from engine.errors import FencedError, InvalidArgumentError, TransactionConflictError
-from engine.model.transactions import attempt_number, parse_id
+from engine.model.transactions import attempt_number, id_text, parse_id
 
 if TYPE_CHECKING:
     from engine.broker.claims import Claims
@@ -99,7 +99,9 @@ async def _request(subscription: HostedSubscription, inside: Inside | None) -> A
 
 def _conflict(subscription: HostedSubscription, offsets: BitMap64, why: str) -> TransactionConflictError:
     count = "1 message" if len(offsets) == 1 else f"{len(offsets)} messages"
-    return TransactionConflictError(f"{subscription}: {count} from offset {offsets.min()} on, {why}")
+    holder = subscription.pending.holder_of(offsets.min())
+    by = f" ({id_text(holder)})" if why == HELD and holder is not None else ""
+    return TransactionConflictError(f"{subscription}: {count} from offset {offsets.min()} on, {why}{by}")
 
 
 HELD = "acknowledged in another transaction, which is open"

@@ -14,6 +14,7 @@ from engine.aio.once import Once
 from engine.client.admin import AsyncAdmin, check_properties
 from engine.client.admin_backend import AdminBackend
 from engine.client.checkpoint_consumer import AsyncCheckpointConsumer
+from engine.client.entering import Entering
 from engine.client.multi import AsyncMultiQueueConsumer, AsyncMultiStreamConsumer
 from engine.client.options import Batching, ClientOptions, ConsumerOptions, ProducerOptions
 from engine.client.planning import Planning
@@ -25,7 +26,7 @@ from engine.client.schema import Schema
 from engine.client.stream_consumer import AsyncStreamConsumer
 from engine.client.topic import TopicSession
 from engine.client.topic_list import AsyncTopicWatch, TopicQuery, Topics, chosen, list_topics
-from engine.client.transaction import Entering, Transactions
+from engine.client.transaction import Transactions
 from engine.clock import Clock, SystemClock
 from engine.errors import InvalidArgumentError, NotFoundError, UnsupportedError
 from engine.limits import (

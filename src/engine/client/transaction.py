@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Self
 
 from engine.aio.backoff import Backoff
 from engine.aio.bag import Bag
 from engine.aio.turns import Turns
 from engine.client.coordination import Standing, begin, committed_behind, end, is_committed, look, send_commit
+from engine.client.entering import Entering
 from engine.client.options import check_number
 from engine.client.pool import Pool
 from engine.client.scope import InTransaction, Scope
@@ -308,26 +309,8 @@ class AsyncTransaction(InTransaction):
             await self.commit()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.id} {self._state}>"
-
-
-class Entering:
-    """A transaction that is not there yet: await it, or enter it."""
-
-    def __init__(self, make: Callable[[], Coroutine[Any, Any, AsyncTransaction]]) -> None:
-        self._make = make
-        self._made: AsyncTransaction | None = None
-
-    def __await__(self) -> Generator[Any, None, AsyncTransaction]:
-        return self._make().__await__()
-
-    async def __aenter__(self) -> AsyncTransaction:
-        self._made = await self
-        return self._made
-
-    async def __aexit__(self, *exc: Any) -> None:
-        if self._made is not None:
-            await self._made.__aexit__(*exc)
+        attempt = "" if self.attempt is None else f" attempt {self.attempt!r}"
+        return f"<{type(self).__name__} {self.id}{attempt} {self._state}>"
 
 
 class Transactions:

@@ -94,12 +94,20 @@ class TransactionHeader:
     ) -> TransactionHeader:
         """Committed or aborted; itself when it is so already. Raises TransactionConflictError for the other way."""
         if state not in MOVES[self.state]:
-            raise TransactionConflictError(f"the transaction is {self.state} already, and stays so; not {state}")
+            raise TransactionConflictError(f"the transaction is {self.standing} already, and stays so; not {state}")
         if self.state is state:
             if accepted != self.accepted:
                 raise TransactionConflictError("the transaction was committed before with other attempts accepted")
             return self
         return replace(self, state=state, finalized_ms=now_ms, accepted=accepted, mark=mark)
+
+    @property
+    def standing(self) -> str:
+        """How it stands, in words."""
+        if self.state is not TransactionState.ABORTED or self.finalized_ms is None:
+            return str(self.state)
+        why = "its timeout was over" if self.finalized_ms >= self.timeout_ms else "somebody did that"
+        return f"{self.state} ({why})"
 
     def extended(self, timeout_ms: int) -> TransactionHeader:
         """With that deadline, if it is a later one."""
