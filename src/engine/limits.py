@@ -64,6 +64,7 @@ RECEIVE_BUFFERS_MAX = 256 * MIB
 SCARCE_BLOCK_SIZE = 64 * KIB  # of what a consumer is sent at a time while the broker's buffers are full
 BODIES_MAX = 64 * MIB  # of requests to the admin API, together
 CONNECTIONS_MAX = 10_000
+HTTP_CONNECTIONS_MAX = 1_000  # to the admin API
 ATTACHMENTS_MAX = 100_000  # producers and consumers of one broker; they take 10 kB and more each
 ATTACHMENTS_PER_CONNECTION_MAX = 20_000
 LOOKUPS_MAX = 50_000

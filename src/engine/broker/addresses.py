@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from engine.aio.semaphore import PoolStatistics
 from engine.broker.config import BrokerConfig
 from engine.broker.http_door import WILDCARDS
 from engine.wire.stream import FrameStream
@@ -56,6 +57,10 @@ class Addresses:
         if self.config.admin_url is not None or self._admin_server is None:
             return self.config.admin_url
         return self._admin_server.url_for()
+
+    def http_connections(self) -> PoolStatistics | None:
+        """Those to the admin API, if it is served."""
+        return None if self._admin_server is None else self._admin_server.statistics()
 
     def admin_url_for(self, stream: FrameStream) -> str | None:
         """The same for the peer of a connection: an API on all interfaces is on the one it came in by."""

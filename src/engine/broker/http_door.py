@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 
 from aiohttp import web
 
+from engine.aio.semaphore import PoolStatistics
 from engine.broker.openapi import CODES
 from engine.errors import ConnectError, EngineError, InvalidArgumentError
+from engine.limits import HTTP_CONNECTIONS_MAX
 from engine.wire.tcp import bind, cannot_listen
 from engine.wire.url import format_url
 
@@ -18,12 +21,23 @@ log = logging.getLogger(__name__)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Middleware = Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]
 WILDCARDS = ("0.0.0.0", "::", "")
+_REFUSED_MAX = 100  # connections above the limit that are told why they are refused
 
 
 class HttpDoor:
-    """Serves one application until it is closed."""
+    """Serves one application until it is closed.
 
-    def __init__(self, application: web.Application) -> None:
+    To so many connections: a request over one that came above them is answered 503, unless it is for one of the paths
+    that are `always` answered, and that is its last. Of connections still above, there are a few, and the others are
+    closed at once.
+    """
+
+    def __init__(self, application: web.Application, always: Collection[str] = ()) -> None:
+        application.middlewares.insert(0, self._only_so_many)
+        self.connections_max = HTTP_CONNECTIONS_MAX
+        self.refused = 0  # connections, or requests over them
+        self._full = False  # a connection was closed at once, and none has found room since
+        self._always = always
         self._runner: web.AppRunner | None = web.AppRunner(application, access_log=None)
         self.scheme = "http"
         self.host = ""
@@ -34,6 +48,8 @@ class HttpDoor:
         runner = self._runner
         assert runner is not None
         await runner.setup()
+        assert runner.server is not None
+        self._count(runner.server)
         try:
             sock = bind(host, port)
             if sock is None:
@@ -49,6 +65,56 @@ class HttpDoor:
         self.scheme = "http" if tls is None else "https"
         self.host, self.port = runner.addresses[0][:2]
         return self.host, self.port
+
+    @property
+    def connections(self) -> int:
+        """How many there are."""
+        server = None if self._runner is None else self._runner.server
+        return 0 if server is None else len(server.connections)
+
+    def _count(self, server: web.Server) -> None:
+        """Look at each connection when it comes."""
+        made = server.connection_made
+
+        def connection_made(handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+            made(handler, transport)
+            connections, most = self.connections, self.connections_max
+            if connections <= most:
+                self._full = False
+            elif connections > most + _REFUSED_MAX:
+                self.refused += 1
+                transport.abort()
+                if not self._full:
+                    log.warning("HTTP connections are closed at once: above the maximum of %d", most)
+                self._full = True
+
+        server.connection_made = connection_made  # type: ignore[method-assign]
+
+    def _is_above(self, request: web.Request) -> bool:
+        """Whether its connection came when there were as many as there may be, and there still are."""
+        server = None if self._runner is None else self._runner.server
+        if server is None or self.connections <= self.connections_max:
+            return False
+        return request.protocol not in server.connections[: self.connections_max]
+
+    @web.middleware
+    async def _only_so_many(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if not self._is_above(request):
+            return await handler(request)
+        if request.path in self._always:
+            response = await handler(request)
+        else:
+            self.refused += 1
+            why = f"there are {self.connections_max} HTTP connections, as many as there may be; try again later"
+            response = _error(503, why, ConnectError.code)
+        response.force_close()
+        return response
+
+    def statistics(self) -> PoolStatistics:
+        """How it stands."""
+        return PoolStatistics(
+            "http_connections", "connections", self.connections, self.connections_max, refusals=self.refused
+        )
 
     def url_for(self, dialled: str | None = None) -> str:
         """Where it is served. One on all interfaces is on the one that somebody has `dialled`."""

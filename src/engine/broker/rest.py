@@ -47,7 +47,7 @@ class AdminServer(HttpDoor):
         middlewares: list[Any] = [answer_errors, _only_with_token(broker.config), self._only_while_running, self._whole]
         application = web.Application(middlewares=middlewares, client_max_size=METADATA_VALUE_SIZE_MAX)
         application.add_routes(_routes(broker))
-        super().__init__(application)
+        super().__init__(application, AT_ANY_TIME)
 
     @web.middleware
     async def _only_while_running(self, request: web.Request, handler: Handler) -> web.StreamResponse:

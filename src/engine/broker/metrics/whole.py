@@ -67,8 +67,10 @@ def _metadata(broker: Broker) -> Iterator[AnyFamily]:
 def pools(broker: Broker) -> list[PoolStatistics]:
     """Whatever this broker bounds."""
     stored, connected = broker.store.statistics(), len(broker.connections)
+    http = broker.http_connections()
     return [
         *broker.memory.pools(),
         PoolStatistics("read_cache", "bytes", stored.cache_bytes, stored.cache_limit),
         PoolStatistics("connections", "connections", connected, broker.config.connections_max),
+        *([] if http is None else [http]),
     ]

@@ -44,7 +44,7 @@ class ProxyHttp:
                 web.route("*", "/{path:.*}", self._relay),
             ]
         )
-        self._door = HttpDoor(application)
+        self._door = HttpDoor(application, (HEALTH, READY, METRICS))
         self._session: aiohttp.ClientSession | None = None
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> tuple[str, int]:

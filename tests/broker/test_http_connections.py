@@ -1,0 +1,115 @@
+"""The admin API serves so many connections; who comes above them is told so, or closed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable
+
+import pytest
+
+from engine.broker import http_door
+from engine.broker.http_door import HttpDoor
+from engine.broker.server import Broker
+from engine.errors import ConnectError
+
+NAMES = "/admin/v2/brokers/configuration"
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """It is a state of the server, which tells nobody."""
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+class Caller:
+    """One connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def get(self, path: str) -> tuple[int, bytes]:
+        """The status and the body."""
+        self.writer.write(f"GET {path} HTTP/1.1\r\nHost: here\r\n\r\n".encode())
+        head = (await self.reader.readuntil(b"\r\n\r\n")).decode().lower()
+        size = int(head.split("content-length: ")[1].split("\r\n")[0])
+        return int(head.split()[1]), await self.reader.readexactly(size)
+
+    async def close(self) -> None:
+        self.writer.close()
+        with contextlib.suppress(ConnectionError):
+            await self.writer.wait_closed()
+
+
+class Few:
+    """An admin API for two connections, both there."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.door: HttpDoor
+        self.callers: list[Caller] = []
+
+    async def __aenter__(self) -> Few:
+        self.address = await self.broker.serve_admin("127.0.0.1", 0)
+        server = self.broker._admin_server
+        assert server is not None
+        self.door, server.connections_max = server, 2
+        for _ in range(2):
+            status, _ = await (await self.connect()).get("/ready")
+            assert status == 200
+        return self
+
+    async def connect(self) -> Caller:
+        self.callers.append(Caller(*await asyncio.open_connection(*self.address)))
+        return self.callers[-1]
+
+    async def __aexit__(self, *error: object) -> None:
+        for caller in self.callers:
+            await caller.close()
+
+
+async def test_who_comes_above_the_limit_is_told_so_and_the_others_are_served(broker: Broker) -> None:
+    async with Few(broker) as few:
+        third = await few.connect()
+        status, body = await third.get(NAMES)
+        assert status == 503
+        assert json.loads(body)["code"] == ConnectError.code
+        assert await third.reader.read() == b""
+        for caller in few.callers[:2]:
+            assert (await caller.get(NAMES))[0] == 200
+        stands = broker.http_connections()
+        assert stands is not None
+        assert (stands.limit, stands.refusals) == (2, 1)
+
+
+async def test_how_the_broker_is_can_be_asked_above_the_limit_once_over_each_connection(broker: Broker) -> None:
+    async with Few(broker) as few:
+        for path in ("/health", "/ready", "/metrics"):
+            caller = await few.connect()
+            assert (await caller.get(path))[0] == 200
+            assert await caller.reader.read() == b""
+
+
+async def test_there_is_room_when_one_has_left(broker: Broker) -> None:
+    async with Few(broker) as few:
+        await few.callers[0].close()
+        await until(lambda: few.door.connections == 1)
+        assert (await (await few.connect()).get(NAMES))[0] == 200
+
+
+async def test_far_above_the_limit_connections_are_closed_at_once_which_the_log_says_once(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(http_door, "_REFUSED_MAX", 0)
+    async with Few(broker) as few:
+        for _ in range(2):
+            caller = await few.connect()
+            with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+                await caller.get("/health")
+        assert (await few.callers[0].get(NAMES))[0] == 200
+        assert few.door.refused == 2
+    (said,) = [record for record in caplog.records if record.name == http_door.__name__]
+    assert "above the maximum of 2" in said.getMessage()
