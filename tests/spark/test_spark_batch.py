@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from pyspark_engine import reading
+from pyspark_engine.offsets import full_name
+from pyspark_engine.schema import converter, table_schema
 
 import engine
 
@@ -160,6 +163,36 @@ def test_aligned_tasks_hold_whole_keys_in_order(reshaped: str, reads: Reads):
         last[row.key] = int(row.value)
     assert all(len(found) == 1 for found in tasks.values())
     assert len(set.union(*tasks.values())) == 4
+
+
+class SmallReads:
+    """A reader that has few messages at a time."""
+
+    def __init__(self, reader: engine.RangeReader) -> None:
+        self._reader = reader
+
+    def next_batch(self, most: int) -> engine.MessageBatch | None:
+        return self._reader.next_batch(min(most, 64))
+
+
+@pytest.mark.parametrize(
+    ("messages", "size", "sizes"), [(300, 10**6, [300, 300, 300, 100]), (1000, 1, [64] * 15 + [40])]
+)
+def test_several_small_reads_make_one_record_batch(
+    broker: engine.Engine, topic: str, monkeypatch: pytest.MonkeyPatch, messages: int, size: int, sizes: list[int]
+):
+    monkeypatch.setattr(reading, "BATCH_MESSAGES", messages)
+    monkeypatch.setattr(reading, "BATCH_BYTES", size)
+    broker.admin.create_topic(topic, segments=1)
+    fill(broker, topic, range(1000))
+    convert, found = converter(table_schema(include_headers=True)), []
+    with broker.range_reader(topic, {0: (0, 1000)}) as reader:
+        while batches := reading.gather(cast(engine.RangeReader, SmallReads(reader))):
+            found.append(convert(batches))
+    assert [len(batch) for batch in found] == sizes
+    assert [offset for batch in found for offset in batch.column("offset").to_pylist()] == list(range(1000))
+    assert sorted(int(value) for batch in found for value in batch.column("value").to_pylist()) == list(range(1000))
+    assert {topic for batch in found for topic in batch.column("topic").to_pylist()} == {full_name(topic)}
 
 
 # -- filters ------------------------------------------------------------------------------------------------------

@@ -18,7 +18,8 @@ from pyspark_engine.schema import converter
 if TYPE_CHECKING:
     import pyarrow as pa
 
-BATCH_MESSAGES = 65_536
+BATCH_MESSAGES = 65_536  # of a record batch: what Spark takes best
+BATCH_BYTES = 16 * 1024 * 1024  # of keys and values, from which on it is not waited for more
 AHEAD_MESSAGES = 4 * BATCH_MESSAGES  # so the broker sends while Spark takes a batch; in bytes the client's limit counts
 
 
@@ -44,7 +45,20 @@ def read_partition(
                 skip_deleted=not fail_on_data_loss,
                 receive_queue_size=AHEAD_MESSAGES,
             ) as reader:
-                for batch in reader.batches(BATCH_MESSAGES):
-                    yield convert(batch)
+                while batches := gather(reader):
+                    yield convert(batches)
         except engine.NotFoundError as e:
             raise DataLossError(f"{work.topic}: {e}") from e
+
+
+def gather(reader: engine.RangeReader) -> list[engine.MessageBatch]:
+    """What makes one record batch, of several reads if they are small; nothing at the end."""
+    found: list[engine.MessageBatch] = []
+    messages = size = 0
+    while messages < BATCH_MESSAGES and size < BATCH_BYTES:
+        batch = reader.next_batch(BATCH_MESSAGES - messages)
+        if batch is None:
+            break
+        found.append(batch)
+        messages, size = messages + len(batch), size + batch.size
+    return found

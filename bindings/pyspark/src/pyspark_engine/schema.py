@@ -6,7 +6,7 @@ and values are bytes; as STRING they are read as UTF-8.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from inspect import signature
 from typing import Any
 
@@ -98,21 +98,23 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return found
 
 
-def converter(schema: StructType) -> Callable[[engine.MessageBatch], pa.RecordBatch]:
-    """What makes a record batch of a batch of messages: columns, and only those that are asked for."""
+def converter(schema: StructType) -> Callable[[Sequence[engine.MessageBatch]], pa.RecordBatch]:
+    """What makes one record batch of batches of messages of a topic: columns, and only those that are asked for."""
     target = arrow_schema(schema)
     names: dict[str, Any] = {}  # the longest column of a topic's name so far: others are its beginning
 
-    def name(batch: engine.MessageBatch, field: Any) -> Any:
-        found = names.get(batch.topic)
-        if found is None or len(found) < len(batch):
-            found = names[batch.topic] = pa.repeat(pa.scalar(batch.topic, field.type), len(batch))
-        return found[: len(batch)]
+    def name(topic: str, count: int, field: Any) -> Any:
+        found = names.get(topic)
+        if found is None or len(found) < count:
+            found = names[topic] = pa.repeat(pa.scalar(topic, field.type), count)
+        return found[:count]
 
-    def convert(batch: engine.MessageBatch) -> pa.RecordBatch:
-        reader = pa.RecordBatchReader.from_stream(batch)
-        table = reader.read_all()
-        columns = [_column(table, field) if field.name != "topic" else name(batch, field) for field in target]
+    def convert(batches: Sequence[engine.MessageBatch]) -> pa.RecordBatch:
+        table = pa.concat_tables([pa.RecordBatchReader.from_stream(batch).read_all() for batch in batches])
+        columns = [
+            _column(table, field) if field.name != "topic" else name(batches[0].topic, len(table), field)
+            for field in target
+        ]
         return pa.RecordBatch.from_arrays(columns, schema=target)
 
     return convert
