@@ -130,8 +130,7 @@ class Producer:
         They are dropped behind a refusal: the client sends again.
         """
         if self._refusing:
-            if transaction is not None:
-                self.connection.sends.dropped(transaction)
+            self.connection.sends.dropped(transaction)
             return
         size = len(payload)
         self.connection.broker.memory.take(size, self.connection)

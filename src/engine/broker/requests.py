@@ -179,23 +179,19 @@ async def _open_producer(connection: Connection, header: Header) -> None:
 def send(connection: Connection, header: Header, payload: memoryview) -> None:
     """SEND."""
     ident = header["producer_id"]
-    producer = connection.producers.get(ident)
-    if producer is not None:
+    if (producer := connection.producers.get(ident)) is not None:
         producer.send(header["entries"], payload, header.get("transaction"), header.get("attempt"))
         return
-    if (transaction := header.get("transaction")) is not None:
-        connection.sends.dropped(transaction)
+    connection.sends.dropped(header.get("transaction"))
     if ident not in connection.closed_ids:
         unknown = NotFoundError(f"no producer {ident} is attached on this connection")
-        connection.send(
-            Command.SEND_ERROR, {"producer_id": ident, "sequence": 0, "code": unknown.code, "message": str(unknown)}
-        )
+        refusal = {"producer_id": ident, "sequence": 0, "code": unknown.code, "message": str(unknown)}
+        connection.send(Command.SEND_ERROR, refusal)
 
 
 def close_producer(connection: Connection, header: Header, payload: memoryview) -> None:
     """CLOSE_PRODUCER: what was sent before is still acknowledged if it is durable by then."""
-    producer = connection.producers.get(header["producer_id"])
-    if producer is not None:
+    if (producer := connection.producers.get(header["producer_id"])) is not None:
         producer.close()
     connection.abandon(header["producer_id"])
     connection.closed_ids.discard(header["producer_id"])

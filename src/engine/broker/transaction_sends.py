@@ -88,10 +88,11 @@ class ConnectionSends:
             found = self._of[number] = TransactionSends()
         return found
 
-    def dropped(self, transaction: str) -> None:
-        """A frame in it was not taken: it is not committed as if all had come."""
-        with contextlib.suppress(InvalidArgumentError):
-            self.of(parse_id(transaction)).fail()
+    def dropped(self, transaction: str | None) -> None:
+        """A frame was not taken: the transaction that it was in, if in any, is not committed as if all had come."""
+        if transaction is not None:
+            with contextlib.suppress(InvalidArgumentError):
+                self.of(parse_id(transaction)).fail()
 
     def forget(self, number: int) -> None:
         """It has ended. Idempotent."""
