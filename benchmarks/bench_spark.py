@@ -43,6 +43,7 @@ SUMS = {
     "key and value lengths": ("sum(length(key)), sum(length(value))", "key BINARY, value BINARY"),
     "all columns": ("sum(length(value))", None),
 }
+COUNTS = {"rows": None, "rows, small": "segment INT"}  # schemas of frames of which Spark needs no column
 
 
 def columns(start: int, stop: int) -> tuple[pa.Array, pa.Array]:
@@ -127,6 +128,13 @@ def read_pair(what: str) -> tuple[float, float, float]:
     return pairs(
         lambda: here.read(schema).selectExpr(*expressions).collect(), lambda: parquet.selectExpr(*expressions).collect()
     )
+
+
+def count_pair(what: str) -> tuple[float, float, float]:
+    """How many rows a frame of the topic has, beside Parquet's count of values: its count of rows reads none."""
+    here = sample()
+    parquet = here.spark.read.parquet(here.parquet)
+    return pairs(lambda: here.read(COUNTS[what]).count(), lambda: parquet.selectExpr("count(value)").collect())
 
 
 def other_readers() -> list[type[Any]]:
@@ -304,6 +312,18 @@ class ReadTopic:
         return read_pair(what)[2]
 
 
+class CountTopic:
+    """P16: rows that are only counted, beside values that Parquet counts; nothing is asked for."""
+
+    params: ClassVar = list(COUNTS)
+    param_names = ("what",)
+    unit = "× Parquet's count(value)"
+    timeout = 1200
+
+    def track_count(self, what: str) -> float:
+        return count_pair(what)[2]
+
+
 class WriteTopic:
     """P16, writing: seconds to Parquet / seconds to a topic; ≥ 0.5 is asked for."""
 
@@ -354,16 +374,17 @@ def show_idle() -> None:
 def lines() -> dict[str, Callable[[], None]]:
     """What prints each line, by its name."""
     reads = {what: functools.partial(lambda what: show(what, *read_pair(what)), what) for what in SUMS}
+    counts = {what: functools.partial(lambda what: show(what, *count_pair(what)), what) for what in COUNTS}
     others = {
         other: functools.partial(lambda other: show("Arrow", *arrow_pair(other), other), other) for other in OTHERS
     }
     writes = {what: functools.partial(lambda what: show(f"write, {what}", *write_pair(what)), what) for what in WRITES}
-    return {**writes, **reads, **others, "idle": show_idle}
+    return {**writes, **reads, **counts, **others, "idle": show_idle}
 
 
 def main() -> None:
     """The table, or what was asked for."""
-    halves = {"write": list(WRITES), "read": [*SUMS, *OTHERS, "idle"]}
+    halves = {"write": list(WRITES), "read": [*SUMS, *COUNTS, *OTHERS, "idle"]}
     asked = [name for word in sys.argv[1:] for name in halves.get(word, [word])]
     found = lines()
     for name in asked or found:
