@@ -68,7 +68,7 @@ class CommitBehind:
             self._operations.written += 1
             for write, written in zip(self._writes, self._recording.written(record), strict=True):
                 write.writer.recorded(written)
-            await self._connection.send_receipts_at_once()
+            await self._connection.receipts.gather()
         return view
 
 

@@ -13,6 +13,7 @@ from engine.broker.answers import Answers
 from engine.broker.attachments import Attached
 from engine.broker.keepalive import Pulse
 from engine.broker.list_requests import ListRequests
+from engine.broker.receipts import Receipts
 from engine.broker.tokens import token_refusal
 from engine.broker.transaction_sends import ConnectionSends
 from engine.errors import EngineError, InvalidArgumentError, ProtocolError, UnsupportedError
@@ -41,11 +42,10 @@ class Connection:
     Ids of producers, consumers and sessions are the client's and unique within its connection.
     """
 
-    __slots__ = ("_abandoned", "_heard", "_held", "_list_turn", "_lists", "_opening", "_paused", "_receipts", "_sends",
-                 "_waits_turn",
-                 "answers", "broker", "caller", "closed", "closed_ids", "consumers", "frames", "held_back", "noted",
-                 "producers", "pulse", "ready", "registrations", "stream", "topic_lists", "trusted", "watches",
-                 "writable")  # fmt: skip
+    __slots__ = ("_abandoned", "_heard", "_held", "_list_turn", "_lists", "_opening", "_paused", "_sends",
+                 "_waits_turn", "answers", "broker", "caller", "closed", "closed_ids", "consumers", "frames",
+                 "held_back", "noted", "producers", "pulse", "ready", "receipts", "registrations", "stream",
+                 "topic_lists", "trusted", "watches", "writable")  # fmt: skip
 
     def __init__(self, broker: Broker, stream: FrameStream, *, trusted: bool = False) -> None:
         self.broker = broker
@@ -73,11 +73,11 @@ class Connection:
         self._opening: set[int] = set()
         self._abandoned: set[int] = set()  # of those, what the client has closed before it was open
         self._held: set[str] = set()  # why frames are not read at the moment
+        self.receipts = Receipts(self)
         self.answers = Answers(self)  # to requests that are under way
         # Made when there is something for them.
         self._lists: ListRequests | None = None
         self._sends: ConnectionSends | None = None
-        self._receipts: list[dict[str, Any]] | None = None  # that are kept to be sent together
         self._list_turn: asyncio.Lock | None = None
 
     # -- FrameHandler ----------------------------------------------------------------------------------------------
@@ -192,24 +192,6 @@ class Connection:
     def succeed(self, request_id: int, result: dict[str, Any] | None = None) -> None:
         """Answer a request with SUCCESS."""
         self.send(Command.SUCCESS, {"request_id": request_id, "result": result})
-
-    def receipt(self, receipt: dict[str, Any]) -> None:
-        """Send it, or keep it for a while."""
-        if self._receipts is None:
-            self.send(Command.SEND_RECEIPT, receipt)
-        else:
-            self._receipts.append(receipt)
-
-    async def send_receipts_at_once(self) -> None:
-        """Those of what is told in this turn of the loop go in one frame, and what is sent in the next goes with it."""
-        if self._receipts is not None:
-            return
-        self._receipts = []
-        await asyncio.sleep(0)
-        receipts, self._receipts = self._receipts, None
-        if receipts and not self.closed:
-            self.stream.gather()
-            self.send(Command.SEND_RECEIPT, {**receipts[0], "more": receipts[1:]})
 
     def error(self, request_id: int, error: EngineError, **fields: Any) -> None:
         """Answer a request with an error."""

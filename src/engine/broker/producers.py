@@ -243,7 +243,7 @@ class Producer:
                 "offsets": offsets,
                 "durability": self.hosted.segment.durability,
             }
-            self.connection.receipt(receipt)
+            self.connection.receipts.tell(receipt)
 
     def _refuse(self, payload: memoryview, error: BaseException) -> None:
         if self.closed:

@@ -1,0 +1,60 @@
+"""`Receipts`: what a client hears of what it has sent, in one frame where much is told at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from engine.wire.commands import Command
+
+if TYPE_CHECKING:
+    from engine.broker.connection import Connection
+
+Receipt = dict[str, Any]
+ENTRIES_MAX = 4096  # of one frame, but for one receipt
+
+
+class Receipts:
+    """Of one connection. Loop thread only."""
+
+    __slots__ = ("_connection", "_kept")
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._kept: list[Receipt] | None = None  # to be sent together
+
+    def tell(self, receipt: Receipt) -> None:
+        """Send it, or keep it until the turn of the loop is over."""
+        if self._kept is None:
+            self._connection.send(Command.SEND_RECEIPT, receipt)
+        else:
+            self._kept.append(receipt)
+
+    async def gather(self) -> None:
+        """Those of what is told in this turn of the loop go together, and what is sent in the next goes with them."""
+        if self._kept is not None:
+            return
+        self._kept = []
+        try:
+            await asyncio.sleep(0)
+        finally:
+            kept, self._kept = self._kept, None
+            if kept and not self._connection.closed:
+                self._connection.stream.gather()
+            for first, *more in _frames(kept):
+                self._connection.send(Command.SEND_RECEIPT, {**first, "more": more})
+
+
+def _frames(receipts: list[Receipt]) -> Iterator[list[Receipt]]:
+    """As many as one frame takes."""
+    frame: list[Receipt] = []
+    entries = 0
+    for receipt in receipts:
+        entries += len(receipt["sequences"])
+        if frame and entries > ENTRIES_MAX:
+            yield frame
+            frame, entries = [], len(receipt["sequences"])
+        frame.append(receipt)
+    if frame:
+        yield frame
