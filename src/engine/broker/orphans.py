@@ -31,12 +31,14 @@ class Orphans:
 
     async def look(self, stores: Mapping[TopicName, Sequence[SegmentName]]) -> int:
         """Delete the orphans among these; how many there were. Raises what the metadata store raises."""
-        topics = set(await self._service.every_topic())
+        unknown = set(stores)
+        async for topics in self._service.topic_pages():
+            unknown.difference_update(topics)
         deleted = 0
         for i, (topic, names) in enumerate(stores.items()):
             if i % _LOOKED_AT_ONCE == 0:
                 await asyncio.sleep(0)  # others are served
-            if not (topic in topics and _is_untouched(names)):
+            if topic in unknown or not _is_untouched(names):
                 deleted += await self._look_at(topic, names)
         return deleted
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from engine.broker.collection import Prune, Rule, SealedSegments
 from engine.broker.config import BrokerConfig
@@ -96,7 +96,13 @@ class RetentionLoop:
     async def _look_at_closed(self) -> int:
         """Open those with several files, look, and close them again."""
         deleted = 0
-        for name in await self._hosting.rolled(await self._service.every_topic()):
+        async for topics in self._service.topic_pages():
+            deleted += await self._look_at_rolled(topics)
+        return deleted
+
+    async def _look_at_rolled(self, topics: Sequence[TopicName]) -> int:
+        deleted = 0
+        for name in await self._hosting.rolled(topics):
             try:
                 spec = await self._service.segment_spec(name.topic, name.segment_id)
                 hosted = await self._hosting.open(spec, create=False)

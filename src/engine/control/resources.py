@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
@@ -94,15 +94,13 @@ class ScalableTopicResources:
         found = await self.metadata.list_index(INDEX_TOPICS, prefix, keys.prefix_end(prefix))
         return sorted((topic_of_key(record.key), record.value) for _, record in found)
 
-    async def topics(self) -> list[TopicName]:
-        """Every topic, of all namespaces, read some at a time: of those that come or go meanwhile some are in it."""
-        topics: list[TopicName] = []
+    async def topic_pages(self) -> AsyncIterator[list[TopicName]]:
+        """Every topic, of all namespaces, some at a time: of those that come or go meanwhile some are in it."""
         start = ""
         while found := await self.metadata.list_index(INDEX_TOPICS, start, _LAST_KEY, _READ_AT_ONCE):
-            topics += [topic_of_key(record.key) for _, record in found]
+            yield [topic_of_key(record.key) for _, record in found]
             start = found[-1][0] + "\0"
             await asyncio.sleep(0)  # others are served
-        return topics
 
     async def leaving(self, tenant: str, namespace: str) -> set[TopicName]:
         """Those topics of a namespace that are being deleted."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from engine.aio.tasks import Supervisor
@@ -173,9 +173,9 @@ class ScalableTopicService:
         """The names "topic://…" of a "tenant/namespace", sorted; only those that have all these properties."""
         return await list_topics(self._resources, namespace, properties)
 
-    async def every_topic(self) -> list[TopicName]:
-        """The topics of all namespaces."""
-        return await self._resources.topics()
+    def topic_pages(self) -> AsyncIterator[list[TopicName]]:
+        """The topics of all namespaces, some at a time."""
+        return self._resources.topic_pages()
 
     async def get_metadata(self, topic: str | TopicName) -> dict[str, Any]:
         """The specification's ScalableTopicMetadata. Raises NotFoundError."""
