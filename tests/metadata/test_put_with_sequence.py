@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
-from conftest import HandClock
 
 from engine.errors import AlreadyClosedError, InvalidArgumentError
 from engine.limits import METADATA_VALUE_SIZE_MAX
@@ -18,7 +18,7 @@ async def everything(store: MetadataStore) -> tuple[int, list[str]]:
     return store.version, await store.list_keys("", "z")
 
 
-async def test_both_are_written_the_record_first(store: MetadataStore, clock: HandClock):
+async def test_both_are_written_the_record_first(store: MetadataStore, clock: Any):
     before = await store.put("/txn/1", b"open")
     clock.now_ms = 2_000
     stat, record = await store.put_with_sequence(
@@ -120,7 +120,7 @@ async def test_a_closed_store_says_so(store: MetadataStore):
         await store.put_with_sequence("/txn/1", b"", ANY, "/op/1", b"")
 
 
-async def test_both_survive_a_restart(tmp_path: Path, clock: HandClock):
+async def test_both_survive_a_restart(tmp_path: Path, clock: Any):
     path = tmp_path / "m.db"
     store = await SqliteMetadataStore.open(path, clock=clock)
     stat, record = await store.put_with_sequence(

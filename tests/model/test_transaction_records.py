@@ -34,7 +34,7 @@ def test_an_open_one_ends_either_way_and_stays_so(state: TransactionState) -> No
     assert (ended.state, ended.finalized_ms) == (state, 7)
     assert ended.ended(state, 9) is ended  # SEMANTICS 36
     other = ABORTED if state is COMMITTED else COMMITTED
-    with pytest.raises(TransactionConflictError, match=f"{state} already"):
+    with pytest.raises(TransactionConflictError, match=f"already {state}"):
         ended.ended(other, 9)
 
 

@@ -94,7 +94,7 @@ class TransactionHeader:
     ) -> TransactionHeader:
         """Committed or aborted; itself when it is so already. Raises TransactionConflictError for the other way."""
         if state not in MOVES[self.state]:
-            raise TransactionConflictError(f"the transaction is {self.standing} already, and stays so; not {state}")
+            raise TransactionConflictError(f"the transaction is already {self.standing}, and stays so; not {state}")
         if self.state is state:
             if accepted != self.accepted:
                 raise TransactionConflictError("the transaction was committed before with other attempts accepted")
