@@ -18,9 +18,9 @@ from pyspark_engine.schema import converter
 if TYPE_CHECKING:
     import pyarrow as pa
 
-BATCH_MESSAGES = 65_536  # of a record batch: what Spark takes best
+BATCH_MESSAGES = 32_768  # of a record batch: small ones cost Spark more for each row
 BATCH_BYTES = 16 * 1024 * 1024  # of keys and values, from which on it is not waited for more
-AHEAD_MESSAGES = 4 * BATCH_MESSAGES  # so the broker sends while Spark takes a batch; in bytes the client's limit counts
+AHEAD_MESSAGES = 8 * BATCH_MESSAGES  # so the broker sends while Spark takes a batch; in bytes the client's limit counts
 
 
 def read_partition(
