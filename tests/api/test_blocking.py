@@ -216,6 +216,7 @@ def test_a_forgotten_close_does_not_hang_nor_lose_what_was_enqueued(tmp_path: Pa
 def test_ctrl_c_leaves_nothing_hanging(tmp_path: Path):
     script = f"""
         import os, signal, threading, engine
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # who started the tests may ignore it
         with engine.open({str(tmp_path / "data")!r}) as e:
             with e.stream_consumer("t", "s") as c:
                 threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
