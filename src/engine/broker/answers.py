@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
 from engine.errors import EngineError
@@ -59,16 +59,23 @@ class Answers:
         if self._count <= REQUESTS_MAX // 2 and self._bytes <= REQUEST_BYTES_MAX // 2:
             self._connection.release("requests")
 
-    def start(self, request_id: int, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any] | None:
-        """Do it in the background and answer with what it returns. None: the broker is closing."""
+    def start(self, request_id: int, work: Coroutine[Any, Any, Any], over: Callable[[], object] = lambda: None) -> None:
+        """Do it in the background and answer with what it returns.
+
+        `over` is called once it has ended, also when it never began: the broker is closing.
+        """
         size = self.begun()
+
+        def close(_: object = None) -> None:
+            work.close()  # of one that never began
+            over()
+
         task = self._connection.broker.tasks.spawn(self.work(request_id, work, size))
         if task is None:
-            work.close()
+            close()
             self.ended(size)
-            return None
-        task.add_done_callback(lambda _: work.close())  # for one that was cancelled before it began
-        return task
+        else:
+            task.add_done_callback(close)
 
     async def work(self, request_id: int, work: Coroutine[Any, Any, Any], size: int) -> None:
         """The same at once; `size` is what begun() has said."""

@@ -277,12 +277,12 @@ class Connection:
         """Whether the client is there and still wants what is being opened."""
         return not self.closed and ident not in self._abandoned
 
-    def start(self, request_id: int, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any] | None:
+    def start(self, request_id: int, work: Coroutine[Any, Any, Any], over: Callable[[], object] = lambda: None) -> None:
         """Do it in the background and answer: nothing (it answers itself), or SUCCESS with the dict it returns.
 
-        None: the broker is closing, and does not begin anything.
+        `over` is called once it has ended, also when it never began.
         """
-        return self.answers.start(request_id, work)
+        self.answers.start(request_id, work, over)
 
     @property
     def lists(self) -> ListRequests:

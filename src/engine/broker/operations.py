@@ -17,21 +17,15 @@ from engine.control.operation_records import (
     INDEX_WRITES,
     Operation,
     Part,
+    Recording,
     forget,
-    indexes_of,
     operations_in,
 )
 from engine.errors import UnknownOutcomeError
 from engine.metadata import keys, unsure
 from engine.metadata.store import MetadataStore, OutcomeUnknownError, Record
 from engine.model.names import SegmentName
-from engine.model.transactions import (
-    OperationKind,
-    TransactionHeader,
-    TransactionOperation,
-    id_text,
-    operations_to_json,
-)
+from engine.model.transactions import OperationKind, TransactionHeader, TransactionOperation, id_text
 
 PAGE = 256  # records that are found at a time
 PARTS_MAX = 64  # writes that one record says
@@ -198,23 +192,22 @@ class Operations:
     async def _append(
         self, number: int, operations: list[TransactionOperation], wanted: Callable[[], bool]
     ) -> list[Operation]:
-        ident = id_text(number)
-        prefix, value = keys.transaction_ops(ident), operations_to_json(operations)
-        indexes = indexes_of(operations)
+        ident, recording = id_text(number), Recording(operations)
+        prefix = keys.transaction_ops(ident)
         for _ in range(_ATTEMPTS_MAX):
             try:
-                record = await self._metadata.put_sequence(prefix, value, partition_key=ident, indexes=indexes)
+                record = await self._metadata.put_sequence(
+                    prefix, recording.value, partition_key=ident, indexes=recording.indexes
+                )
             except OutcomeUnknownError:
-                found = await self._written(prefix, value)
+                found = await self._written(prefix, recording.value)
                 if found is None and wanted():
                     continue
                 if found is None:
                     break
                 record = found
             self.written += 1
-            late = await self._is_decided(ident)
-            version, parts = record.stat.version, len(operations)
-            return [Operation(number, record.key, version, facts, parts, late) for facts in operations]
+            return recording.written(record, late=await self._is_decided(ident))
         raise UnknownOutcomeError(f"the metadata store does not say whether an operation of {prefix} was written")
 
     async def _is_decided(self, ident: str) -> bool:

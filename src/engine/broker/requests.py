@@ -44,7 +44,7 @@ def _open(connection: Connection, ident: int, request_id: int, work: Coroutine[A
         raise
     turn = connection.broker.memory.intake.request()
 
-    def over(_: object = None) -> None:
+    def over() -> None:
         work.close()
         connection.unclaim(ident)
 
@@ -56,11 +56,7 @@ def _open(connection: Connection, ident: int, request_id: int, work: Coroutine[A
         finally:
             over()
 
-    task = connection.start(request_id, claimed())
-    if task is None:
-        over()
-    else:
-        task.add_done_callback(over)  # also when it was cancelled before it began
+    connection.start(request_id, claimed(), over)
 
 
 # -- layouts and assignments -------------------------------------------------------------------------------------------

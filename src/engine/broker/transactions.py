@@ -17,15 +17,15 @@ from engine.broker.commit_behind import CommitBehind
 from engine.control.header_records import TransactionView
 from engine.control.policy.placement import place
 from engine.control.transactions import TransactionCoordinator
-from engine.errors import (
-    AlreadyClosedError,
-    EngineError,
-    InvalidArgumentError,
-    NotFoundError,
-    TransactionConflictError,
-    TransactionNotFoundError,
+from engine.errors import AlreadyClosedError, EngineError, InvalidArgumentError, NotFoundError
+from engine.model.transactions import (
+    MARK_BITS,
+    PARTITIONS,
+    TRANSACTION_OVER,
+    TransactionOperation,
+    TransactionState,
+    parse_id,
 )
-from engine.model.transactions import MARK_BITS, PARTITIONS, TransactionOperation, TransactionState, parse_id
 
 if TYPE_CHECKING:
     from engine.broker.connection import Connection
@@ -38,7 +38,6 @@ log = logging.getLogger(__name__)
 
 Header = dict[str, Any]
 COLLECT_EVERY = 10  # times the interval of looking at what is over time
-TRANSACTION_OVER = (TransactionConflictError, TransactionNotFoundError)
 _ACTIONS = {"commit": TransactionState.COMMITTED, "abort": TransactionState.ABORTED}
 
 
@@ -132,14 +131,14 @@ async def _begin(connection: Connection, header: Header) -> dict[str, Any]:
 
 def end(connection: Connection, header: Header, payload: memoryview) -> None:
     """END_TXN."""
-    number, held = parse_id(header["id"]), None
+    number, request_id = parse_id(header["id"]), header["request_id"]
+    held = None
     if header.get("sent") is not None:
         held = connection.broker.hosting.operations.hold(number)  # before this turn of the loop is over
-    task = connection.start(header["request_id"], _end(connection, number, header, held))
-    if held is not None and task is None:
-        held.release()
-    elif held is not None and task is not None:
-        task.add_done_callback(lambda _: held.release())  # also if it was cancelled before it began
+    if held is None:
+        connection.start(request_id, _end(connection, number, header, None))
+    else:
+        connection.start(request_id, _end(connection, number, header, held), held.release)
 
 
 async def _end(connection: Connection, number: int, header: Header, held: Held | None) -> dict[str, Any]:

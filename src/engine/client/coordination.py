@@ -82,10 +82,18 @@ def send_commit(
 ) -> Answer:
     """Ask for a commit behind so many SEND frames that went out over a connection, in this turn of the loop."""
     connection, frames = sends
-    header: dict[str, Any] = {"id": ident, "action": "commit", "accepted": accepted, "sent": frames, "mark": mark}
+    header = {**_request(ident, TransactionState.COMMITTED, accepted, wanted), "sent": frames, "mark": mark}
+    return connection.start_request(Command.END_TXN, header)
+
+
+def _request(
+    ident: str, state: TransactionState, accepted: Sequence[str] | None, wanted: Wanted | None
+) -> dict[str, Any]:
+    """The header of END_TXN."""
+    header: dict[str, Any] = {"id": ident, "action": _ACTIONS[state], "accepted": accepted}
     if wanted is not None:
         header["begin"] = wanted.timeout_s
-    return connection.start_request(Command.END_TXN, header)
+    return header
 
 
 async def committed_behind(pool: Pool, answer: Answer, wanted: Wanted | None) -> TransactionState | None:
@@ -126,9 +134,7 @@ async def end(
     `unsure`: one was lost before. Raises TransactionConflictError, TransactionNotFoundError; UnknownOutcomeError when
     nobody could be asked.
     """
-    header: dict[str, Any] = {"id": ident, "action": _ACTIONS[state], "accepted": accepted}
-    if wanted is not None:
-        header["begin"] = wanted.timeout_s
+    header = _request(ident, state, accepted, wanted)
     numbers = accepted_numbers(accepted)
     loop, backoff = asyncio.get_running_loop(), pool.retry_delays()
     deadline = loop.time() + pool.options.operation_timeout

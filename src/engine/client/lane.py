@@ -17,7 +17,6 @@ from engine._native.batcher import SealedEntry
 from engine.client.backlog import ATTEMPTS_MAX
 from engine.client.coordination import is_committed
 from engine.client.lane_attachment import FATAL, LaneAttachment, LaneOwner
-from engine.client.ledger import TRANSACTION_OVER
 from engine.client.scope import Scope
 from engine.client.topic import SegmentView
 from engine.errors import (
@@ -33,6 +32,7 @@ from engine.errors import (
     ProtocolError,
     UnknownOutcomeError,
 )
+from engine.model.transactions import TRANSACTION_OVER
 from engine.wire.commands import Command
 
 log = logging.getLogger(__name__)

@@ -16,13 +16,11 @@ from functools import partial
 from engine._native.batcher import Batcher, SealedEntry
 from engine.client.batching_quality import BucketStatistics, bucket_statistics
 from engine.client.options import Batching
-from engine.errors import TimeoutError, TransactionConflictError, TransactionNotFoundError
+from engine.errors import TimeoutError
 from engine.model.positions import MessageId
+from engine.model.transactions import TRANSACTION_OVER
 
 log = logging.getLogger(__name__)
-
-# Of a message in a transaction: it will never be stored, whoever tries again.
-TRANSACTION_OVER = (TransactionConflictError, TransactionNotFoundError)
 
 # There is room again when no more than this share of the limit is in use: enough to send a burst without looking.
 ROOM_SHARE = 0.75

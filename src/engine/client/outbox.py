@@ -19,7 +19,7 @@ from engine.client.compression import compressor
 from engine.client.declaring import declare
 from engine.client.lane import Lane
 from engine.client.lane_attachment import FATAL
-from engine.client.ledger import TRANSACTION_OVER, Ledger
+from engine.client.ledger import Ledger
 from engine.client.options import ProducerOptions
 from engine.client.pool import Pool, call_threadsafe, persist
 from engine.client.scope import Scope, scope_of
@@ -27,6 +27,7 @@ from engine.client.succession import Succession
 from engine.client.topic import TopicLayout, TopicSession
 from engine.errors import AlreadyClosedError, EngineError, ProtocolError, TimeoutError
 from engine.model.names import TopicName
+from engine.model.transactions import TRANSACTION_OVER
 
 # Sent together and not answered; above it, batches are left open. With one, what is sent while it is on its way waits
 # for a whole commit before its own begins; with two, the next commit takes it.

@@ -46,9 +46,12 @@ class Tails:
                 "consumer_name": self._name,
                 "mode": READER,
                 "start": end,
+                "subscription": None,
+                "initial_position": None,
+                "priority": None,
+                "transactions": None,
             }
-            nobody = {"subscription": None, "initial_position": None, "priority": None, "transactions": None}
-            await connection.request(Command.SUBSCRIBE, {**header, **nobody}, pool.options.operation_timeout)
+            await connection.request(Command.SUBSCRIBE, header, pool.options.operation_timeout)
         except EngineError:
             self.close()
             return

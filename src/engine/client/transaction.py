@@ -124,10 +124,10 @@ class AsyncTransaction(InTransaction):
         await self._flush()
         if not self._over:
             unsure = self.scope.mark is not None
-            last = lambda wanted: end(  # noqa: E731
-                self._pool, self.id, TransactionState.COMMITTED, names, wanted, unsure=unsure
+            ask = lambda: end(  # noqa: E731
+                self._pool, self.id, TransactionState.COMMITTED, names, self._spare(), unsure=unsure
             )
-            await self._endings.take(lambda: self._end(TransactionState.COMMITTED, numbers, last, self._spare()))
+            await self._endings.take(lambda: self._end(TransactionState.COMMITTED, numbers, ask))
 
     async def _commit_behind_sends(self, names: list[str] | None, numbers: tuple[int, ...] | None) -> None:
         """Without waiting for the answers to what was sent, where that can be done, once. Raises as commit()."""
@@ -173,8 +173,8 @@ class AsyncTransaction(InTransaction):
         """
         self.scope.abandoned = True
         self._refuse("is being aborted")
-        ask = lambda _: end(self._pool, self.id, TransactionState.ABORTED, None)  # noqa: E731
-        await self._endings.take(lambda: self._end(TransactionState.ABORTED, None, ask, None))
+        ask = lambda: end(self._pool, self.id, TransactionState.ABORTED, None)  # noqa: E731
+        await self._endings.take(lambda: self._end(TransactionState.ABORTED, None, ask))
 
     async def flush(self) -> None:
         """Wait until everything sent and acknowledged in it here is durable. Raises the first failure."""
@@ -190,14 +190,13 @@ class AsyncTransaction(InTransaction):
         self,
         state: TransactionState,
         numbers: tuple[int, ...] | None,
-        ask: Callable[[Wanted | None], Awaitable[TransactionState | None]],
-        wanted: Wanted | None,
-    ) -> TransactionState | None:
-        """One end at a time. What `ask` says: how it has ended; that it is open; None: nobody knows."""
+        ask: Callable[[], Awaitable[TransactionState]],
+    ) -> None:
+        """One end at a time."""
         if self._state.final or (self.scope.abandoned and state is TransactionState.COMMITTED):
             self._check_end(state, numbers)
-            return self._state
-        return await self._hear(state, numbers, ask(wanted))
+        else:
+            await self._hear(state, numbers, ask())
 
     async def _hear(
         self,
@@ -205,7 +204,7 @@ class AsyncTransaction(InTransaction):
         numbers: tuple[int, ...] | None,
         answer: Awaitable[TransactionState | None],
     ) -> TransactionState | None:
-        """What the coordinator says of an end."""
+        """What the coordinator says of an end: how it has ended; that it is open; None: nobody knows."""
         try:
             found = await answer
         except TransactionConflictError:

@@ -67,10 +67,10 @@ class Recording:
         self.value = operations_to_json(operations)
         self.indexes = indexes_of(operations)
 
-    def written(self, record: Record) -> list[Operation]:
-        """They are, in time."""
-        number, version = parse_id(record.key.rsplit("/", 2)[1]), record.stat.version
-        return [Operation(number, record.key, version, facts, len(self.operations)) for facts in self.operations]
+    def written(self, record: Record, *, late: bool = False) -> list[Operation]:
+        """They are, by that record."""
+        number, version, parts = parse_id(record.key.rsplit("/", 2)[1]), record.stat.version, len(self.operations)
+        return [Operation(number, record.key, version, facts, parts, late) for facts in self.operations]
 
 
 def _first(operation: TransactionOperation) -> int:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from engine.errors import CorruptionError, InvalidArgumentError, TransactionConflictError
+from engine.errors import CorruptionError, InvalidArgumentError, TransactionConflictError, TransactionNotFoundError
 from engine.model.fields import Fields, dump
 from engine.model.names import SegmentName, check_name
 
@@ -23,6 +23,8 @@ ID_BITS = 64
 PARTITIONS = 16  # of coordinators; the top four bits of an id
 MARK_BITS = 63  # of whoever commits, by which he knows that it was him
 ATTEMPTS_MAX = 100_000  # that one commit accepts
+# To whoever adds something to a transaction, or ends it: it is too late, whoever tries again.
+TRANSACTION_OVER = (TransactionConflictError, TransactionNotFoundError)
 HEADER_CACHED_SIZE_MAX = 1024
 HEADERS_CACHED = 1024  # each is read several times, soon after it was written, by everybody it concerns
 
