@@ -40,7 +40,6 @@ from engine.model.names import SegmentName, TopicName
 log = logging.getLogger(__name__)
 
 INDEX_OWNERS = "segment-owners"  # of the ownership records; holds their own key
-_LAST_KEY = "\U0010ffff"
 _CLAIMS_MAX = 16
 
 Listener = Callable[[], None]
@@ -133,7 +132,7 @@ class Ownership:
     def start(self) -> None:
         """Begin to follow the store."""
         if self._follows:
-            watch = partial(self._metadata.watch_index, INDEX_OWNERS, "", _LAST_KEY)
+            watch = partial(self._metadata.watch_index, INDEX_OWNERS, "", keys.LAST)
             following = follow(self._metadata, watch, self._heard, self._owners.keys, what="the segments' owners")
             self._tasks.spawn(following, "segment owners")
             self.brokers.changed.append(self._brokers_changed)

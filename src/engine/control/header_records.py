@@ -45,12 +45,12 @@ class HeaderRecords:
 
     async def list_open(self, limit: int | None = None) -> list[TransactionView]:
         """Those that have not ended, of each partition by their deadlines."""
-        found = await self._metadata.list_index(INDEX_DEADLINE, "", "\U0010ffff", limit)
+        found = await self._metadata.list_index(INDEX_DEADLINE, "", keys.LAST, limit)
         return [_view(record) for _, record in found]
 
     def every_open(self) -> AsyncIterator[TransactionView]:
         """All that have not ended, page by page; one may come twice."""
-        return self._pages(INDEX_DEADLINE, "", "\U0010ffff")
+        return self._pages(INDEX_DEADLINE, "", keys.LAST)
 
     def due(self, index: str, partition: int, now_ms: int) -> AsyncIterator[TransactionView]:
         """Those of a partition whose time in an index has come, likewise."""

@@ -32,7 +32,6 @@ INDEX_TOPICS = "topics"  # topics' own records
 INDEX_CHANGES = "topic-changes"  # those of them that carry a PendingChange
 INDEX_CONTROLLERS = "topic-controllers"  # leaders' records
 
-_LAST_KEY = "\U0010ffff"
 _READ_AT_ONCE = 256  # topics
 _WRITE_ATTEMPTS_MAX = 3
 
@@ -97,7 +96,7 @@ class ScalableTopicResources:
     async def topic_pages(self) -> AsyncIterator[list[TopicName]]:
         """Every topic, of all namespaces, some at a time: of those that come or go meanwhile some are in it."""
         start = ""
-        while found := await self.metadata.list_index(INDEX_TOPICS, start, _LAST_KEY, _READ_AT_ONCE):
+        while found := await self.metadata.list_index(INDEX_TOPICS, start, keys.LAST, _READ_AT_ONCE):
             yield [topic_of_key(record.key) for _, record in found]
             start = found[-1][0] + "\0"
             await asyncio.sleep(0)  # others are served
@@ -111,7 +110,7 @@ class ScalableTopicResources:
 
     async def unfinished(self) -> list[TopicName]:
         """The topics with a change that somebody must finish."""
-        found = await self.metadata.list_index(INDEX_CHANGES, "", _LAST_KEY)
+        found = await self.metadata.list_index(INDEX_CHANGES, "", keys.LAST)
         return [topic_of_key(record.key) for _, record in found]
 
     # Leaders.

@@ -27,7 +27,6 @@ from engine.model.names import TopicName
 
 log = logging.getLogger(__name__)
 
-_LAST_KEY = "\U0010ffff"
 
 TopicSeen = Callable[[str, TopicRecord], None]
 LeaderSeen = Callable[[str, LeaderRecord | None], None]
@@ -175,7 +174,7 @@ class TopicWatches:
     def _follow(self, index: str, heard: Callable[[Event], None], known: Callable[[], Collection[str]]) -> None:
         store = self._resources.metadata
         self._tasks.spawn(
-            follow(store, lambda: store.watch_index(index, "", _LAST_KEY), heard, known, what=index), index
+            follow(store, lambda: store.watch_index(index, "", keys.LAST), heard, known, what=index), index
         )
 
     def _leaders(self) -> Collection[str]:

@@ -12,6 +12,7 @@ NAMESPACES = "/namespaces/"
 BROKERS = "/brokers/"
 CONFIGURATION = "/configuration/"
 LOAD = "load"  # what a segment's load report is called below the segment
+LAST = "\U0010ffff"  # behind every key
 
 
 def prefix_end(prefix: str) -> str:
