@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import socket
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from engine._native.batch import decode_block
@@ -18,6 +19,18 @@ from engine.wire.tcp import TcpConnector
 
 Frame = tuple[Command, dict[str, Any], memoryview]
 WAIT_S = 20.0
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """It is a state of the broker, which tells nobody."""
+    async with asyncio.timeout(WAIT_S):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+async def listening(broker: Broker) -> str:
+    """Its URL, of a port that it opens."""
+    return "engine://{}:{}".format(*await broker.serve("127.0.0.1", 0))
 
 
 class Peer:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from over_http import call
-from peer import Peer, make_entries
-from transacting import begin, hosted, until, write
+from peer import Peer, make_entries, until
+from transacting import begin, hosted, write
 
 from engine.broker.server import Broker
 from engine.broker.transaction_metrics import statistics

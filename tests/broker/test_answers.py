@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
-from peer import WAIT_S, Peer
+from peer import Peer, listening, until
 
 from engine.broker.answers import REQUEST_BYTES_MAX
-from engine.broker.server import Broker
 from engine.limits import CONNECTION_WRITE_HIGH, KIB, MIB
 from engine.wire.commands import Command
 
 LIST = {"namespace": "public/default", "properties": None, "pattern": None, "after": None}
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """It is a state of the broker, which tells nobody."""
-    async with asyncio.timeout(WAIT_S):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0)
-
-
-async def listening(broker: Broker) -> str:
-    return "engine://{}:{}".format(*await broker.serve("127.0.0.1", 0))
 
 
 async def test_requests_that_wait_are_bounded_by_what_their_headers_take(start_broker):

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from behind import Sender, Writes, records, state
-from transacting import begin, decide, end, hosted, latest, until
+from peer import until
+from transacting import begin, decide, end, hosted, latest
 
 from engine.broker.server import Broker
 from engine.errors import (
@@ -255,10 +256,8 @@ async def test_a_connection_that_is_lost_before_its_end_came_leaves_records(
         await until(lambda segment=segment: hosted(broker, segment).readable == 2)
 
 
-async def test_a_connection_that_is_lost_behind_its_end_is_committed(
-    broker: Broker, connect: Any, writes: Writes
-) -> None:
-    sender, other = await Sender.ready(await connect()), await connect()
+async def lost_in_mid_commit(sender: Sender, writes: Writes) -> None:
+    """Two messages and their end go out; the commit is held up, and the connection is lost."""
     writes.gates["put_with_sequence"] = asyncio.Event()
     sender.send(b"a", b"b")
     sender.peer.send(
@@ -267,6 +266,13 @@ async def test_a_connection_that_is_lost_behind_its_end_is_committed(
     await asyncio.wait_for(writes.begun.wait(), 20)
     sender.peer.stream.close()
     await sender.peer.lost
+
+
+async def test_a_connection_that_is_lost_behind_its_end_is_committed(
+    broker: Broker, connect: Any, writes: Writes
+) -> None:
+    sender, other = await Sender.ready(await connect()), await connect()
+    await lost_in_mid_commit(sender, writes)
     writes.gates["put_with_sequence"].set()
     for segment in sender.segments:
         await until(lambda segment=segment: hosted(broker, segment).readable == 2)
@@ -278,14 +284,7 @@ async def test_what_is_sent_again_waits_for_the_first_time(broker: Broker, conne
     sender = await Sender.ready(await connect())
     again = Sender(await connect(), sender.segments)
     again.transaction = sender.transaction
-    writes.gates["put_with_sequence"] = asyncio.Event()
-    sender.send(b"a", b"b")
-    sender.peer.send(
-        Command.END_TXN, {"request_id": 99, "id": sender.transaction, "action": "commit", "sent": 2, "mark": 5}
-    )
-    await asyncio.wait_for(writes.begun.wait(), 20)
-    sender.peer.stream.close()
-    await sender.peer.lost
+    await lost_in_mid_commit(sender, writes)
     again.producers = [await again.peer.producer(segment) for segment in again.segments]
     again.send(b"a", b"b")
     await latest(again.peer, again.segments[0])

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from peer import WAIT_S, Peer, make_entries
+from peer import WAIT_S, Peer, listening, make_entries, until
 
 from engine.broker.intake import FRAMES_PER_TURN, REQUEST_FRAMES, Intake
-from engine.broker.server import Broker
 from engine.limits import MIB
 from engine.storage.waiting import WOKEN_PER_TURN
 from engine.testing.loop import run_virtual
@@ -15,16 +14,6 @@ from engine.wire.commands import Command
 from engine.wire.framing import encode_bytes
 
 ASKED = 10_000
-
-
-async def listening(broker: Broker) -> str:
-    return "engine://{}:{}".format(*await broker.serve("127.0.0.1", 0))
-
-
-async def until(condition) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0)
 
 
 def at_once(peer: Peer, command: Command, headers: list[dict]) -> None:

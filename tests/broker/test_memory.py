@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from peer import WAIT_S, Peer, make_entries
+from peer import Peer, listening, make_entries, until
 
 from engine.broker.config import BrokerConfig
 from engine.broker.machine import machine_memory
@@ -19,18 +18,6 @@ from engine.limits import CONNECTION_WRITE_HIGH, KIB, MIB, READ_BLOCK_SIZE, SCAR
 from engine.wire.chunks import ChunkPool
 from engine.wire.commands import Command
 from engine.wire.framing import encode_bytes
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """It is a state of the broker, which tells nobody."""
-    async with asyncio.timeout(WAIT_S):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0)
-
-
-async def listening(broker: Broker) -> str:
-    return "engine://{}:{}".format(*await broker.serve("127.0.0.1", 0))
-
 
 # -- readers -----------------------------------------------------------------------------------------------------------
 

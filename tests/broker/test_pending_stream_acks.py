@@ -14,6 +14,18 @@ from engine.model.transactions import TransactionState, parse_id
 from engine.wire.commands import Command
 
 
+async def sharer_of_sixteen(broker) -> tuple[Peer, str, int]:
+    """Peer, segment and a consumer that was given 16 messages, of four buckets in turn."""
+    peer = await Peer.connect(broker)
+    with boundaries(FOUR):
+        segment = await peer.segment("work")
+    publisher = await Publisher.of(peer, segment, FOUR)
+    await publisher.publish([0, 1, 2, 3] * 4)
+    consumer = await peer.consumer(segment, "shared", bucketBoundaries=list(FOUR))
+    await peer.messages(consumer, 16)
+    return peer, segment, consumer
+
+
 async def test_a_stream_goes_on_behind_what_it_holds_itself_and_stays_there_after_the_commit(broker):
     peer = await Peer.connect(broker)
     segment = await published(peer)
@@ -82,13 +94,7 @@ async def test_who_attaches_right_behind_an_abort_gets_what_it_freed(broker):
 
 
 async def test_sharers_hold_by_bucket_and_begin_again_after_an_abort(broker):
-    peer = await Peer.connect(broker)
-    with boundaries(FOUR):
-        segment = await peer.segment("work")
-    publisher = await Publisher.of(peer, segment, FOUR)
-    await publisher.publish([0, 1, 2, 3] * 4)
-    consumer = await peer.consumer(segment, "shared", bucketBoundaries=list(FOUR))
-    await peer.messages(consumer, 16)
+    peer, segment, consumer = await sharer_of_sixteen(broker)
     one, other = await begin(peer), await begin(peer)
     await peer.ask(
         Command.ACK, consumer_id=consumer, ack_type="cumulative", buckets=[[0, 9], [1, 6]], transaction=one
@@ -116,13 +122,7 @@ async def test_sharers_hold_by_bucket_and_begin_again_after_an_abort(broker):
 
 
 async def test_a_plain_position_of_sharers_does_not_take_what_is_held(broker):
-    peer = await Peer.connect(broker)
-    with boundaries(FOUR):
-        segment = await peer.segment("work")
-    publisher = await Publisher.of(peer, segment, FOUR)
-    await publisher.publish([0, 1, 2, 3] * 4)
-    consumer = await peer.consumer(segment, "shared", bucketBoundaries=list(FOUR))
-    await peer.messages(consumer, 16)
+    peer, segment, consumer = await sharer_of_sixteen(broker)
     ident = await begin(peer)
     await peer.ask(Command.ACK, consumer_id=consumer, ack_type="cumulative", buckets=[[0, 16]], transaction=ident)
     await peer.ask(Command.ACK, consumer_id=consumer, ack_type="cumulative", buckets=[[1, 16], [2, 16], [3, 16]])

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from peer import WAIT_S, Peer
+from peer import Peer, until
 
 import engine.control.topic_lists
 from engine.aio.memory_limiter import LimitType
@@ -41,13 +40,6 @@ async def names_of(peer: Peer) -> list[str]:
 async def watch(peer: Peer) -> tuple[int, dict[str, Any]]:
     session = peer.next_id()
     return session, await peer.ask(Command.WATCH_TOPIC_LIST, session_id=session, **LIST, hash=None)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """It is a state of the broker, which tells nobody."""
-    async with asyncio.timeout(WAIT_S):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0)
 
 
 async def until_queued(broker: Broker, kind: LimitType, count: int) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from peer import until
 from transacted_segment import ABORTED, COMMITTED, HeldWorkers, World, transacted_segment
-from transacting import until
 
 from engine.errors import EngineError, StorageError, TransactionConflictError, TransactionNotFoundError
 from engine.metadata.store import OutcomeUnknownError

@@ -10,8 +10,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from peer import until
 from transacted_segment import ABORTED, COMMITTED, SEGMENT, World, transacted_segment
-from transacting import entry, until
+from transacting import entry
 
 from engine.broker.segment_transactions import SegmentTransactions
 from engine.errors import NotOwnerError

@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from peer import Peer, segment_name
-from transacting import begin, collect, decide, end, entry, hosted, latest, send, until, write
+from peer import Peer, segment_name, until
+from transacting import begin, collect, decide, end, entry, hosted, latest, send, write
 
 from engine.errors import TransactionConflictError
 from engine.metadata import keys

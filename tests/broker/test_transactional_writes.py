@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from peer import Peer
-from transacting import begin, end, entry, hosted, latest, send, until, write
+from peer import Peer, until
+from transacting import begin, end, entry, hosted, latest, send, write
 
 from engine.broker.server import Broker
 from engine.errors import InvalidArgumentError, TransactionConflictError, TransactionNotFoundError

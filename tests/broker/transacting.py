@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import struct
-from collections.abc import Callable
 from typing import Any
 
 from peer import Peer
@@ -95,13 +93,6 @@ def hosted(broker: Broker, segment: str) -> HostedSegment:
     found = broker.hosting.get(SegmentName.parse(segment))
     assert found is not None
     return found
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait until something that the next turns of the loop bring about is so."""
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0)
 
 
 async def collect(broker: Broker) -> None:

@@ -75,6 +75,13 @@ def is_in(store: MemoryMetadataStore, key: str) -> bool:
     return any("a" <= one < "d" for one in own)
 
 
+async def filled() -> MemoryMetadataStore:
+    store = MemoryMetadataStore(FakeClock())
+    for key in KEYS:
+        await store.put(key, b"")
+    return store
+
+
 @pytest.mark.usefixtures("small_steps")
 @pytest.mark.parametrize("by_index", [False, True])
 @pytest.mark.parametrize("seed", range(30))
@@ -112,9 +119,7 @@ async def test_whatever_changes_while_a_snapshot_is_read(by_index: bool, seed: i
 
 @pytest.mark.usefixtures("small_steps")
 async def test_others_have_their_turn_while_a_snapshot_is_put_in_order_and_read() -> None:
-    store = MemoryMetadataStore(FakeClock())
-    for key in KEYS:
-        await store.put(key, b"")
+    store = await filled()
     reader, turns = Reader(store.watch("/n/")), 0
     while not reader.begun.is_set():
         turns += 1
@@ -131,9 +136,7 @@ async def test_others_have_their_turn_while_a_snapshot_is_put_in_order_and_read(
 
 @pytest.mark.usefixtures("small_steps")
 async def test_a_reader_that_gives_up_in_the_middle_misses_nothing_when_it_goes_on() -> None:
-    store = MemoryMetadataStore(FakeClock())
-    for key in KEYS:
-        await store.put(key, b"")
+    store = await filled()
     watch = store.watch("/n/")
     assert watch.owed == len(KEYS) + 1
     shown: list[str] = []
@@ -152,9 +155,7 @@ async def test_a_reader_that_gives_up_in_the_middle_misses_nothing_when_it_goes_
 
 @pytest.mark.usefixtures("small_steps")
 async def test_a_watch_that_is_closed_in_the_middle_ends() -> None:
-    store = MemoryMetadataStore(FakeClock())
-    for key in KEYS:
-        await store.put(key, b"")
+    store = await filled()
     watch = store.watch("/n/")
     asking = asyncio.ensure_future(anext(watch))
     await asyncio.sleep(0)

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import coordination_scenario
 import pytest
+from blind_ends import end_without_comparing
 from coordination_scenario import CoordinationScenario, ModelSegment
 
-from engine.control.header_records import HeaderRecords
 from engine.control.transactions import TransactionCoordinator
-from engine.metadata.store import ANY
 from engine.testing.checker import describe
 from engine.testing.cluster import simulate
 
@@ -50,16 +49,7 @@ def flagged() -> set[str]:
 
 
 def test_end_a_transaction_without_comparing(monkeypatch):
-    put, put_with = HeaderRecords.put, HeaderRecords.put_with
-
-    async def blindly(headers, number, header, expected):
-        return await put(headers, number, header, ANY if header.state.final else expected)
-
-    async def blindly_with(headers, number, header, expected, recording):
-        return await put_with(headers, number, header, ANY, recording)
-
-    monkeypatch.setattr(HeaderRecords, "put", blindly)
-    monkeypatch.setattr(HeaderRecords, "put_with", blindly_with)
+    end_without_comparing(monkeypatch)
     assert flagged() & {"T2", "T6", "D1"}
 
 

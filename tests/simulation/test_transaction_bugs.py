@@ -6,6 +6,7 @@ import asyncio
 import re
 
 import pytest
+from blind_ends import end_without_comparing
 from crash_points import AFTER, BEFORE
 from crash_story import CONFIG, Strike, live
 
@@ -14,9 +15,7 @@ from engine.broker.pending_acks import PendingAcks
 from engine.broker.segment_transactions import SegmentTransactions
 from engine.broker.transaction_buffer import TransactionBuffer
 from engine.broker.transaction_settling import Settling, SettlingRounds
-from engine.control.header_records import HeaderRecords
 from engine.control.transactions import TransactionCoordinator
-from engine.metadata.store import ANY
 from engine.model.transactions import TransactionHeader
 from engine.storage.visibility import Visibility
 from engine.testing.checker import check, describe
@@ -153,14 +152,5 @@ def test_count_without_comparing_versions(monkeypatch):
 
 
 def test_end_a_transaction_without_comparing(monkeypatch):
-    put, put_with = HeaderRecords.put, HeaderRecords.put_with
-
-    async def blindly(headers, number, header, expected):
-        return await put(headers, number, header, ANY if header.state.final else expected)
-
-    async def blindly_with(headers, number, header, expected, recording):
-        return await put_with(headers, number, header, ANY, recording)
-
-    monkeypatch.setattr(HeaderRecords, "put", blindly)
-    monkeypatch.setattr(HeaderRecords, "put_with", blindly_with)
+    end_without_comparing(monkeypatch)
     assert late() & {"T2", "T6", "D1"}
