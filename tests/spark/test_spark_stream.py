@@ -101,10 +101,34 @@ def test_a_running_query_follows_the_layout(broker: engine.Engine, topic: str, r
         until(query, lambda: spark.table(topic).count() >= 200)
         assert sorted(int(row.value) for row in spark.table(topic).collect()) == list(range(200))
         idle = query.lastProgress["batchId"]
+        broker.admin.split_segment(topic, 1)  # a new layout is nothing to read
+        prune(broker, topic, 0)
         query.processAllAvailable()
         assert query.lastProgress["batchId"] == idle
     finally:
         query.stop()
+
+
+@pytest.mark.parametrize("options", [{}, {"maxOffsetsPerTrigger": 40}], ids=["whole", "limited"])
+def test_available_now_is_what_there_is_when_it_starts(
+    broker: engine.Engine, topic: str, run: Callable[..., Rows], options: dict[str, int], tmp_path: Path
+):
+    """What comes while it runs is for the next time; with nothing new there is no micro-batch."""
+
+    class MoreComes(Rows):
+        def __call__(self, frame: DataFrame, batch_id: int) -> None:
+            super().__call__(frame, batch_id)
+            if not batch_id:
+                fill(broker, topic, range(100, 130))
+
+    broker.admin.create_topic(topic, segments=2)
+    fill(broker, topic, range(100))
+    rows = run(topic, MoreComes(), **options)
+    rows.check(range(100))
+    run(topic, rows, **options).check(range(130))
+    made = len(list(committed(tmp_path)))
+    run(topic, rows, **options)
+    assert len(list(committed(tmp_path))) == made
 
 
 def until(query: StreamingQuery, reached: Callable[[], bool]) -> None:

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from pyspark_engine.options import READ_OPTIONS, WRITE_OPTIONS, ReadOptions, Texts, WriteOptions
 from pyspark_engine.reader import TopicReader
 from pyspark_engine.schema import check_schema, check_written, table_schema
-from pyspark_engine.streaming import TopicStreamReader
+from pyspark_engine.streaming import stream_reader
 from pyspark_engine.writer import TopicStreamWriter, TopicWriter
 
 
@@ -44,7 +44,7 @@ class DefaultSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Of a streaming query. Raises ValueError for wrong options and columns."""
         check_schema(schema)
-        return TopicStreamReader(ReadOptions.read(self._options, streaming=True), schema)
+        return stream_reader(ReadOptions.read(self._options, streaming=True), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Of a batch. Raises ValueError for wrong options, columns and modes."""

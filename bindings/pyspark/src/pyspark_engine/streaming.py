@@ -44,25 +44,19 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Made by DefaultSource, once for the driver and once to travel to the tasks."""
+class _StreamReader(DataSourceStreamReader):
+    """Made by DefaultSource, once for the driver and once to travel to the tasks. How far a micro-batch goes is a
+    matter of the two below, who know what Spark asks them.
+    """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        if not LIMITS and (options.max_offsets_per_trigger or options.min_offsets_per_trigger):
-            raise ValueError("maxOffsetsPerTrigger and minOffsetsPerTrigger need PySpark 4.2 or later")
         self._options = options
         self._schema = schema
         self._starting = read_place(options.starting)
         self._driver_made: Driver | None = None
-        self._target: Offsets | None = None  # of Trigger.AvailableNow
-        self._last_batch = time.monotonic()
-        self._idle: tuple[dict[str, Any], Any] | None = (
-            None  # an offset, and facts by which nothing is to be done there
-        )
-        self._reported: tuple[dict[str, Any], Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_driver_made": None, "_idle": None, "_reported": None}
+        return {**self.__dict__, "_driver_made": None}
 
     @property
     def _driver(self) -> Driver:
@@ -80,53 +74,14 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             found[topic] = resolve(self._driver.view(topic), facts, target, ending=False)
         return form.to_json(found)
 
-    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
-        """How far the next micro-batch goes; `start` itself when there is nothing to do."""
-        facts = self._driver.facts()
-        if start is None:  # before 4.2
-            return self._ends(facts)
-        if self._idle is not None and self._idle[1] is facts and self._idle[0] == start:
-            return start
-        stands = form.from_json(start)
+    def _beyond(
+        self, stands: Offsets, facts: progress.Facts, *, most: int | None = None, target: Offsets | None = None
+    ) -> tuple[Offsets, int]:
+        """(How far it goes from there, `stands` itself when there is nothing to do; how many messages)."""
         begun = progress.begin(stands, facts, fail_on_data_loss=self._options.fail_on_data_loss)
-        unlimited = limit is None or isinstance(limit, ReadAllAvailable)
-        most = None if unlimited else self._options.max_offsets_per_trigger
-        end = progress.advance(begun, facts, most=most, target=self._target)
+        end = progress.advance(begun, facts, most=most, target=target)
         count = progress.available(begun, end)
-        if count == 0 and end.keys() <= stands.keys():
-            self._idle = (start, facts)
-            return start
-        if not unlimited and self._target is None and self._waits(count):
-            return start
-        self._last_batch = time.monotonic()
-        return form.to_json(end)
-
-    def _waits(self, count: int) -> bool:
-        """Whether there is too little yet, and it is early."""
-        least = self._options.min_offsets_per_trigger
-        early = time.monotonic() < self._last_batch + self._options.max_trigger_delay_s
-        return least is not None and count < least and early
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """By maxOffsetsPerTrigger and minOffsetsPerTrigger."""
-        if self._options.max_offsets_per_trigger is not None:
-            return ReadMaxRows(self._options.max_offsets_per_trigger)
-        if self._options.min_offsets_per_trigger is not None:
-            return ReadMinRows(self._options.min_offsets_per_trigger)
-        return ReadAllAvailable()
-
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """Everything there was when latestOffset() was asked, just before, for the query's progress."""
-        return self._ends(self._driver.known) if self._driver.known else None
-
-    def _ends(self, facts: Any) -> dict[str, Any]:
-        if self._reported is None or self._reported[1] is not facts:
-            self._reported = (form.to_json(progress.ends(facts)), facts)
-        return self._reported[0]
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Nothing that comes from now on."""
-        self._target = progress.ends(self._driver.facts(exact=True))
+        return (stands if count == 0 and end.keys() <= stands.keys() else end), count
 
     # -- a micro-batch ----------------------------------------------------------------------------------------
 
@@ -136,8 +91,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         facts = self._driver.facts()
         if any(not _covers(facts.get(topic), offsets) for topic, offsets in until.items()):
             facts = self._driver.facts(exact=True)
-        if not LIMITS:  # latestOffset() was not told where the query stands
-            progress.begin(before, facts, fail_on_data_loss=self._options.fail_on_data_loss)
+        progress.begin(before, facts, fail_on_data_loss=self._options.fail_on_data_loss)
         pieces = []
         for topic, offsets in until.items():
             if topic not in facts:
@@ -168,6 +122,83 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         driver, self._driver_made = self._driver_made, None
         if driver is not None:
             driver.close()
+
+
+class TopicStreamReader(_StreamReader):
+    """Without limits. Spark asks one question in a trigger, how far there is something, and goes all the way; with
+    Trigger.AvailableNow it asks once. It does not say where the query stands: the answer before is that, but at first.
+    """
+
+    _stands: Offsets | None = None
+    _answered: tuple[dict[str, Any], Any] = ({}, None)  # with the facts by which it was right
+
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802 - Spark's name
+        """Everything there is; the same as before when nothing has come."""
+        facts = self._driver.facts()
+        if facts is not self._answered[1]:
+            self._stands = progress.ends(facts) if self._stands is None else self._beyond(self._stands, facts)[0]
+            self._answered = (form.to_json(self._stands), facts)
+        return self._answered[0]
+
+
+class LimitedStreamReader(_StreamReader, SupportsTriggerAvailableNow):
+    """With maxOffsetsPerTrigger or minOffsetsPerTrigger: Spark says where the query stands and how much it wants."""
+
+    _target: Offsets | None = None  # of Trigger.AvailableNow
+    _idle: tuple[dict[str, Any], Any] | None = None  # an offset, and facts by which nothing is to be done there
+    _reported: tuple[dict[str, Any], Any] = ({}, None)
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._last_batch = time.monotonic()
+
+    def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """How far the next micro-batch goes; `start` itself when there is nothing to do."""
+        facts = self._driver.facts()
+        if self._idle is not None and self._idle[1] is facts and self._idle[0] == start:
+            return start
+        stands, unlimited = form.from_json(start), isinstance(limit, ReadAllAvailable)
+        most = None if unlimited else self._options.max_offsets_per_trigger
+        end, count = self._beyond(stands, facts, most=most, target=self._target)
+        if end is stands:
+            self._idle = (start, facts)
+            return start
+        if not unlimited and self._target is None and self._waits(count):
+            return start
+        self._last_batch = time.monotonic()
+        return form.to_json(end)
+
+    def _waits(self, count: int) -> bool:
+        """Whether there is too little yet, and it is early."""
+        least = self._options.min_offsets_per_trigger
+        early = time.monotonic() < self._last_batch + self._options.max_trigger_delay_s
+        return least is not None and count < least and early
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """By maxOffsetsPerTrigger and minOffsetsPerTrigger."""
+        if self._options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self._options.max_offsets_per_trigger)
+        return ReadMinRows(self._options.min_offsets_per_trigger or 1)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """Everything there was when latestOffset() was asked, just before, for the query's progress."""
+        facts = self._driver.known
+        if facts is not self._reported[1]:
+            self._reported = (form.to_json(progress.ends(facts)), facts)
+        return self._reported[0] or None
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Nothing that comes from now on."""
+        self._target = progress.ends(self._driver.facts(exact=True))
+
+
+def stream_reader(options: ReadOptions, schema: StructType) -> DataSourceStreamReader:
+    """The one that the options need. Raises ValueError."""
+    if options.max_offsets_per_trigger is None and options.min_offsets_per_trigger is None:
+        return TopicStreamReader(options, schema)
+    if not LIMITS:
+        raise ValueError("maxOffsetsPerTrigger and minOffsetsPerTrigger need PySpark 4.2 or later")
+    return LimitedStreamReader(options, schema)
 
 
 def _covers(facts: Any, offsets: form.TopicOffsets) -> bool:
