@@ -15,7 +15,7 @@ class Turns:
     __slots__ = ("_last",)
 
     def __init__(self) -> None:
-        self._last: asyncio.Task[Any] | None = None
+        self._last: asyncio.Future[Any] | None = None
 
     @property
     def idle(self) -> bool:
@@ -24,18 +24,27 @@ class Turns:
 
     async def take(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Do it after all that was given before. Cancelling the caller does not cancel the work."""
-        task = self._last = asyncio.ensure_future(_after(self._last, work))
+        return await asyncio.shield(self.begin(work))
+
+    def begin(self, work: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Future[T]:
+        """The same; nobody has to wait for it."""
+        task = asyncio.ensure_future(_after(self._last, work))
         task.add_done_callback(_seen)
-        return await asyncio.shield(task)
+        self._last = task
+        return task
+
+    def wait_for(self, under_way: asyncio.Future[Any]) -> None:
+        """What is given from now on comes after this, too, which was not given here. Nothing may be under way."""
+        self._last = under_way
 
 
-async def _after(previous: asyncio.Task[Any] | None, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+async def _after(previous: asyncio.Future[Any] | None, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     if previous is not None and not previous.done():
         await asyncio.wait([previous])
     return await work()
 
 
-def _seen(task: asyncio.Task[Any]) -> None:
+def _seen(task: asyncio.Future[Any]) -> None:
     """Nobody may be left to look at the error."""
     if not task.cancelled():
         task.exception()

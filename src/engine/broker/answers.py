@@ -85,6 +85,8 @@ class Answers:
             if result is not None:
                 await self.room()
                 connection.succeed(request_id, result)
+                if self._count == 1:  # nobody else's answer comes along
+                    connection.stream.flush()
         except EngineError as e:
             connection.error(request_id, e)
         except Exception as e:

@@ -13,26 +13,39 @@ if TYPE_CHECKING:
     from engine.broker.connection import Connection
     from engine.broker.operations import Gathered, Held
     from engine.control.header_records import TransactionView
-    from engine.control.transactions import TransactionCoordinator
+    from engine.control.transactions import EndDraft
 
 
 class CommitBehind:
     """One of them. Loop thread only.
 
     When everything is in the log, its operation record and the header are written at once. So a commit takes one sync
-    of the segments and one of the metadata store, and the record is known to have come in time.
+    of the segments and one of the metadata store, and the record is known to have come in time. What is written is made
+    while the log is.
     """
 
-    def __init__(self, connection: Connection, number: int, held: Held | None, frames: int) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        number: int,
+        held: Held | None,
+        frames: int,
+        accepted: Sequence[str] | None,
+        mark: int | None,
+    ) -> None:
         """`held`: None when somebody else holds it; `frames`: how many the client has sent."""
         self._connection = connection
         self._number = number
         self._held = held
         self._frames = frames
+        self._accepted = accepted
+        self._mark = mark
+        self._coordinator = connection.broker.transactions.coordinator
         self._sends = connection.sends.of(number)
         self._operations = connection.broker.hosting.operations
         self._writes: list[Gathered] = []
         self._recording: Recording | None = None
+        self._draft: EndDraft | None = None
 
     async def ready(self) -> bool:
         """Wait until everything that was sent is in the log; False when something was not taken as it came."""
@@ -40,7 +53,8 @@ class CommitBehind:
         if held is None:
             return False
         if held.count(sends) == sends.open:
-            self._prepare(held.of(sends))  # while the log is being written
+            self._prepare(held.of(sends))
+        self._draft = await self._coordinator.draft_commit(self._number, self._accepted, self._mark)
         if not await sends.complete(self._frames, held):
             return False
         writes = held.take(sends)
@@ -52,14 +66,14 @@ class CommitBehind:
         self._writes = list(writes)
         self._recording = Recording([write.operation for write in writes]) if writes else None
 
-    async def commit(
-        self, coordinator: TransactionCoordinator, accepted: Sequence[str] | None, mark: int | None
-    ) -> TransactionView:
+    async def commit(self) -> TransactionView:
         """Do it, once it is ready. Raises as TransactionCoordinator.end()."""
         try:
-            view, record = await coordinator.commit_with(self._number, accepted, self._recording, mark)
+            view, record = await self._coordinator.commit_with(
+                self._number, self._accepted, self._recording, self._mark, self._draft
+            )
             if self._recording is not None and record is None:
-                raise _not_recorded(view, mark)
+                raise _not_recorded(view, self._mark)
         except BaseException:
             if self._held is not None:
                 self._held.release(self._writes)  # they need a record of their own

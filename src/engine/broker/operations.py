@@ -161,17 +161,20 @@ class Operations:
             self._begin(held)
 
     def _begin(self, gathered: Held) -> None:
-        task = asyncio.get_running_loop().create_task(self._write(gathered))
-        self._writing.add(task)
-        task.add_done_callback(self._writing.discard)
+        asyncio.get_running_loop().call_soon(self._write, gathered)
 
-    async def _write(self, gathered: Held) -> None:
+    def _write(self, gathered: Held) -> None:
         if gathered.held or not gathered.writes:
             return
         number, writes = gathered.number, gathered.writes
         if self._gathered.get(number) is gathered:
             del self._gathered[number]
         gathered.writes = []
+        task = asyncio.get_running_loop().create_task(self._write_all(number, writes))
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
+
+    async def _write_all(self, number: int, writes: Sequence[Gathered]) -> None:
         for start in range(0, len(writes), PARTS_MAX):
             await self._write_some(number, writes[start : start + PARTS_MAX])
 

@@ -76,8 +76,9 @@ class PendingWrite:
 
     def add_record(self, record: Operation) -> None:
         """It stands for this write; the earliest one counts."""
-        if record.part not in self.parts:
-            self.parts.append(record.part)
+        part = record.part
+        if part not in self.parts:
+            self.parts.append(part)
         self.version = record.version if self.version is None else min(self.version, record.version)
 
     def found(self) -> None:

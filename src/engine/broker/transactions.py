@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from engine.broker.commit_behind import CommitBehind
-from engine.control.header_records import TransactionView
+from engine.control.header_records import HeaderDraft, TransactionView
 from engine.control.policy.placement import place
 from engine.control.transactions import TransactionCoordinator
 from engine.errors import AlreadyClosedError, EngineError, InvalidArgumentError, NotFoundError
@@ -144,16 +144,15 @@ def end(connection: Connection, header: Header, payload: memoryview) -> None:
 async def _end(connection: Connection, number: int, header: Header, held: Held | None) -> dict[str, Any]:
     state, accepted = _wanted(header)
     coordinator = connection.broker.transactions.coordinator
+    next_one = _drafted(coordinator, header.get("begin"))
     if (sent := header.get("sent")) is not None:
-        behind = CommitBehind(connection, number, held, sent)
+        behind = CommitBehind(connection, number, held, sent, accepted, header.get("mark"))
         if not await behind.ready():
             return {"state": str(TransactionState.OPEN)}
-        decide = behind.commit(coordinator, accepted, header.get("mark"))
+        decide = behind.commit()
     else:
         decide = coordinator.end(number, state, accepted)
-    beginning = None
-    if (timeout_s := header.get("begin")) is not None:
-        beginning = asyncio.ensure_future(_begun(coordinator, timeout_s))  # one commit of the store for both
+    beginning = None if next_one is None else asyncio.ensure_future(_begun(coordinator, next_one))  # in one commit
     try:
         view = await decide
     except EngineError as e:
@@ -163,8 +162,8 @@ async def _end(connection: Connection, number: int, header: Header, held: Held |
         raise
     connection.sends.forget(number)
     answer: dict[str, Any] = {"state": str(view.header.state)}
-    if beginning is not None:
-        begun = await beginning
+    if "begin" in header:
+        begun = None if beginning is None else await beginning
         answer["begun"] = None if begun is None else {"id": begun.id, **_standing(begun)}
     return answer
 
@@ -188,10 +187,19 @@ async def _drop(coordinator: TransactionCoordinator, beginning: asyncio.Future[T
             await coordinator.end(unused.number, TransactionState.ABORTED)
 
 
-async def _begun(coordinator: TransactionCoordinator, timeout_s: float) -> TransactionView | None:
-    """None: whoever needs it asks for it, and hears why."""
+def _drafted(coordinator: TransactionCoordinator, timeout_s: float | None) -> HeaderDraft | None:
+    """What is to be begun with another one's end. None: nothing; or whoever needs it asks for it, and hears why not."""
     try:
-        return await coordinator.begin(timeout_s)
+        return None if timeout_s is None else coordinator.draft_begin(timeout_s)
+    except InvalidArgumentError as e:
+        log.debug("no transaction is begun with another one's end: %s", e)
+        return None
+
+
+async def _begun(coordinator: TransactionCoordinator, draft: HeaderDraft) -> TransactionView | None:
+    """None: likewise."""
+    try:
+        return await coordinator.begin_drafted(draft)
     except EngineError as e:
         log.debug("no transaction was begun with another one's end: %s", e)
         return None

@@ -83,7 +83,9 @@ def send_commit(
     """Ask for a commit behind so many SEND frames that went out over a connection, in this turn of the loop."""
     connection, frames = sends
     header = {**_request(ident, TransactionState.COMMITTED, accepted, wanted), "sent": frames, "mark": mark}
-    return connection.start_request(Command.END_TXN, header)
+    answer = connection.start_request(Command.END_TXN, header)
+    connection.stream.flush()
+    return answer
 
 
 def _request(

@@ -138,9 +138,17 @@ class AsyncTransaction(InTransaction):
         mark = self.scope.mark = self._pool.options.rng.getrandbits(MARK_BITS)
         wanted = self._spare()
         answer = send_commit(sends, self.id, names, wanted, mark)  # at once: it arrives together with them
-        found = await self._endings.take(
-            lambda: self._hear(TransactionState.COMMITTED, numbers, committed_behind(self._pool, answer, wanted))
-        )
+        self._endings.wait_for(answer)
+
+        async def hear() -> TransactionState | None:
+            said = committed_behind(self._pool, asyncio.shield(answer), wanted)
+            return await self._hear(TransactionState.COMMITTED, numbers, said)
+
+        try:
+            found = await hear()
+        except asyncio.CancelledError:
+            self._endings.begin(hear)  # it goes on
+            raise
         if found is TransactionState.OPEN:
             self.scope.mark = None  # it was refused
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from engine.control.operation_records import Recording
 from engine.metadata import keys
@@ -28,6 +29,25 @@ class TransactionView:
     def id(self) -> str:
         """As users see it."""
         return id_text(self.number)
+
+
+class HeaderDraft(NamedTuple):
+    """A header as it is to be written: whoever makes it ahead of time loses none when it may be."""
+
+    number: int
+    header: TransactionHeader
+    key: str
+    value: bytes
+    indexes: dict[str, str]
+
+    @property
+    def id(self) -> str:
+        """As users see it."""
+        return id_text(self.number)
+
+    def written(self, version: int) -> TransactionView:
+        """It is, with that version."""
+        return TransactionView(self.number, self.header, version)
 
 
 class HeaderRecords:
@@ -70,26 +90,27 @@ class HeaderRecords:
                 limit *= 2  # so many have the same time
             start = last
 
-    async def put(self, number: int, header: TransactionHeader, expected: Expected | int) -> int:
-        """The header's new version. An outcome that the store leaves open is read back. Raises ConflictError."""
-        key, value = keys.transaction(id_text(number)), header.to_json()
+    def draft(self, number: int, header: TransactionHeader) -> HeaderDraft:
+        """What put() and put_with() write."""
+        key = keys.transaction(id_text(number))
+        return HeaderDraft(number, header, key, header.to_json(), self._indexes(number, header))
+
+    async def put(self, draft: HeaderDraft, expected: Expected | int) -> TransactionView:
+        """The header as it stands then. An outcome that the store leaves open is read back. Raises ConflictError."""
+        key, value = draft.key, draft.value
         try:
-            stat = await self._metadata.put(
-                key, value, expected, partition_key=id_text(number), indexes=self._indexes(number, header)
-            )
+            stat = await self._metadata.put(key, value, expected, partition_key=draft.id, indexes=draft.indexes)
         except OutcomeUnknownError:
             found = await self._metadata.get(key)
             if found is not None and found.value == value:
-                return found.stat.version
+                return draft.written(found.stat.version)
             raise ConflictError(key) from None  # not written, or changed since: whoever asked looks again
-        return stat.version
+        return draft.written(stat.version)
 
-    async def put_with(
-        self, number: int, header: TransactionHeader, expected: int, recording: Recording
-    ) -> tuple[int, Record]:
+    async def put_with(self, draft: HeaderDraft, expected: int, recording: Recording) -> tuple[TransactionView, Record]:
         """The same, and a record of these operations."""
-        ident, value = id_text(number), header.to_json()
-        key, prefix = keys.transaction(ident), keys.transaction_ops(ident)
+        key, value, ident = draft.key, draft.value, draft.id
+        prefix = keys.transaction_ops(ident)
         try:
             stat, record = await self._metadata.put_with_sequence(
                 key,
@@ -98,7 +119,7 @@ class HeaderRecords:
                 prefix,
                 recording.value,
                 partition_key=ident,
-                indexes=self._indexes(number, header),
+                indexes=draft.indexes,
                 appended_indexes=recording.indexes,
             )
         except OutcomeUnknownError:
@@ -106,9 +127,9 @@ class HeaderRecords:
             if found is not None and found.value == value:
                 for record in await self._metadata.list(f"{prefix}/", keys.prefix_end(f"{prefix}/")):
                     if record.value == recording.value and record.stat.version < found.stat.version:
-                        return found.stat.version, record
+                        return draft.written(found.stat.version), record
             raise ConflictError(key) from None  # not written, or changed since: whoever asked looks again
-        return stat.version, record
+        return draft.written(stat.version), record
 
     def _indexes(self, number: int, header: TransactionHeader) -> dict[str, str]:
         partition = partition_of(number)

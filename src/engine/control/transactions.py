@@ -14,9 +14,10 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from engine.clock import Clock
-from engine.control.header_records import INDEX_DEADLINE, INDEX_FINAL, HeaderRecords, TransactionView
+from engine.control.header_records import INDEX_DEADLINE, INDEX_FINAL, HeaderDraft, HeaderRecords, TransactionView
 from engine.control.operation_records import Recording, forget, operations_in
 from engine.errors import (
     EngineError,
@@ -65,6 +66,13 @@ class TransactionCounters:
     cas_reject: int = 0
 
 
+class EndDraft(NamedTuple):
+    """How a transaction is to end. `expected`: the version of its header that this was made of."""
+
+    header: HeaderDraft
+    expected: int
+
+
 class TransactionCoordinator:
     """Loop thread only. `settle` makes the participant of an operation apply what was decided, and forget it.
 
@@ -98,15 +106,27 @@ class TransactionCoordinator:
         With a `name`: the transaction of that name, when there is one that is open or committed; an open one gets the
         new deadline if that is later. One that was aborted is replaced. Raises InvalidArgumentError.
         """
-        if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)):
-            raise InvalidArgumentError(f"timeout is {timeout_s!r:.80}; a number of seconds is right")
-        if not TRANSACTION_TIMEOUT_S_MIN <= timeout_s <= TRANSACTION_TIMEOUT_S_MAX:
-            raise InvalidArgumentError(
-                f"timeout is {timeout_s} s; {TRANSACTION_TIMEOUT_S_MIN} to {TRANSACTION_TIMEOUT_S_MAX} are right"
-            )
         if name is None:
-            return await self._create(timeout_s, None)
+            return await self.begin_drafted(self.draft_begin(timeout_s))
+        _check_timeout(timeout_s)
         return await self._begin_named(timeout_s, check_name(name, "transaction name"))
+
+    def draft_begin(self, timeout_s: float) -> HeaderDraft:
+        """A new transaction that is still to be written. Its time runs. Raises InvalidArgumentError."""
+        _check_timeout(timeout_s)
+        return self._draft(timeout_s, None)
+
+    async def begin_drafted(self, draft: HeaderDraft) -> TransactionView:
+        """Write it."""
+        for _ in range(_ATTEMPTS_MAX):
+            try:
+                begun = await self._headers.put(draft, ABSENT)
+            except ConflictError:
+                draft = self._headers.draft(self._rng.getrandbits(ID_BITS), draft.header)
+                continue
+            self.counters.begun += 1
+            return begun
+        raise EngineError("no free transaction id was found")
 
     async def _begin_named(self, timeout_s: float, name: str) -> TransactionView:
         for _ in range(_ATTEMPTS_MAX):
@@ -118,24 +138,16 @@ class TransactionCoordinator:
                     if (extended := await self._extend(known, timeout_s)) is not None:
                         return extended
                     continue  # it has just ended
-            made = await self._create(timeout_s, name)
+            made = await self.begin_drafted(self._draft(timeout_s, name))
             if await self._point(name, made, ABSENT if alias is None else alias.stat.version):
                 return made
             await self.end(made.number, TransactionState.ABORTED)  # somebody else was faster: theirs is it
         raise EngineError(f"the transaction {name!r} is begun by many at once; try again")
 
-    async def _create(self, timeout_s: float, name: str | None) -> TransactionView:
+    def _draft(self, timeout_s: float, name: str | None) -> HeaderDraft:
         now = self._clock.time_ms()
         header = TransactionHeader(TransactionState.OPEN, now + round(timeout_s * 1000), now, name=name)
-        for _ in range(_ATTEMPTS_MAX):
-            number = self._rng.getrandbits(ID_BITS)
-            try:
-                version = await self._headers.put(number, header, ABSENT)
-            except ConflictError:
-                continue
-            self.counters.begun += 1
-            return TransactionView(number, header, version)
-        raise EngineError("no free transaction id was found")
+        return self._headers.draft(self._rng.getrandbits(ID_BITS), header)
 
     async def _extend(self, known: TransactionView, timeout_s: float) -> TransactionView | None:
         """With a deadline at least so far away; None when it has ended meanwhile, or another broker changed it."""
@@ -143,7 +155,7 @@ class TransactionCoordinator:
         if header is known.header:
             return known
         try:
-            return TransactionView(known.number, header, await self._headers.put(known.number, header, known.version))
+            return await self._headers.put(self._headers.draft(known.number, header), known.version)
         except ConflictError:
             return None
 
@@ -169,18 +181,29 @@ class TransactionCoordinator:
         """
         return (await self._end(number, state, accepted_numbers(accepted)))[0]
 
+    async def draft_commit(
+        self, number: int, accepted: Sequence[str] | None, mark: int | None = None
+    ) -> EndDraft | None:
+        """What commit_with() is to write, made before it may be written. None: it has ended, or is unknown."""
+        known, numbers = await self.find(number), accepted_numbers(accepted)
+        if known is None or known.header.state.final:
+            return None
+        return self._draft_end(known, TransactionState.COMMITTED, numbers, mark)
+
     async def commit_with(
         self,
         number: int,
         accepted: Sequence[str] | None,
         recording: Recording | None,
         mark: int | None = None,
+        draft: EndDraft | None = None,
     ) -> tuple[TransactionView, Record | None]:
         """Commit it, and write down its last operations: both or nothing; the record, which came in time.
 
-        None when it was committed before; or there are no operations. Raises as end().
+        None when it was committed before; or there are no operations. Raises as end(). `draft`: by draft_commit().
         """
-        return await self._end(number, TransactionState.COMMITTED, accepted_numbers(accepted), recording, mark)
+        state = TransactionState.COMMITTED
+        return await self._end(number, state, accepted_numbers(accepted), recording, mark, draft)
 
     async def _end(
         self,
@@ -189,29 +212,40 @@ class TransactionCoordinator:
         accepted: tuple[int, ...] | None,
         recording: Recording | None = None,
         mark: int | None = None,
+        draft: EndDraft | None = None,
     ) -> tuple[TransactionView, Record | None]:
         for _ in range(_ATTEMPTS_MAX):
-            known = await self.get(number)
+            if draft is None:
+                known = await self.get(number)
+                draft = self._draft_end(known, state, accepted, mark)
+                if draft is None:
+                    return known, None
             try:
-                header = known.header.ended(state, self._clock.time_ms(), accepted, mark)
-            except TransactionConflictError:
-                self.counters.cas_reject += 1
-                raise
-            if header is known.header:
-                return known, None
-            record = None
-            try:
-                if recording is not None:
-                    version, record = await self._headers.put_with(number, header, known.version, recording)
-                else:
-                    version = await self._headers.put(number, header, known.version)
+                ended, record = await self._write_end(draft, recording)
             except ConflictError:
                 self.counters.cas_conflict += 1
+                draft = None
                 continue
             self.counters.cas_ok += 1
             self._count_end(state)
-            return TransactionView(number, header, version), record
+            return ended, record
         raise UnknownOutcomeError(f"the transaction {id_text(number)} is ended by many at once; ask for its state")
+
+    def _draft_end(
+        self, known: TransactionView, state: TransactionState, accepted: tuple[int, ...] | None, mark: int | None
+    ) -> EndDraft | None:
+        """None: it has ended so. Raises TransactionConflictError: it has ended the other way."""
+        try:
+            header = known.header.ended(state, self._clock.time_ms(), accepted, mark)
+        except TransactionConflictError:
+            self.counters.cas_reject += 1
+            raise
+        return None if header is known.header else EndDraft(self._headers.draft(known.number, header), known.version)
+
+    async def _write_end(self, draft: EndDraft, recording: Recording | None) -> tuple[TransactionView, Record | None]:
+        if recording is not None:
+            return await self._headers.put_with(draft.header, draft.expected, recording)
+        return await self._headers.put(draft.header, draft.expected), None
 
     def _count_end(self, state: TransactionState) -> None:
         if state is TransactionState.COMMITTED:
@@ -263,7 +297,7 @@ class TransactionCoordinator:
     async def _expire(self, known: TransactionView) -> bool:
         header = known.header.ended(TransactionState.ABORTED, self._clock.time_ms())
         try:
-            await self._headers.put(known.number, header, known.version)
+            await self._headers.put(self._headers.draft(known.number, header), known.version)
         except ConflictError:
             return False  # it has ended, or got more time
         self.counters.timed_out += 1
@@ -316,6 +350,15 @@ class TransactionCoordinator:
         if alias is not None and alias.value.decode() == known.id:
             with contextlib.suppress(ConflictError):
                 await unsure.delete(self._metadata, alias.key, alias.stat.version)
+
+
+def _check_timeout(timeout_s: float) -> None:
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)):
+        raise InvalidArgumentError(f"timeout is {timeout_s!r:.80}; a number of seconds is right")
+    if not TRANSACTION_TIMEOUT_S_MIN <= timeout_s <= TRANSACTION_TIMEOUT_S_MAX:
+        raise InvalidArgumentError(
+            f"timeout is {timeout_s} s; {TRANSACTION_TIMEOUT_S_MIN} to {TRANSACTION_TIMEOUT_S_MAX} are right"
+        )
 
 
 def _concerns(participant: tuple[SegmentName, str | None], operation: TransactionOperation) -> bool:

@@ -154,7 +154,9 @@ def _check_index_keys(keys: str | tuple[str, ...]) -> str | tuple[str, ...]:
         return check_key(keys, "index key")
     if not keys:
         raise InvalidArgumentError("metadata index keys are (); one at least is right")
-    return tuple(dict.fromkeys(check_key(key, "index key") for key in keys))
+    for key in keys:
+        check_key(key, "index key")
+    return tuple(dict.fromkeys(keys))
 
 
 def check_version(expected: Expected | int) -> Expected | int:

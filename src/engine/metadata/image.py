@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
+
 from engine.errors import (
     CorruptionError,
     DataDirectoryBusyError,
@@ -32,7 +34,7 @@ _LOG_SIZE_KEPT = 4 << 20
 
 _Fields = tuple[str, bytes, int, int, int, int | None, str | None, int]  # a row of `records`
 _VERSION = 2  # among them
-_encode = json.JSONEncoder(sort_keys=True).encode
+_encode = msgspec.json.Encoder(order="sorted").encode
 
 _SCHEMA = f"""
 PRAGMA application_id = {APPLICATION_ID};
@@ -258,7 +260,7 @@ def _to_fields(row: Row) -> _Fields:
 
 
 def _indexes_text(row: Row) -> str | None:
-    return _encode(dict(row.indexes)) if row.indexes else None
+    return _encode(dict(row.indexes)).decode() if row.indexes else None
 
 
 def _checksum(key: str, value: bytes, stat: Stat, indexes: object) -> int:

@@ -154,11 +154,11 @@ class SqliteMetadataStore(LocalStore):
 
     def _finish(self, batch: Batch, writes: list[_Write]) -> None:
         batch.apply()
-        self._hub.notify(batch.changes)
         for write in writes:
             self._writes += 1
             self._conflicts += write.error is not None
             write.finish()
+        self._hub.notify(batch.changes)
 
     def _fail(self, failure: BaseException, writes: list[_Write]) -> None:
         """Nothing of a failed commit becomes visible. After an unknown one nothing is written before a reopening."""

@@ -6,7 +6,7 @@ readers and watches see it only then.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -53,7 +53,7 @@ class Table:
         self.version = version
         self.sessions: dict[int, set[str]] = {}
         self._keys: OrderedSet[str] = OrderedSet(self.rows)
-        self._indexes: dict[str, OrderedSet[tuple[str, str]]] = {}
+        self._indexes: defaultdict[str, OrderedSet[tuple[str, str]]] = defaultdict(OrderedSet)
         self._last_session = 0
         # (version, key) of every change after `_floor`, rising.
         self._changes: deque[tuple[int, str]] = deque()
@@ -87,7 +87,7 @@ class Table:
         key = row.record.key
         for index, index_keys in row.indexes.items():
             for index_key in each_key(index_keys):
-                self._indexes.setdefault(index, OrderedSet()).add((index_key, key))
+                self._indexes[index].add((index_key, key))
         if row.record.stat.session is not None:
             self.sessions.setdefault(row.record.stat.session, set()).add(key)
 

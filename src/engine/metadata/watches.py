@@ -90,6 +90,7 @@ class TableWatch:
         while not self._owed and self._snapshot is None and not self._closed:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
+            await asyncio.sleep(0)  # who wrote goes first: somebody waits for the answer
         if self._closed:
             raise StopAsyncIteration
         return self._next()
@@ -182,7 +183,7 @@ class WatchHub:
             for length in self._lengths:
                 for prefix_watch in self._by_prefix.get(change.key[:length], ()):
                     prefix_watch.notice(change)
-            for index in _indexes_of(change):
+            for index in _indexes_of(change) if self._by_index else ():
                 for index_watch in self._by_index.get(index, ()):
                     index_watch.notice(change)
 

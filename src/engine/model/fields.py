@@ -7,16 +7,18 @@ import json
 from collections.abc import Mapping
 from typing import Any, NoReturn, TypeVar
 
+import msgspec
+
 from engine.errors import CorruptionError
 
 E = TypeVar("E", bound=enum.Enum)
 
-_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+_encode = msgspec.json.Encoder().encode
 
 
 def dump(fields: Mapping[str, Any]) -> bytes:
     """A record's value: compact JSON, keys in the order given."""
-    return _encode(fields).encode()
+    return _encode(fields)
 
 
 def load(text: str | bytes) -> Any:

@@ -101,7 +101,7 @@ class TransactionHeader:
             if accepted != self.accepted:
                 raise TransactionConflictError("the transaction was committed before with other attempts accepted")
             return self
-        return replace(self, state=state, finalized_ms=now_ms, accepted=accepted, mark=mark)
+        return TransactionHeader(state, self.timeout_ms, self.created_ms, now_ms, self.name, accepted, mark)
 
     @property
     def standing(self) -> str:

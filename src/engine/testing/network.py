@@ -188,6 +188,9 @@ class SimStream:
             self._gathering = True
             self._soon(self._gathered)
 
+    def flush(self) -> None:
+        """See FrameStream: it is on its way."""
+
     def _gathered(self) -> None:
         self._gathering = False
 

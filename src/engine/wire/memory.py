@@ -64,6 +64,9 @@ class MemoryStream:
     def gather(self) -> None:
         """It does."""
 
+    def flush(self) -> None:
+        """It is on its way."""
+
     @property
     def unsent_bytes(self) -> int:
         """Bytes that the other end was not given yet."""

@@ -40,7 +40,10 @@ class FrameStream(Protocol):
         """Queue one frame; never blocks. After close() or loss: nothing. The caller gives up header and payload."""
 
     def gather(self) -> None:
-        """Let what is sent in this turn of the loop go in one piece, at its end."""
+        """Let what is sent in this turn of the loop go in one piece, at its end, or by flush()."""
+
+    def flush(self) -> None:
+        """What was gathered goes now."""
 
     @property
     def unsent_bytes(self) -> int:

@@ -132,7 +132,7 @@ class TcpStream(asyncio.BufferedProtocol):
         self.bytes_sent += size
         if size > _SMALL:
             self._gathered.extend(buffers)
-            self._flush()
+            self.flush()
         elif not self._uncork_due:
             self._uncork_due = True
             self._loop.call_soon(self._uncork)
@@ -141,13 +141,19 @@ class TcpStream(asyncio.BufferedProtocol):
             self._gathered.extend(buffers)
             self._gathered_bytes += size
             if self._gathered_bytes > _GATHERED_MAX:
-                self._flush()
+                self.flush()
 
     def gather(self) -> None:
         """The first frame of this iteration waits for its end, too."""
         if not self._uncork_due:
             self._uncork_due = True
             self._loop.call_soon(self._uncork)
+
+    def flush(self) -> None:
+        """What was gathered goes now."""
+        if self._gathered:
+            buffers, self._gathered, self._gathered_bytes = self._gathered, [], 0
+            self._write(buffers)
 
     @property
     def unsent_bytes(self) -> int:
@@ -214,7 +220,7 @@ class TcpStream(asyncio.BufferedProtocol):
         """Send what is queued, then close."""
         if self._closing:
             return
-        self._flush()
+        self.flush()
         self._closing = self._reader.paused = True
         if self._transport is not None:
             self._transport.close()
@@ -237,12 +243,7 @@ class TcpStream(asyncio.BufferedProtocol):
 
     def _uncork(self) -> None:
         self._uncork_due = False
-        self._flush()
-
-    def _flush(self) -> None:
-        if self._gathered:
-            buffers, self._gathered, self._gathered_bytes = self._gathered, [], 0
-            self._write(buffers)
+        self.flush()
 
     def _write(self, buffers: list[Buffer]) -> None:
         transport = self._transport
