@@ -2,40 +2,30 @@
 
 `python benchmarks/bench_spark.py` prints the table of docs/performance.md, with `read` or `write` a half of it, and
 with names (`count`, `messages`, `idle`, `"exactly once"`, …) just these lines. The broker, the JVM and Python's workers
-share the machine; Parquet needs the JVM alone.
+share the machine; Parquet needs the JVM alone. ENGINE_BENCH_SPARK_CONF is JSON of settings for the session.
 """
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import functools
-import os
-import shutil
 import statistics
 import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from itertools import islice
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, ClassVar
 
-import numpy as np
-import pyarrow as pa
-from processes import server
-from support import TINY, sized
+from spark_sample import ROWS, sample
+from support import TINY
 
 import engine
 
-ROWS = int(os.environ.get("ENGINE_BENCH_SPARK_ROWS", sized(5_000_000, 2_000)))
 RUNS = 1 if TINY else 3
 WARM = 0 if TINY else 2
+
 IDLE_S = 0.5 if TINY else 3.0
-CHUNK = 100_000
-VALUE_BYTES = 100
-KEYS = 10_000
+
 
 SUMS = {
     "count": ("count(value)", "value BINARY"),
@@ -46,63 +36,6 @@ SUMS = {
 COUNTS = {"rows": None, "rows, small": "segment INT"}  # schemas of frames of which Spark needs no column
 
 
-def columns(start: int, stop: int) -> tuple[pa.Array, pa.Array]:
-    """Keys of 8 bytes and values of 100 that nobody can compress."""
-    count = stop - start
-    values = np.random.default_rng(start).bytes(VALUE_BYTES * count)
-    ends = pa.py_buffer(np.arange(0, VALUE_BYTES * (count + 1), VALUE_BYTES, dtype=np.int32))
-    keys = pa.array([b"k%07d" % (n % KEYS) for n in range(start, stop)], pa.binary())
-    return keys, pa.Array.from_buffers(pa.binary(), count, [None, ends, pa.py_buffer(values)])
-
-
-class Sample:
-    """Spark, a broker with a topic, and Parquet files of the same rows, once for the process."""
-
-    def __init__(self) -> None:
-        self.stack = contextlib.ExitStack()
-        atexit.register(self.stack.close)
-        self.folder = tempfile.mkdtemp(prefix="bench-", dir=os.environ.get("ENGINE_BENCH_DIR"))
-        self.stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
-        self.url = self.stack.enter_context(server()).url
-        self.spark = start_spark()
-        self._fill()
-        self.parquet = str(Path(self.folder, "rows"))
-        rows = self.read("key BINARY, value BINARY")
-        rows.write.mode("overwrite").option("compression", "none").parquet(self.parquet)
-
-    def _fill(self) -> None:
-        with engine.Client(self.url) as client, client.producer("rows") as producer:
-            for start in range(0, ROWS, CHUNK):
-                keys, values = columns(start, min(start + CHUNK, ROWS))
-                producer.send_batch(values, keys=keys)
-            producer.flush()
-
-    def read(self, schema: str | None, kind: str = "engine") -> Any:
-        """The topic, as a frame."""
-        reader = self.spark.read.format(kind).option("url", self.url).option("topic", "rows")
-        return (reader if schema is None else reader.schema(schema)).load()
-
-
-def start_spark() -> Any:
-    """A session on this interpreter; the one there is, if there is one."""
-    java = Path(sys.prefix, "java")
-    os.environ.update({"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"})
-    if java.exists():
-        os.environ["JAVA_HOME"] = str(java)
-    from pyspark.sql import SparkSession
-
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    spark = builder.config("spark.log.level", "ERROR").config("spark.driver.memory", "2g").getOrCreate()
-    spark.createDataFrame([(0,)], "n INT")  # it is the active one in this thread, where Spark looks sinks up
-    return spark
-
-
-@functools.cache
-def sample() -> Sample:
-    """The one of this process."""
-    return Sample()
-
-
 def seconds(run: Callable[[], object]) -> float:
     """Of one run."""
     start = time.perf_counter()
@@ -110,95 +43,66 @@ def seconds(run: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
+def in_turn(*runs: Callable[[], object]) -> list[list[float]]:
+    """Seconds of each, round by round, after two rounds that do not count."""
+    return [[seconds(run) for run in runs] for _ in range(WARM + RUNS)][-RUNS:]
+
+
+def medians(rounds: list[list[float]]) -> list[float]:
+    """Of each over the rounds."""
+    return [statistics.median(times) for times in zip(*rounds, strict=True)]
+
+
 def pairs(ours: Callable[[], object], theirs: Callable[[], object]) -> tuple[float, float, float]:
-    """(our seconds, theirs, theirs / ours), medians of runs in turn, after two of each that do not count."""
-    both = [(seconds(ours), seconds(theirs)) for _ in range(WARM + RUNS)][-RUNS:]
-    return (
-        statistics.median(a for a, _ in both),
-        statistics.median(b for _, b in both),
-        statistics.median(b / a for a, b in both),
-    )
+    """(our seconds, theirs, theirs / ours), medians of runs in turn."""
+    rounds = in_turn(ours, theirs)
+    mine, other = medians(rounds)
+    return mine, other, statistics.median(b / a for a, b in rounds)
 
 
-def read_pair(what: str) -> tuple[float, float, float]:
-    """A sum over the topic beside the same over Parquet."""
+def read_rounds(what: str) -> list[list[float]]:
+    """Seconds of a sum over the topic, over Parquet, and over a batch at hand. The frames are made before: neither
+    files nor offsets are looked up again, all rows are read each time.
+    """
     here, (sums, schema) = sample(), SUMS[what]
-    expressions = sums.split(", ")
-    parquet = here.spark.read.parquet(here.parquet)
-    return pairs(
-        lambda: here.read(schema).selectExpr(*expressions).collect(), lambda: parquet.selectExpr(*expressions).collect()
-    )
+    frames = [here.read(schema), here.spark.read.parquet(here.parquet), here.read(schema, "engine_at_hand")]
+    return in_turn(*(functools.partial(collect, frame, sums) for frame in frames))
+
+
+def collect(frame: Any, sums: str) -> list[Any]:
+    """The sums of a frame; Spark plans them anew."""
+    rows: list[Any] = frame.selectExpr(*sums.split(", ")).collect()
+    return rows
+
+
+def fresh_pair() -> tuple[float, float, float]:
+    """A count with all that comes before it: what is there is looked up within the time, on either side."""
+    here, (sums, schema) = sample(), SUMS["count"]
+    return pairs(lambda: collect(here.read(schema), sums), lambda: collect(here.spark.read.parquet(here.parquet), sums))
+
+
+def fixed_pair() -> tuple[float, float, float]:
+    """(seconds of a query over an empty topic with a frame that is there, and with its load(), ratio)."""
+    here, (sums, schema) = sample(), SUMS["count"]
+    frame = here.read(schema, topic="empty")
+    return pairs(lambda: collect(frame, sums), lambda: collect(here.read(schema, topic="empty"), sums))
 
 
 def count_pair(what: str) -> tuple[float, float, float]:
     """How many rows a frame of the topic has, beside Parquet's count of values: its count of rows reads none."""
     here = sample()
-    parquet = here.spark.read.parquet(here.parquet)
-    return pairs(lambda: here.read(COUNTS[what]).count(), lambda: parquet.selectExpr("count(value)").collect())
+    frame, parquet = here.read(COUNTS[what]), here.spark.read.parquet(here.parquet)
+    return pairs(frame.count, lambda: collect(parquet, "count(value)"))
 
 
-def other_readers() -> list[type[Any]]:
-    """The same reader, but it yields rows: a message at a time, or tuples of whole columns; and one that has its Arrow
-    batch already and yields it again and again, to tell what Spark takes by itself.
-    """
-    import pyarrow as pa
-    from pyspark.sql.datasource import DataSource, DataSourceReader
-    from pyspark_engine import DefaultSource
-    from pyspark_engine.connection import shared_client
-    from pyspark_engine.options import ReadOptions
-    from pyspark_engine.reader import TopicReader
-
-    class ByMessages(TopicReader):
-        def read(self, partition: Any) -> Iterator[Any]:
-            names, client = self._schema.fieldNames(), shared_client(self._options.connection)
-            for work in partition.work:
-                with client.range_reader(work.topic, work.ranges) as reader:
-                    for message in reader:
-                        yield tuple([getattr(message, name) for name in names])
-
-    class ByColumns(TopicReader):
-        def read(self, partition: Any) -> Iterator[Any]:
-            for batch in super().read(partition):
-                yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
-
-    class AtHand(TopicReader):
-        def read(self, partition: Any) -> Iterator[Any]:
-            left = sum(stop - start for work in partition.work for start, stop in work.ranges.values())
-            batches = super().read(partition)
-            batch = max(islice(batches, 8), key=len)
-            batches.close()
-            while left > 0:
-                batch = batch.slice(0, left)
-                left -= len(batch)
-                yield pa.RecordBatch.from_arrays(batch.columns, schema=batch.schema)
-
-    def source(kind: str, made: type[TopicReader]) -> type[DataSource]:
-        class Source(DefaultSource):
-            @classmethod
-            def name(cls) -> str:
-                return f"engine_{kind}"
-
-            def reader(self, schema: Any) -> DataSourceReader:
-                return made(ReadOptions.read(self._options, streaming=False), schema)
-
-        return Source
-
-    return [source("messages", ByMessages), source("columns", ByColumns), source("at_hand", AtHand)]
-
-
-OTHERS = ("messages", "columns", "at_hand")
+OTHERS = ("messages", "columns")
 
 
 def arrow_pair(other: str) -> tuple[float, float, float]:
     """Arrow beside another reader of the same."""
-    here = sample()
-    for source in other_readers():
-        here.spark.dataSource.register(source)
-    schema, sums = "key BINARY, value BINARY", ("sum(length(key))", "sum(length(value))")
-    return pairs(
-        lambda: here.read(schema).selectExpr(*sums).collect(),
-        lambda: here.read(schema, f"engine_{other}").selectExpr(*sums).collect(),
-    )
+    here, (sums, schema) = sample(), SUMS["key and value lengths"]
+    ours, theirs = here.read(schema), here.read(schema, f"engine_{other}")
+    return pairs(lambda: collect(ours, sums), lambda: collect(theirs, sums))
 
 
 def aligned(frame: Any, topic: str) -> Any:
@@ -235,54 +139,9 @@ def write_pair(what: str) -> tuple[float, float, float]:
     return pairs(to_topic, to_parquet)
 
 
-def rate_sources() -> list[type[Any]]:
-    """Spark's rate source as a Python reader: a row in a second, the offset is how many seconds have passed. Written
-    as PySpark 4.3 describes readers, and as before, which Spark asks one question a trigger rather than two.
-    """
-    from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-
-    class RateAskedOnce(DataSourceStreamReader):
-        def __init__(self) -> None:
-            self.since = time.time()
-
-        def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-            return {"offset": 0}
-
-        def latestOffset(self) -> dict[str, int]:  # type: ignore[override]  # noqa: N802
-            return {"offset": int(time.time() - self.since)}
-
-        def partitions(self, start: Any, end: Any) -> list[InputPartition]:
-            return [InputPartition((start["offset"], end["offset"]))]
-
-        def read(self, partition: Any) -> Iterator[Any]:
-            yield from ((b"%d" % n,) for n in range(*partition.value))
-
-    class Rate(RateAskedOnce):
-        def latestOffset(self, start: Any, limit: Any) -> dict[str, int]:  # type: ignore[override]  # noqa: N802
-            return super().latestOffset()
-
-    def source(kind: str, made: type[DataSourceStreamReader]) -> type[DataSource]:
-        class RateSource(DataSource):
-            @classmethod
-            def name(cls) -> str:
-                return kind
-
-            def schema(self) -> str:
-                return "value BINARY"
-
-            def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-                return made()
-
-        return RateSource
-
-    return [source("rate_in_python", Rate), source("rate_asked_once", RateAskedOnce)]
-
-
 def micro_batches(kind: str) -> float:
     """Milliseconds of one without rows, as the query reports them: a mean, as Spark counts whole ones."""
     here = sample()
-    for source in rate_sources():
-        here.spark.dataSource.register(source)
     here.spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", "1ms")
     here.spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "10000")
     reader = here.spark.readStream.format(kind)
@@ -319,7 +178,7 @@ class ReadTopic:
     timeout = 1200
 
     def track_read(self, what: str) -> float:
-        return read_pair(what)[2]
+        return statistics.median(parquet / ours for ours, parquet, _ in read_rounds(what))
 
 
 class CountTopic:
@@ -347,7 +206,7 @@ class WriteTopic:
 
 
 class ArrowAndRows:
-    """P16: the reader beside itself yielding rows (≥ 3 is asked for), and beside one that has nothing to do."""
+    """P16: the reader beside itself yielding rows; ≥ 3 is asked for."""
 
     params: ClassVar = list(OTHERS)
     param_names = ("other",)
@@ -374,6 +233,24 @@ def show(what: str, ours: float, theirs: float, ratio: float, other: str = "Parq
     print(f"{what:30} {rates}  ratio {ratio:.2f}", flush=True)
 
 
+def show_read(what: str) -> None:
+    """A line of a read: rates, and ratios of the same rounds."""
+    rounds = read_rounds(what)
+    ours, parquet, hand = (f"{ROWS / s / 1e6:6.2f} M/s" for s in medians(rounds))
+    of_parquet, hands, of_hand = (statistics.median(r[a] / r[b] for r in rounds) for a, b in ((1, 0), (1, 2), (2, 0)))
+    print(
+        f"{what:30} {ours}  Parquet {parquet}  ratio {of_parquet:.2f}   "
+        f"at hand {hand}, {hands:.2f} of Parquet; the topic {of_hand:.2f} of it",
+        flush=True,
+    )
+
+
+def show_fixed() -> None:
+    """What a query costs before its first row."""
+    frame, load, _ = fixed_pair()
+    print(f"{'empty topic':30} {frame:6.3f} s, with load() {load:6.3f} s", flush=True)
+
+
 def show_idle() -> None:
     """Micro-batches without data."""
     ours, theirs, once, ratio, ratio_once = idle_trio()
@@ -383,18 +260,19 @@ def show_idle() -> None:
 
 def lines() -> dict[str, Callable[[], None]]:
     """What prints each line, by its name."""
-    reads = {what: functools.partial(lambda what: show(what, *read_pair(what)), what) for what in SUMS}
+    reads = {what: functools.partial(show_read, what) for what in SUMS}
     counts = {what: functools.partial(lambda what: show(what, *count_pair(what)), what) for what in COUNTS}
     others = {
         other: functools.partial(lambda other: show("Arrow", *arrow_pair(other), other), other) for other in OTHERS
     }
     writes = {what: functools.partial(lambda what: show(f"write, {what}", *write_pair(what)), what) for what in WRITES}
-    return {**writes, **reads, **counts, **others, "idle": show_idle}
+    fresh = {"fresh": lambda: show("count, frames made anew", *fresh_pair()), "fixed": show_fixed}
+    return {**writes, **reads, **fresh, **counts, **others, "idle": show_idle}
 
 
 def main() -> None:
     """The table, or what was asked for."""
-    halves = {"write": list(WRITES), "read": [*SUMS, *COUNTS, *OTHERS, "idle"]}
+    halves = {"write": list(WRITES), "read": [*SUMS, "fresh", "fixed", *COUNTS, *OTHERS, "idle"]}
     asked = [name for word in sys.argv[1:] for name in halves.get(word, [word])]
     found = lines()
     for name in asked or found:
