@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from engine._native.batch import MessageBatch, decode_block
 from engine._native.entry import Entry
-from engine.errors import UnsupportedError
+from engine.errors import InvalidArgumentError, UnsupportedError
 
 SALT = 77
 SCHEMA = pa.schema(
@@ -142,7 +142,37 @@ def test_the_longest_entry():
     assert table["offset"][-1].as_py() == 65_534
 
 
+@given(st.lists(messages(max_size=20), max_size=4), st.data())
+def test_joined_columns_hold_the_same_in_one_piece(sent: list[list[PlainMessage]], data: st.DataObject):
+    batches = []
+    for index, one in enumerate(sent):
+        start = data.draw(st.integers(0, len(one)))
+        whole = (decoded(one, 100 * index), 0, len(one))
+        batches.append(batch_of(whole, (whole[0], start, len(one))) if one else batch_of())
+    for name in ("key", "value"):
+        found = MessageBatch.join_arrow(batches, name)
+        found.validate(full=True)
+        assert found.type == pa.binary()
+        assert found.to_pylist() == [getattr(m, name) for batch in batches for m in batch]
+        assert found.null_count == found.to_pylist().count(None)
+
+
+def test_joined_columns_keep_no_entry():
+    entry = decoded([PlainMessage(b"value", b"key")], 0)
+    before = sys.getrefcount(entry)
+    found = MessageBatch.join_arrow([batch_of((entry, 0, 1))], "value")
+    assert sys.getrefcount(entry) == before
+    assert found.to_pylist() == [b"value"]
+
+
+def test_only_keys_and_values_are_joined():
+    with pytest.raises(InvalidArgumentError, match="key or value is right"):
+        MessageBatch.join_arrow([], "offset")
+
+
 def test_without_pyarrow_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(UnsupportedError, match="pip install pyarrow"):
         batch_of().to_arrow()
+    with pytest.raises(UnsupportedError, match="pip install pyarrow"):
+        MessageBatch.join_arrow([], "value")

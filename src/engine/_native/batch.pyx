@@ -1,7 +1,7 @@
 # cython: language_level=3, auto_pickle=False
 """What a consumer receives: blocks checked into entries, and batches of their messages."""
 cimport cython
-from engine._native.arrow cimport stream_of
+from engine._native.arrow cimport join_texts, stream_of
 from engine._native.body cimport Lease, hold
 from engine._native.entry cimport (
     AT_COUNT, AT_FIRST_OFFSET, AT_SEGMENT_ID, AT_SIZE, FAULT_NONE, FAULT_ORDER, FAULT_SEGMENT, GIL_FREE_BYTES, Entry,
@@ -11,6 +11,7 @@ from engine._native.message cimport Message, Origin, Slice, message_at, new_orig
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from bisect import bisect_right
+from importlib import import_module
 
 from engine.errors import InvalidArgumentError, UnsupportedError
 
@@ -228,11 +229,25 @@ cdef class MessageBatch:
         compressed, and keep it alive. A message without properties has an empty map, a keyless one a null key. Raises
         UnsupportedError without pyarrow, CorruptionError when properties are not a map of text to text.
         """
-        try:
-            from pyarrow import RecordBatchReader
-        except ImportError:
-            raise UnsupportedError("to_arrow() needs pyarrow 17 or later: pip install pyarrow") from None
-        return RecordBatchReader.from_stream(self).read_all()
+        return _pyarrow("to_arrow()").RecordBatchReader.from_stream(self).read_all()
+
+    @staticmethod
+    def join_arrow(batches, str column):
+        """The "key" or "value" of all messages of several batches, in order, as one pyarrow.Array of binary.
+
+        All bytes are copied once, into one piece, and keep no entry alive; keyless messages have a null key. Raises
+        UnsupportedError without pyarrow, InvalidArgumentError for another column and for more than 2 GiB.
+        """
+        cdef MessageBatch batch
+        cdef list slices = []
+        if column != "key" and column != "value":
+            raise InvalidArgumentError(f"the column is {column!r}; key or value is right")
+        arrow = _pyarrow("join_arrow()")
+        for batch in batches:
+            slices += batch.parts
+        count, nulls, buffers = join_texts(slices, column == "key")
+        buffers = [None if part is None else arrow.py_buffer(part) for part in buffers]
+        return arrow.Array.from_buffers(arrow.binary(), count, buffers, nulls)
 
     def __arrow_c_stream__(self, requested_schema=None):
         """Arrow's stream protocol: pyarrow.table(batch), polars.from_arrow(batch) and others take a batch as it is."""
@@ -249,6 +264,13 @@ cdef class MessageBatch:
 
     def __reduce__(self):
         raise TypeError("a MessageBatch is a view of what was received; pickle to_arrow(), or its keys and values")
+
+
+cdef object _pyarrow(str asker):
+    try:
+        return import_module("pyarrow")
+    except ImportError:
+        raise UnsupportedError(f"{asker} needs pyarrow 17 or later: pip install pyarrow") from None
 
 
 cdef MessageBatch batch_of(Origin origin, list parts, Py_ssize_t count):

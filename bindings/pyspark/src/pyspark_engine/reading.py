@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,7 @@ def read_partition(
     if not isinstance(partition, TopicPartition):
         return  # what Spark makes up where there is nothing to read
     client, convert = shared_client(connection), converter(schema)
+    _settle()
     for work in partition.work:
         try:
             with client.range_reader(
@@ -49,6 +51,14 @@ def read_partition(
                     yield convert(batches)
         except engine.NotFoundError as e:
             raise DataLossError(f"{work.topic}: {e}") from e
+
+
+def _settle() -> None:
+    """Once in a worker: what is imported is no garbage. Spark collects after every task, which takes 0.07 s longer when
+    all of these modules are looked through.
+    """
+    if not gc.get_freeze_count():
+        gc.freeze()
 
 
 def gather(reader: engine.RangeReader) -> list[engine.MessageBatch]:

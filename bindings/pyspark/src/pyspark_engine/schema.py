@@ -39,6 +39,8 @@ _COLUMNS = (
 )
 NEVER_NULL = frozenset(field.name for field in _COLUMNS if not field.nullable)
 
+_JOINED = ("key", "value")  # which are made from batches at once; the others from a table of all columns
+
 # What a schema of the user's may say instead of the type above.
 _ALLOWED: dict[str, tuple[DataType, ...]] = {
     "key": (BinaryType(), StringType()),
@@ -101,6 +103,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 def converter(schema: StructType) -> Callable[[Sequence[engine.MessageBatch]], pa.RecordBatch]:
     """What makes one record batch of batches of messages of a topic: columns, and only those that are asked for."""
     target = arrow_schema(schema)
+    joined = {field.name for field in target} <= {"topic", *_JOINED}
     names: dict[str, Any] = {}  # the longest column of a topic's name so far: others are its beginning
 
     def name(topic: str, count: int, field: Any) -> Any:
@@ -110,9 +113,12 @@ def converter(schema: StructType) -> Callable[[Sequence[engine.MessageBatch]], p
         return found[:count]
 
     def convert(batches: Sequence[engine.MessageBatch]) -> pa.RecordBatch:
-        table = pa.concat_tables([pa.RecordBatchReader.from_stream(batch).read_all() for batch in batches])
+        table = None if joined else pa.concat_tables([batch.to_arrow() for batch in batches])
+        count = sum(map(len, batches))
         columns = [
-            _column(table, field) if field.name != "topic" else name(batches[0].topic, len(table), field)
+            name(batches[0].topic, count, field)
+            if field.name == "topic"
+            else _cast(_column(batches, table, field.name), field)
             for field in target
         ]
         return pa.RecordBatch.from_arrays(columns, schema=target)
@@ -120,10 +126,15 @@ def converter(schema: StructType) -> Callable[[Sequence[engine.MessageBatch]], p
     return convert
 
 
-def _column(table: Any, field: Any) -> Any:
-    column = table.column(field.name).combine_chunks()
-    if isinstance(column, pa.ChunkedArray):  # no chunk at all
-        column = pa.array([], column.type)
+def _column(batches: Sequence[engine.MessageBatch], table: Any, name: str) -> Any:
+    """In one piece."""
+    if name in _JOINED:
+        return engine.MessageBatch.join_arrow(batches, name)
+    column = table.column(name).combine_chunks()
+    return pa.array([], column.type) if isinstance(column, pa.ChunkedArray) else column  # of no chunk at all
+
+
+def _cast(column: Any, field: Any) -> Any:
     if column.type == field.type:
         return column
     try:
