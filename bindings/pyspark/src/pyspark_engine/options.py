@@ -193,6 +193,11 @@ class ReadOptions:
     min_offsets_per_trigger: int | None
     max_trigger_delay_s: float
 
+    @property
+    def limited(self) -> bool:
+        """Whether a micro-batch has a most or a least."""
+        return self.max_offsets_per_trigger is not None or self.min_offsets_per_trigger is not None
+
     @classmethod
     def read(cls, options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         """Of what Spark hands over. Raises ValueError naming the option."""

@@ -124,28 +124,13 @@ class _StreamReader(DataSourceStreamReader):
             driver.close()
 
 
-class TopicStreamReader(_StreamReader):
-    """Without limits. Spark asks one question in a trigger, how far there is something, and goes all the way; with
-    Trigger.AvailableNow it asks once. It does not say where the query stands: the answer before is that, but at first.
+class TopicStreamReader(_StreamReader, SupportsTriggerAvailableNow):
+    """Spark says where the query stands and how much it wants. (From readers that are not told it does not take
+    Trigger.AvailableNow for what it is: it makes one micro-batch, and none behind it that would close windows.)
     """
 
-    _stands: Offsets | None = None
-    _answered: tuple[dict[str, Any], Any] = ({}, None)  # with the facts by which it was right
-
-    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802 - Spark's name
-        """Everything there is; the same as before when nothing has come."""
-        facts = self._driver.facts()
-        if facts is not self._answered[1]:
-            self._stands = progress.ends(facts) if self._stands is None else self._beyond(self._stands, facts)[0]
-            self._answered = (form.to_json(self._stands), facts)
-        return self._answered[0]
-
-
-class LimitedStreamReader(_StreamReader, SupportsTriggerAvailableNow):
-    """With maxOffsetsPerTrigger or minOffsetsPerTrigger: Spark says where the query stands and how much it wants."""
-
     _target: Offsets | None = None  # of Trigger.AvailableNow
-    _idle: tuple[dict[str, Any], Any] | None = None  # an offset, and facts by which nothing is to be done there
+    _idle: tuple[dict[str, Any], Any] = ({}, None)  # an offset, and facts by which nothing is to be done there
     _reported: tuple[dict[str, Any], Any] = ({}, None)
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
@@ -155,7 +140,7 @@ class LimitedStreamReader(_StreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """How far the next micro-batch goes; `start` itself when there is nothing to do."""
         facts = self._driver.facts()
-        if self._idle is not None and self._idle[1] is facts and self._idle[0] == start:
+        if self._idle[1] is facts and self._idle[0] == start:
             return start
         stands, unlimited = form.from_json(start), isinstance(limit, ReadAllAvailable)
         most = None if unlimited else self._options.max_offsets_per_trigger
@@ -178,27 +163,48 @@ class LimitedStreamReader(_StreamReader, SupportsTriggerAvailableNow):
         """By maxOffsetsPerTrigger and minOffsetsPerTrigger."""
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
-        return ReadMinRows(self._options.min_offsets_per_trigger or 1)
+        if self._options.min_offsets_per_trigger is not None:
+            return ReadMinRows(self._options.min_offsets_per_trigger)
+        return ReadAllAvailable()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """Everything there was when latestOffset() was asked, just before, for the query's progress."""
+        """Everything there was when latestOffset() was asked, just before, for the query's progress. None where that
+        has said as much: an idle query is asked a hundred times a second.
+        """
         facts = self._driver.known
+        if not self._options.limited or not facts:
+            return None
         if facts is not self._reported[1]:
             self._reported = (form.to_json(progress.ends(facts)), facts)
-        return self._reported[0] or None
+        return self._reported[0]
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Nothing that comes from now on."""
         self._target = progress.ends(self._driver.facts(exact=True))
 
 
+class UntoldStreamReader(_StreamReader):
+    """Before PySpark 4.2 Spark does not say where the query stands. The answer before is that, but at first."""
+
+    _stands: Offsets | None = None
+    _answered: tuple[dict[str, Any], Any] = ({}, None)  # with the facts by which it was right
+
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802 - Spark's name
+        """Everything there is; the same as before when nothing has come."""
+        facts = self._driver.facts()
+        if facts is not self._answered[1]:
+            self._stands = progress.ends(facts) if self._stands is None else self._beyond(self._stands, facts)[0]
+            self._answered = (form.to_json(self._stands), facts)
+        return self._answered[0]
+
+
 def stream_reader(options: ReadOptions, schema: StructType) -> DataSourceStreamReader:
-    """The one that the options need. Raises ValueError."""
-    if options.max_offsets_per_trigger is None and options.min_offsets_per_trigger is None:
+    """The one that this version of Spark needs. Raises ValueError."""
+    if LIMITS:
         return TopicStreamReader(options, schema)
-    if not LIMITS:
+    if options.limited:
         raise ValueError("maxOffsetsPerTrigger and minOffsetsPerTrigger need PySpark 4.2 or later")
-    return LimitedStreamReader(options, schema)
+    return UntoldStreamReader(options, schema)
 
 
 def _covers(facts: Any, offsets: form.TopicOffsets) -> bool:
