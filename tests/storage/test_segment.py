@@ -111,6 +111,20 @@ async def test_appends_during_a_sync_form_the_next_commit(tmp_path: Path) -> Non
     assert segment.statistics().syncs == 2
 
 
+async def test_what_is_sent_in_a_transaction_does_not_wait_for_the_turn_to_end() -> None:
+    store = make_store("/data", disk=SimDisk(random.Random(1)).mount(), workers=(workers := HeldWorkers()))
+    segment = await workers.release_until(asyncio.ensure_future(store.create(name())))
+    first = segment.append(entry(0), transaction=(7, 0))
+    assert len(workers.held) == 1
+    others = [segment.append(entry(i), transaction=(7, 0)) for i in range(1, 4)]
+    assert len(workers.held) == 1, "they share the next commit"
+    workers.release()
+    await first
+    workers.release()
+    await asyncio.gather(*others)
+    assert segment.statistics().syncs == 2
+
+
 class HeldWorkers:
     """Keeps jobs until they are released."""
 
