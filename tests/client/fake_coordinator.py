@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from engine.errors import TransactionConflictError, TransactionNotFoundError
@@ -11,12 +12,23 @@ DEADLINE_MS = 1 << 60
 
 
 class FakeTransactions(dict[str, str]):
-    """Their states. `marks`: of those that have ended; `leave_open`: what is to be committed behind its sends."""
+    """Their states. `marks`: of those that have ended; `leave_open`: what is to be committed behind its sends.
+
+    `holding`: that is answered by release() only.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.marks: dict[str, int | None] = {}
         self.leave_open = False
+        self.holding = False
+        self.held: list[Callable[[], object]] = []
+
+    def release(self) -> None:
+        """Do, and answer, what was held."""
+        self.holding = False
+        for end in self.held:
+            end()
 
 
 class FakeCoordinator:
@@ -42,6 +54,9 @@ class FakeCoordinator:
 
     def end_txn(self, header: dict[str, Any], payload: memoryview) -> None:
         states = self.broker.transactions
+        if header.get("sent") is not None and states.holding:
+            states.held.append(lambda: self.end_txn(header, payload))
+            return
         wanted = {"commit": "COMMITTED", "abort": "ABORTED"}[header["action"]]
         if header.get("sent") is not None and states.leave_open:
             self.answer(header, result={"state": "OPEN"})

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import builtins
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from engine.client.connection import Connection
+from engine.client.connection import Connection, ignore_outcome
 from engine.client.pool import Pool, persist
 from engine.errors import (
     ConnectError,
@@ -78,14 +77,35 @@ class Wanted(Protocol):
 
 
 def send_commit(
-    sends: tuple[Connection, int], ident: str, accepted: Sequence[str] | None, wanted: Wanted | None, mark: int
+    sends: tuple[Connection, int],
+    ident: str,
+    accepted: Sequence[str] | None,
+    wanted: Wanted | None,
+    mark: int,
+    timeout_s: float,
 ) -> Answer:
-    """Ask for a commit behind so many SEND frames that went out over a connection, in this turn of the loop."""
+    """Ask for a commit behind so many SEND frames that went out over a connection, in this turn of the loop.
+
+    The answer ends in that time, also when there is none and nobody waits for it any more.
+    """
     connection, frames = sends
     header = {**_request(ident, TransactionState.COMMITTED, accepted, wanted), "sent": frames, "mark": mark}
     answer = connection.start_request(Command.END_TXN, header)
     connection.stream.flush()
+    timer = asyncio.get_running_loop().call_later(timeout_s, _miss, answer, connection.url)
+
+    def ended(answer: Answer) -> None:
+        timer.cancel()
+        ignore_outcome(answer)
+
+    answer.add_done_callback(ended)
     return answer
+
+
+def _miss(answer: Answer, url: str) -> None:
+    """It has not come in its time."""
+    if not answer.done():
+        answer.set_exception(TimeoutError(f"{url} did not answer {Command.END_TXN.name} in time"))
 
 
 def _request(
@@ -98,16 +118,15 @@ def _request(
     return header
 
 
-async def committed_behind(pool: Pool, answer: Answer, wanted: Wanted | None) -> TransactionState | None:
+async def committed_behind(answer: Answer, wanted: Wanted | None) -> TransactionState | None:
     """What came of send_commit(). None: nobody has said.
 
     It stays open when something of what was sent was not taken as it came. Raises TransactionConflictError,
     TransactionNotFoundError.
     """
     try:
-        async with asyncio.timeout(pool.options.operation_timeout):
-            return _ended((await answer)["result"], wanted)
-    except (ConnectError, builtins.TimeoutError, UnknownOutcomeError):
+        return _ended((await answer)["result"], wanted)
+    except (ConnectError, TimeoutError, UnknownOutcomeError):
         return None
     except EngineError as e:
         if not e.layout_stale:

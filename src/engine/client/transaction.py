@@ -137,11 +137,12 @@ class AsyncTransaction(InTransaction):
             return
         mark = self.scope.mark = self._pool.options.rng.getrandbits(MARK_BITS)
         wanted = self._spare()
-        answer = send_commit(sends, self.id, names, wanted, mark)  # at once: it arrives together with them
+        timeout_s = self._pool.options.operation_timeout
+        answer = send_commit(sends, self.id, names, wanted, mark, timeout_s)  # at once: it arrives together with them
         self._endings.wait_for(answer)
 
         async def hear() -> TransactionState | None:
-            said = committed_behind(self._pool, asyncio.shield(answer), wanted)
+            said = committed_behind(asyncio.shield(answer), wanted)
             return await self._hear(TransactionState.COMMITTED, numbers, said)
 
         try:
