@@ -121,6 +121,22 @@ async def test_what_nobody_needs_is_aborted_and_no_more_are_begun(broker: FakeBr
         assert len(asked(broker)) == 1
 
 
+async def test_one_that_comes_too_late_is_given_to_nobody(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch):
+    """The commit took long, and some of its time is over."""
+    add = spares.Spares.add
+
+    def late(self: spares.Spares, standing: Standing, timeout_s: float, until: float) -> None:
+        add(self, standing, timeout_s, asyncio.get_running_loop().time())
+
+    monkeypatch.setattr(spares.Spares, "add", late)
+    async with broker.client() as client:
+        found = await in_a_row(client, 2 * IN_A_ROW)
+        await broker.until(lambda: bool(aborted(broker)))
+    assert len(broker.of(Command.NEW_TXN)) == len(found)
+    assert len(asked(broker)) == 1  # others would be late, too
+    assert set(aborted(broker)) == set(broker.transactions) - set(found)
+
+
 async def test_what_was_not_begun_is_begun_by_whoever_needs_it(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(FakeCoordinator, "begun", lambda self, timeout_s: None)
     async with broker.client() as client:

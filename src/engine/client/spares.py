@@ -96,11 +96,12 @@ class Spares:
 
     def add(self, standing: Standing, timeout_s: float, until: float) -> None:
         """There is one, for whoever asks for a transaction with that timeout by then."""
-        spare = _Spare(standing, timeout_s)
-        if self._closed:
+        spare, loop = _Spare(standing, timeout_s), asyncio.get_running_loop()
+        if self._closed or loop.time() >= until:
+            self._in_a_row = 0
             self._drop(spare)
             return
-        spare.expiry = asyncio.get_running_loop().call_at(until, self._expired, spare)
+        spare.expiry = loop.call_at(until, self._expired, spare)
         self._waiting.append(spare)
 
     def ended(self) -> None:
