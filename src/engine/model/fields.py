@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
@@ -13,7 +13,18 @@ from engine.errors import CorruptionError
 
 E = TypeVar("E", bound=enum.Enum)
 
-_encode = msgspec.json.Encoder().encode
+_PLAIN: dict[type, Callable[[Any], object]] = {str: str.__str__, int: int.__index__, float: float.__float__}
+
+
+def _plain(value: object) -> object:
+    """What stands for text or a number of a type of its own, as NumPy's are."""
+    for kind, plain in _PLAIN.items():
+        if isinstance(value, kind):
+            return plain(value)
+    raise TypeError(f"{type(value).__name__} is nothing that JSON has")
+
+
+_encode = msgspec.json.Encoder(enc_hook=_plain).encode
 
 
 def dump(fields: Mapping[str, Any]) -> bytes:
