@@ -50,6 +50,7 @@ log = logging.getLogger(__name__)
 
 _ATTEMPTS_MAX = 16
 _BATCH = 256  # found, and dealt with, at a time
+_DRAFT_MS_MAX = 1_000  # what was drafted longer ago is drafted anew: retention is counted from when it has ended
 
 
 @dataclass(slots=True)
@@ -202,6 +203,8 @@ class TransactionCoordinator:
 
         None when it was committed before; or there are no operations. Raises as end(). `draft`: by draft_commit().
         """
+        if draft is not None and self._clock.time_ms() - (draft.header.header.finalized_ms or 0) > _DRAFT_MS_MAX:
+            draft = None
         state = TransactionState.COMMITTED
         return await self._end(number, state, accepted_numbers(accepted), recording, mark, draft)
 
