@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from peer import Peer, listening, until
 
-from engine.broker.answers import REQUEST_BYTES_MAX
+from engine.broker.answers import REQUEST_BYTES_MAX, Answers
 from engine.limits import CONNECTION_WRITE_HIGH, KIB, MIB
 from engine.wire.commands import Command
 
@@ -78,6 +79,41 @@ async def test_a_namespace_without_topics_is_not_kept_by_those_who_ask_for_it(st
         )
         await asyncio.sleep(0)
         assert broker.service.topic_lists.namespaces == 1  # while it is followed
+
+
+class Told:
+    """A connection, and its stream, that note what happens to them."""
+
+    takes_answers = True
+
+    def __init__(self) -> None:
+        self.stream = self
+        self.said: list[object] = []
+
+    def succeed(self, request_id: int, result: object) -> None:
+        self.said.append(request_id)
+
+    def flush(self) -> None:
+        self.said.append("flush")
+
+    def release(self, why: str) -> None: ...
+
+
+async def test_an_answer_goes_at_once_when_no_other_is_to_come_along():
+    connection: Any = Told()
+    answers = Answers(connection)
+    gates = [asyncio.Event() for _ in range(3)]
+
+    async def request(gate: asyncio.Event) -> dict[str, Any]:
+        await gate.wait()
+        return {}
+
+    work = [asyncio.ensure_future(answers.work(i, request(gate), answers.begun())) for i, gate in enumerate(gates)]
+    for gate, task in zip(gates, work, strict=True):
+        gate.set()
+        await task
+    assert connection.said == [0, 1, 2, "flush"]
+    assert answers.idle
 
 
 async def test_bodies_of_requests_to_the_admin_api_are_bounded_together(broker, http):

@@ -218,6 +218,58 @@ async def test_a_cancelled_read_consumes_nothing(store):
     assert shown(await take(watch, 1)) == [(PUT, "/w/1")]
 
 
+async def waiting(watch):
+    """A read that waits for what comes after the snapshot."""
+    await take(watch, 1)
+    reading = asyncio.ensure_future(anext(aiter(watch)))
+    await asyncio.sleep(0)
+    return reading
+
+
+async def test_who_wrote_goes_on_before_who_watches(store):
+    watch, order = store.watch("/w/"), []
+    reading = await waiting(watch)
+    reading.add_done_callback(lambda _: order.append("watched"))
+
+    async def answer():
+        await asyncio.ensure_future(store.put("/w/1", b""))
+        order.append("answered")
+
+    await answer()
+    assert shown([await reading]) == [(PUT, "/w/1")]
+    await asyncio.sleep(0)
+    assert order == ["answered", "watched"]
+
+
+@pytest.mark.parametrize("closed", [True, False])
+async def test_a_read_that_is_woken_and_ended_in_that_moment_consumes_nothing(store, closed):
+    watch = store.watch("/w/")
+    reading = await waiting(watch)
+    await store.put("/w/1", b"")
+    await asyncio.sleep(0)  # it is woken, and gives way
+    assert not reading.done()
+    if closed:
+        watch.close()
+        with pytest.raises(StopAsyncIteration):
+            await reading
+    else:
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        assert shown(await take(watch, 1)) == [(PUT, "/w/1")]
+
+
+async def test_a_read_that_is_woken_and_finds_nothing_waits_on(store):
+    watch = store.watch("/w/")
+    reading = await waiting(watch)
+    await asyncio.gather(store.put("/w/1", b""), store.delete("/w/1"))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not reading.done()
+    await store.put("/w/2", b"")
+    assert shown([await reading]) == [(PUT, "/w/2")]
+
+
 async def test_index_watch_follows_records_in_and_out_of_its_range(store):
     await store.put("/r/1", b"", indexes={"due": "05"})
     await store.put("/r/2", b"", indexes={"due": "20"})

@@ -138,6 +138,48 @@ async def test_the_first_frame_waits_for_the_others_of_its_turn_where_it_is_told
     await right.until(lambda: len(right.frames) == 4)
 
 
+@pytest.mark.parametrize("pair", [tcp_pair], ids=["tcp"], indirect=True)
+async def test_what_was_gathered_goes_at_once_where_it_is_told_to(pair, monkeypatch):
+    left, right = pair
+    written, write = [], TcpStream._write
+    monkeypatch.setattr(TcpStream, "_write", lambda stream, buffers: (written.append(stream), write(stream, buffers)))
+    left.stream.gather()
+    for number in range(3):
+        left.stream.send(Command.PING, {"number": number})
+    assert written == []
+    left.stream.flush()
+    left.stream.flush()
+    assert len(written) == 1
+    left.stream.send(Command.PING, {"number": 3})
+    assert len(written) == 1  # the turn is not over
+    await right.until(lambda: len(right.frames) == 4)
+    assert len(written) == 2
+    assert [header["number"] for _, header, _ in right.frames] == [0, 1, 2, 3]
+
+
+async def test_a_flush_keeps_the_order(pair):
+    left, right = pair
+    for number in range(6):
+        left.stream.send(Command.PING, {"number": number}, b"x" * (20_000 if number == 3 else 0))
+        if number % 2:
+            left.stream.flush()
+    await right.until(lambda: len(right.frames) == 6)
+    assert [header["number"] for _, header, _ in right.frames] == list(range(6))
+
+
+@pytest.mark.parametrize("end", ["close", "abort"])
+async def test_a_flush_of_what_has_ended_is_nothing(pair, end):
+    left, right = pair
+    left.stream.send(Command.PING, {"number": 1})
+    getattr(left.stream, end)()
+    left.stream.send(Command.PING, {"number": 2})
+    left.stream.flush()
+    await left.lost
+    left.stream.flush()
+    await right.lost
+    assert all(header["number"] == 1 for _, header, _ in right.frames)
+
+
 async def test_what_is_gathered_is_gone_with_the_connection(pair):
     left, right = pair
     left.stream.gather()

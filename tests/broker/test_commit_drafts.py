@@ -1,0 +1,149 @@
+"""A commit behind what was sent is drafted while the log is written: what goes wrong there, and who hears of it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from behind import Sender, Writes, records, state
+from peer import Peer, until
+from transacting import begin, hosted
+
+from engine.broker.server import Broker
+from engine.errors import EngineError, InvalidArgumentError
+from engine.model.transactions import TransactionState, parse_id
+from engine.wire.commands import Command
+
+COMMITTED, OPEN = TransactionState.COMMITTED, TransactionState.OPEN
+
+
+class Gets:
+    """Those of a transaction's header wait, or fail."""
+
+    def __init__(self, broker: Broker, transaction: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun = asyncio.Event()
+        self.gate = asyncio.Event()
+        self.error: Exception | None = None
+        store: Any = broker.hosting._metadata
+        get = store.get
+
+        async def through(key: str) -> Any:
+            if key == f"/txn/{transaction}":
+                self.begun.set()
+                await self.gate.wait()
+                if self.error is not None:
+                    raise self.error
+            return await get(key)
+
+        monkeypatch.setattr(store, "get", through)
+
+
+async def is_recorded(broker: Broker, sender: Sender, count: int) -> None:
+    """What was sent has records of its own, and nothing is held."""
+    assert sum([len(await sender.receipts()) for _ in range(count)]) == count
+    assert await records(broker, sender.transaction) == count
+    assert await state(broker, sender.transaction) is OPEN
+    assert not broker.hosting.operations._gathered
+
+
+@pytest.mark.parametrize("accepted", [["a/b"], [1], [""]])
+async def test_attempts_that_cannot_be_leave_it_open(broker: Broker, connect: Any, accepted: Any) -> None:
+    sender = await Sender.ready(await connect())
+    sender.send(b"a", b"b")
+    with pytest.raises(EngineError) as found:
+        await sender.end(2, accepted=accepted)
+    assert isinstance(found.value, InvalidArgumentError)
+    await is_recorded(broker, sender, 2)
+    assert await sender.end(None) == COMMITTED
+
+
+async def test_a_store_that_fails_leaves_it_open(broker: Broker, connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    sender = await Sender.ready(await connect())
+    sender.send(b"a")
+    ending = sender.end(1)
+    gets = Gets(broker, sender.transaction, monkeypatch)
+    gets.error = EngineError("out of reach")
+    await asyncio.wait_for(gets.begun.wait(), 20)
+    assert not ending.done()
+    gets.gate.set()
+    with pytest.raises(EngineError, match="out of reach"):
+        await ending
+    monkeypatch.undo()
+
+
+async def test_a_connection_that_is_lost_while_it_is_drafted_is_committed(
+    broker: Broker, connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender = await Sender.ready(await connect())
+    sender.send(b"a", b"b")
+    sender.end(2, mark=5).cancel()
+    gets = Gets(broker, sender.transaction, monkeypatch)
+    await asyncio.wait_for(gets.begun.wait(), 20)
+    sender.peer.stream.close()
+    await sender.peer.lost
+    gets.gate.set()
+    for segment in sender.segments:
+        await until(lambda segment=segment: hosted(broker, segment).readable == 2)
+    monkeypatch.undo()
+    view = await broker.transactions.coordinator.get(parse_id(sender.transaction))
+    assert (view.header.state, view.header.mark) == (COMMITTED, 5)
+    await until(lambda: not broker.hosting.operations._gathered)
+
+
+async def test_more_frames_than_were_said_while_it_is_drafted_leave_it_open(
+    broker: Broker, connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender = await Sender.ready(await connect())
+    sender.send(b"a", b"b")
+    ending = sender.end(2)
+    gets = Gets(broker, sender.transaction, monkeypatch)
+    await asyncio.wait_for(gets.begun.wait(), 20)
+    sender.send(b"c")
+    (connection,) = broker.connections
+    await until(lambda: connection.sends.of(parse_id(sender.transaction)).frames == 3)
+    gets.gate.set()
+    assert await ending == OPEN
+    monkeypatch.undo()
+
+
+async def test_a_broker_that_closes_while_it_is_drafted_holds_nothing(
+    start_broker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with start_broker() as broker:
+        sender = await Sender.ready(await Peer.connect(broker))
+        sender.send(b"a", b"b")
+        ending = sender.end(2)
+        gets = Gets(broker, sender.transaction, monkeypatch)
+        await asyncio.wait_for(gets.begun.wait(), 20)
+        monkeypatch.undo()  # the others go through
+        await asyncio.wait_for(broker.close(), 20)
+        assert not broker.hosting.operations._gathered
+        with pytest.raises((EngineError, ConnectionError)):
+            await ending
+
+
+@pytest.mark.parametrize("wrong", [0, -1.0, 1e9])
+async def test_what_cannot_be_begun_with_it_is_not_and_it_is_committed(connect: Any, wrong: Any) -> None:
+    sender = await Sender.ready(await connect())
+    sender.send(b"a")
+    answer = await sender.peer.ask(Command.END_TXN, id=sender.transaction, action="commit", sent=1, begin=wrong)
+    assert answer["result"] == {"state": COMMITTED, "begun": None}
+    answer = await sender.peer.ask(Command.END_TXN, id=await begin(sender.peer), action="abort")
+    assert answer["result"] == {"state": "ABORTED"}
+
+
+async def test_a_record_that_is_due_is_written_though_the_hold_is_over_twice(
+    broker: Broker, connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Released by who held it, and once more when his request is over: one record."""
+    sender = await Sender.ready(await connect())
+    writes = Writes(broker, monkeypatch)
+    writes.faults["put_with_sequence"] = [(EngineError("no"), False)]
+    before = broker.hosting.operations.written
+    sender.send(b"a", b"b")
+    with pytest.raises(EngineError, match="no"):
+        await sender.end(2)
+    assert len(await sender.receipts() + await sender.receipts()) == 2
+    assert writes.names.count("put_sequence") == 1
+    assert broker.hosting.operations.written == before + 1
