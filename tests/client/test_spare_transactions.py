@@ -121,7 +121,10 @@ async def test_what_nobody_needs_is_aborted_and_no_more_are_begun(broker: FakeBr
         assert len(asked(broker)) == 1
 
 
-async def test_one_that_comes_too_late_is_given_to_nobody(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("sending", [True, False])
+async def test_one_that_comes_too_late_is_given_to_nobody(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, sending: bool
+):
     """The commit took long, and some of its time is over."""
     add = spares.Spares.add
 
@@ -129,8 +132,14 @@ async def test_one_that_comes_too_late_is_given_to_nobody(broker: FakeBroker, mo
         add(self, standing, timeout_s, asyncio.get_running_loop().time())
 
     monkeypatch.setattr(spares.Spares, "add", late)
-    async with broker.client() as client:
-        found = await in_a_row(client, 2 * IN_A_ROW)
+    found = []
+    async with broker.client() as client, await client.producer("t") as producer:
+        await producer.send(b"attached")
+        for _ in range(2 * IN_A_ROW):
+            async with client.transaction(TIMEOUT_S) as transaction:
+                found.append(transaction.id)
+                if sending:
+                    producer.send_nowait(b"x", transaction=transaction)
         await broker.until(lambda: bool(aborted(broker)))
     assert len(broker.of(Command.NEW_TXN)) == len(found)
     assert len(asked(broker)) == 1  # others would be late, too

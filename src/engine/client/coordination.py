@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from engine.client.connection import Connection, ignore_outcome
+from engine.client.connection import Connection
 from engine.client.pool import Pool, persist
 from engine.errors import (
     ConnectError,
@@ -93,12 +93,7 @@ def send_commit(
     answer = connection.start_request(Command.END_TXN, header)
     connection.stream.flush()
     timer = asyncio.get_running_loop().call_later(timeout_s, _miss, answer, connection.url)
-
-    def ended(answer: Answer) -> None:
-        timer.cancel()
-        ignore_outcome(answer)
-
-    answer.add_done_callback(ended)
+    answer.add_done_callback(lambda _: timer.cancel())
     return answer
 
 
