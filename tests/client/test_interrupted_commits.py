@@ -84,6 +84,20 @@ async def test_a_conflict_that_nobody_waits_for_any_more_is_heard(program: Progr
         await program.transaction.commit()
 
 
+@pytest.mark.parametrize("lost", [True, False])
+async def test_what_nobody_waits_for_any_more_is_aborted_when_nothing_came_of_it(program: Program, lost: bool):
+    """The answer is lost, or it was left open: something of what was sent was refused."""
+    await program.give_up()
+    if lost:
+        program.broker.transactions.held.clear()
+        program.broker.cut()
+    else:
+        program.broker.transactions.leave_open = True
+        program.broker.transactions.release()
+    await program.until_it_is("ABORTED")
+    assert program.ends == [("commit", 1), ("abort", None)]
+
+
 async def test_an_answer_that_is_lost_is_asked_for_by_whoever_ends_it_next(program: Program):
     await program.give_up()
     program.broker.transactions.held.clear()

@@ -141,17 +141,23 @@ class AsyncTransaction(InTransaction):
         answer = send_commit(sends, self.id, names, wanted, mark, timeout_s)  # at once: it arrives together with them
         self._endings.wait_for(answer)
 
-        async def hear() -> TransactionState | None:
+        async def hear() -> None:
             said = committed_behind(asyncio.shield(answer), wanted)
-            return await self._hear(TransactionState.COMMITTED, numbers, said)
+            if await self._hear(TransactionState.COMMITTED, numbers, said) is TransactionState.OPEN:
+                self.scope.mark = None  # it was refused
 
         try:
-            found = await hear()
+            await hear()
         except asyncio.CancelledError:
-            self._endings.begin(hear)  # it goes on
+            self._endings.begin(lambda: self._go_on(hear))
             raise
-        if found is TransactionState.OPEN:
-            self.scope.mark = None  # it was refused
+
+    async def _go_on(self, hear: Callable[[], Awaitable[None]]) -> None:
+        """Nobody waits for the commit any more, which is on its way: where nothing came of it, it is aborted."""
+        with contextlib.suppress(EngineError):
+            await hear()
+        if not self._over and not self.scope.abandoned:
+            self._pool.tasks.spawn(self.abort_quietly(), name=f"abort {self.id}")
 
     async def _flush(self) -> None:
         """What fails here is its end; unless it was committed behind that, and only the answers are missing."""
