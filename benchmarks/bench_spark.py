@@ -21,10 +21,10 @@ from support import TINY
 
 import engine
 
-RUNS = 1 if TINY else 3
+RUNS = 1 if TINY else 5
 WARM = 0 if TINY else 2
 
-IDLE_S = 0.5 if TINY else 3.0
+IDLE_S = 0.5 if TINY else 2.0
 
 
 SUMS = {

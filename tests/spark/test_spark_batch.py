@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
+from unittest.mock import Mock
 
 import pytest
 from pyspark_engine import reading
@@ -63,6 +64,8 @@ def test_a_schema_of_ones_own_chooses_columns_and_text(broker: engine.Engine, to
     frame = reads(topic, schema="value STRING, offset BIGINT, key STRING")
     assert frame.columns == ["value", "offset", "key"]
     assert {(row.value, row.key) for row in frame.collect()} == {(str(n), f"k{n}") for n in range(10)}
+    assert {row.topic for row in reads(topic, schema="topic STRING").collect()} == {full_name(topic)}
+    assert sorted(row.value for row in reads(topic, schema="value BINARY").collect()) == [b"%d" % n for n in range(10)]
 
 
 @pytest.mark.parametrize(
@@ -193,6 +196,14 @@ def test_several_small_reads_make_one_record_batch(
     assert [offset for batch in found for offset in batch.column("offset").to_pylist()] == list(range(1000))
     assert sorted(int(value) for batch in found for value in batch.column("value").to_pylist()) == list(range(1000))
     assert {topic for batch in found for topic in batch.column("topic").to_pylist()} == {full_name(topic)}
+
+
+def test_what_a_worker_has_imported_is_frozen_once(monkeypatch: pytest.MonkeyPatch):
+    collector = Mock(get_freeze_count=Mock(side_effect=[0, 1000]))
+    monkeypatch.setattr(reading, "gc", collector)
+    reading._settle()
+    reading._settle()
+    collector.freeze.assert_called_once_with()
 
 
 # -- filters ------------------------------------------------------------------------------------------------------
