@@ -1,12 +1,13 @@
 # cython: language_level=3, auto_pickle=False
 """What a consumer receives: blocks checked into entries, and batches of their messages."""
 cimport cython
-from engine._native.arrow cimport join_texts, stream_of
+from engine._native.arrow cimport stream_of
 from engine._native.body cimport Lease, hold
 from engine._native.entry cimport (
     AT_COUNT, AT_FIRST_OFFSET, AT_SEGMENT_ID, AT_SIZE, FAULT_NONE, FAULT_ORDER, FAULT_SEGMENT, GIL_FREE_BYTES, Entry,
     Fault, check_body, check_header, check_stamp, entry_at, load32, load64, raise_fault, unknown,
 )
+from engine._native.joined cimport join_texts
 from engine._native.message cimport Message, Origin, Slice, message_at, new_origin, whole
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
@@ -231,8 +232,8 @@ cdef class MessageBatch:
         """
         return _pyarrow("to_arrow()").RecordBatchReader.from_stream(self).read_all()
 
-    @staticmethod
-    def join_arrow(batches, str column):
+    @classmethod
+    def join_arrow(cls, batches, str column):
         """The "key" or "value" of all messages of several batches, in order, as one pyarrow.Array of binary.
 
         All bytes are copied once, into one piece, and keep no entry alive; keyless messages have a null key. Raises

@@ -1,0 +1,1 @@
+"""One column of many slices; nothing here is called from Python but through MessageBatch."""
