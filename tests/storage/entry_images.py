@@ -9,7 +9,6 @@ from engine._native.hashing import xxh64
 
 _HEAD = struct.Struct("<BBBBIIHHHHHHQQQQQ")
 KEYED = 1
-TRANSACTIONAL = 2
 
 
 def entry(
@@ -21,11 +20,8 @@ def entry(
     segment_hash: tuple[int, int] = (0, 0),
     flags: int = 0,
     last_sequence: int | None = None,
-    transaction: tuple[int, int] = (0, 0),
 ) -> bytes:
-    """One sealed keyless entry; `flags` KEYED says it is keyed (storage never opens the body), TRANSACTIONAL that it is
-    in the `transaction`.
-    """
+    """One sealed keyless entry; `flags` KEYED says it is keyed (storage never opens the body)."""
     count = len(values)
     offsets, at = [0], 0
     for value in values:
@@ -35,7 +31,7 @@ def entry(
     last = sequence + count - 1 if last_sequence is None else last_sequence
     head = _HEAD.pack(
         1, flags, 0, 0, count, len(body), *bucket, *segment_hash, len(producer.encode()), 0,
-        xxh64(producer.encode()), sequence, last, *transaction,
+        xxh64(producer.encode()), sequence, last, 0, 0,
     )  # fmt: skip
     sealed = struct.pack("<I", crc32c(body)) + head
     return struct.pack("<III", 0x52544E45, 128 + len(body), crc32c(sealed)) + sealed + bytes(48) + body

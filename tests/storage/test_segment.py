@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
-from entry_images import KEYED, TRANSACTIONAL, entry, values_of
+from entry_images import KEYED, entry, values_of
 from stores import QUARTERS, TOPIC, forget_tail, log_files, make_store, name, read_blocks
 
 from engine.aio.workers import ThreadWorkers
@@ -106,21 +106,6 @@ async def test_appends_during_a_sync_form_the_next_commit(tmp_path: Path) -> Non
     workers.release()
     await first
     assert len(workers.held) == 1
-    workers.release()
-    await asyncio.gather(*others)
-    assert segment.statistics().syncs == 2
-
-
-async def test_what_is_sent_in_a_transaction_does_not_wait_for_the_turn_to_end() -> None:
-    store = make_store("/data", disk=SimDisk(random.Random(1)).mount(), workers=(workers := HeldWorkers()))
-    segment = await workers.release_until(asyncio.ensure_future(store.create(name())))
-    entries = [entry(i, flags=TRANSACTIONAL, transaction=(7, 0)) for i in range(4)]
-    first = segment.append(entries[0], transaction=(7, 0))
-    assert len(workers.held) == 1
-    others = [segment.append(other, transaction=(7, 0)) for other in entries[1:]]
-    assert len(workers.held) == 1, "they share the next commit"
-    workers.release()
-    await first
     workers.release()
     await asyncio.gather(*others)
     assert segment.statistics().syncs == 2

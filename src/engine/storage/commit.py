@@ -34,10 +34,6 @@ class Committer(ActiveFile):
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._pump_scheduled)
 
-    def start(self) -> None:
-        """Pump now: what waits for it ends a transaction. Appends that come while this commit runs share the next."""
-        self._pump()
-
     def _pump_scheduled(self) -> None:
         self._scheduled = False
         self._pump()

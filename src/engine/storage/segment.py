@@ -173,10 +173,7 @@ class Segment:
         start = self._commit.next_offset
         group = self._commit.add(data, fresh, self.term, time_ms)
         group.waiters.append((future, places))
-        if transaction is None:
-            self._commit.schedule()
-        else:
-            self._commit.start()
+        self._commit.schedule()
         appended = self._appended
         appended[0] += self._commit.next_offset - start
         appended[1] += len(fresh)
