@@ -80,6 +80,17 @@ async def test_the_first_frames_of_a_transaction_may_be_looked_up_meanwhile(
     assert "put_sequence" not in writes.names
 
 
+async def test_who_commits_is_answered_before_receipts_which_come_together(connect: Any) -> None:
+    sender = await Sender.ready(await connect())
+    sender.send(b"a", b"b")
+    come: list[Command] = []
+    note = sender.peer.frame_received
+    sender.peer.frame_received = lambda command, *rest: (come.append(command), note(command, *rest))
+    assert await sender.end(2) == COMMITTED
+    assert len(await sender.receipts()) == 2
+    assert come == [Command.SUCCESS, Command.SEND_RECEIPT]
+
+
 async def test_the_end_is_made_with_the_beginning_of_another(connect: Any) -> None:
     sender = await Sender.ready(await connect())
     sender.send(b"a")

@@ -12,19 +12,10 @@ from engine.broker.receipts import Receipts
 from engine.wire.commands import Command
 
 
-class Stream:
-    gathered = 0
-
-    def gather(self) -> None:
-        self.gathered += 1
-
-
 class Connection:
     """Notes what is sent."""
 
     def __init__(self) -> None:
-        self.stream = Stream()
-        self.closed = False
         self.sent: list[dict[str, Any]] = []
 
     def send(self, command: Command, header: dict[str, Any]) -> None:
@@ -49,35 +40,42 @@ def producers(connection: Connection) -> list[list[int]]:
 async def test_a_receipt_goes_at_once(connection: Any) -> None:
     Receipts(connection).tell(receipt(1))
     assert connection.sent == [receipt(1)]
-    assert not connection.stream.gathered
 
 
 async def test_those_of_a_turn_go_together_and_later_ones_at_once(connection: Any) -> None:
     receipts = Receipts(connection)
-    gathering = asyncio.ensure_future(receipts.gather())
-    asyncio.get_running_loop().call_soon(lambda: (receipts.tell(receipt(1)), receipts.tell(receipt(2))))
-    await gathering
-    assert producers(connection) == [[1, 2]]
-    assert connection.stream.gathered == 1
+    receipts.tell(receipt(1))
+    receipts.gather()
+    receipts.tell(receipt(2))
     receipts.tell(receipt(3))
-    assert producers(connection) == [[1, 2], [3]]
+    receipts.gather()
+    assert producers(connection) == [[1]]
+    await asyncio.sleep(0)
+    assert producers(connection) == [[1], [2, 3]]
+    receipts.tell(receipt(4))
+    assert producers(connection) == [[1], [2, 3], [4]]
+
+
+async def test_what_was_due_in_the_next_turn_goes_along(connection: Any) -> None:
+    receipts, loop = Receipts(connection), asyncio.get_running_loop()
+    loop.call_soon(receipts.tell, receipt(1))
+    loop.call_soon(receipts.tell, receipt(2))
+    receipts.gather()
+    await asyncio.sleep(0)
+    assert producers(connection) == [[1, 2]]
+
+
+async def test_nothing_told_is_no_frame(connection: Any) -> None:
+    Receipts(connection).gather()
+    await asyncio.sleep(0)
+    assert connection.sent == []
 
 
 async def test_a_frame_takes_so_many_entries(connection: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ENTRIES_MAX", 4)
     receipts = Receipts(connection)
-    gathering = asyncio.ensure_future(receipts.gather())
-    told = [receipt(1, 3), receipt(2, 2), receipt(3, 2), receipt(4, 9), receipt(5)]
-    asyncio.get_running_loop().call_soon(lambda: [receipts.tell(one) for one in told])
-    await gathering
+    receipts.gather()
+    for one in [receipt(1, 3), receipt(2, 2), receipt(3, 2), receipt(4, 9), receipt(5)]:
+        receipts.tell(one)
+    await asyncio.sleep(0)
     assert producers(connection) == [[1], [2, 3], [4], [5]]
-
-
-async def test_who_is_interrupted_keeps_none_back(connection: Any) -> None:
-    receipts = Receipts(connection)
-    gathering = asyncio.ensure_future(receipts.gather())
-    asyncio.get_running_loop().call_soon(lambda: (receipts.tell(receipt(1)), gathering.cancel()))
-    with pytest.raises(asyncio.CancelledError):
-        await gathering
-    receipts.tell(receipt(2))
-    assert producers(connection) == [[1], [2]]

@@ -72,6 +72,59 @@ async def test_the_end_is_behind_what_is_sent(program: Program):
     assert len(program.ends) == 1
 
 
+async def test_a_commit_is_done_before_receipts_that_nobody_waits_for(program: Program):
+    program.producer.send_nowait(b"x", transaction=program.transaction)
+    await program.transaction.commit()
+    assert program.transaction.state == "COMMITTED"
+    flushing = asyncio.ensure_future(program.producer.flush())
+    await program.broker.settle()
+    assert not flushing.done()
+    assert program.producer.statistics().pending_messages == 1
+    program.broker.release()
+    await flushing
+    assert program.producer.statistics().pending_messages == 0
+    assert program.ends == [("commit", 1)]
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+async def test_what_was_committed_has_not_failed_when_its_receipt_is_lost(broker: FakeBroker, forgotten: bool):
+    """It is sent again, and refused; also where the coordinator has forgotten the transaction by then."""
+    failures: list[Exception] = []
+    async with broker.client() as client, await client.producer("t", on_error=failures.append) as producer:
+        await producer.send(b"attached")
+        broker.holding = True
+        transaction = await client.transaction()
+        producer.send_nowait(b"x", transaction=transaction)
+        await transaction.commit()
+        if forgotten:
+            del broker.transactions[transaction.id]
+        refused = [TransactionConflictError("it is over")]
+        broker.refuse = lambda segment, sequence: refused.pop() if refused else None
+        broker.holding = False
+        broker.cut()
+        await producer.flush()
+        assert failures == refused == []
+        found = producer.statistics()
+        assert (found.messages_acknowledged, found.messages_failed, found.pending_messages) == (2, 0, 0)
+
+
+async def test_what_was_committed_has_not_failed_when_no_receipt_comes(broker: FakeBroker):
+    failures: list[Exception] = []
+    async with (
+        broker.client() as client,
+        await client.producer("t", send_timeout=0.1, on_error=failures.append) as producer,
+    ):
+        await producer.send(b"attached")
+        broker.holding = True
+        transaction = await client.transaction()
+        producer.send_nowait(b"x", transaction=transaction)
+        await transaction.commit()
+        await producer.flush()
+        assert failures == []
+        assert producer.statistics().messages_acknowledged == 2
+        broker.release()
+
+
 async def test_marks_differ(program: Program):
     broker = program.broker
     broker.holding = False
@@ -208,7 +261,7 @@ async def test_what_went_out_again_does_not_stand_for_what_did_not(program: Prog
     sent = program.send()
     await broker.until(lambda: len(broker.of(Command.SEND)) == 3)
     scope = program.transaction.scope
-    scope.entry_entered()  # as if another one waited for its lane: so many went out as came under way
+    scope.entry_entered(False)  # as if another one waited for its lane: so many went out as came under way
     assert scope.sends_behind_which_to_commit() is None
     scope._entries -= 1
     scope._under_way -= 1

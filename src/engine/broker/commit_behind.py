@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
-from engine.control.operation_records import Recording
+from engine.control.operation_records import Operation, Recording
 from engine.errors import EngineError, TransactionConflictError, UnknownOutcomeError
 
 if TYPE_CHECKING:
@@ -80,10 +81,15 @@ class CommitBehind:
             raise
         if self._recording is not None and record is not None:
             self._operations.written += 1
-            for write, written in zip(self._writes, self._recording.written(record), strict=True):
-                write.writer.recorded(written)
-            await self._connection.receipts.gather()
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, self._tell, self._recording.written(record))  # the client is answered first
         return view
+
+    def _tell(self, records: Sequence[Operation]) -> None:
+        """Those who wrote have their records, in time."""
+        for write, record in zip(self._writes, records, strict=True):
+            write.writer.recorded(record)
+        self._connection.receipts.gather()
 
 
 def _not_recorded(view: TransactionView, mark: int | None) -> EngineError:

@@ -31,19 +31,16 @@ class Receipts:
         else:
             self._kept.append(receipt)
 
-    async def gather(self) -> None:
-        """Those of what is told in this turn of the loop go together, and what is sent in the next goes with them."""
-        if self._kept is not None:
-            return
-        self._kept = []
-        try:
-            await asyncio.sleep(0)
-        finally:
-            kept, self._kept = self._kept, None
-            if kept and not self._connection.closed:
-                self._connection.stream.gather()
-            for first, *more in _frames(kept):
-                self._connection.send(Command.SEND_RECEIPT, {**first, "more": more})
+    def gather(self) -> None:
+        """What is told in this turn of the loop goes together, with what is told in the next by what is due now."""
+        if self._kept is None:
+            self._kept = []
+            asyncio.get_running_loop().call_soon(self._send)
+
+    def _send(self) -> None:
+        kept, self._kept = self._kept or [], None
+        for first, *more in _frames(kept):
+            self._connection.send(Command.SEND_RECEIPT, {**first, "more": more})
 
 
 def _frames(receipts: list[Receipt]) -> Iterator[list[Receipt]]:

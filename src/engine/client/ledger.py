@@ -117,7 +117,7 @@ class Ledger:
         for entry in entries:
             self._outstanding[entry] = flight
             if entry.scope is not None:
-                entry.scope.entry_entered()
+                entry.scope.entry_entered(bool(entry.waiters))
             self.entries_sent += 1
             self.messages_sent += entry.count
             self.bytes_sent += entry.pending
@@ -183,11 +183,15 @@ class Ledger:
     def fail(self, entries: Iterable[SealedEntry], error: Exception) -> None:
         """These will not be acknowledged: tell those who wait, and on_error and flush() about the others.
 
-        Who ends a transaction hears of what was in it, in place of flush().
+        Who ends a transaction hears of what was in it, in place of flush(). What one was committed behind is stored,
+        whatever became of its receipt.
         """
         freed = messages = 0
         unheard = told = False
         for entry in entries:
+            if entry.scope is not None and entry.scope.stored:
+                self.acknowledge([entry], [-1])
+                continue
             if not self._take_out(entry):
                 continue
             freed += entry.pending

@@ -59,6 +59,8 @@ class Scope(TransactionScope):
         # and on the wire.
         self._wire: Connection | None = None
         self._spread = False
+        self.awaited = False  # somebody waits for the id of a message
+        self.stored = False  # it is committed behind everything that was sent
         self._frames = self._entries = self._on_wire = 0
         self._waiting: list[asyncio.Future[None]] = []
 
@@ -73,10 +75,11 @@ class Scope(TransactionScope):
 
     # -- what is under way -----------------------------------------------------------------------------------
 
-    def entry_entered(self) -> None:
-        """An entry is under way."""
+    def entry_entered(self, awaited: bool) -> None:
+        """An entry is under way. `awaited`: somebody waits for the id of a message in it."""
         self._under_way += 1
         self._entries += 1
+        self.awaited = self.awaited or awaited
 
     def frame_sent(self, connection: Connection, entries: int) -> None:
         """Entries of it went out in one frame."""

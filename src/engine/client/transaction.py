@@ -120,8 +120,8 @@ class AsyncTransaction(InTransaction):
             return
         self._refuse("is being committed")
         names = None if accepted is None else list(accepted)
-        await self._commit_behind_sends(names, numbers)
-        await self._flush()
+        if not await self._commit_behind_sends(names, numbers) or self.scope.awaited:
+            await self._flush()
         if not self._over:
             unsure = self.scope.mark is not None
             ask = lambda: end(  # noqa: E731
@@ -129,30 +129,35 @@ class AsyncTransaction(InTransaction):
             )
             await self._endings.take(lambda: self._end(TransactionState.COMMITTED, numbers, ask))
 
-    async def _commit_behind_sends(self, names: list[str] | None, numbers: tuple[int, ...] | None) -> None:
-        """Without waiting for the answers to what was sent, where that can be done, once. Raises as commit()."""
+    async def _commit_behind_sends(self, names: list[str] | None, numbers: tuple[int, ...] | None) -> bool:
+        """Without waiting for the answers to what was sent, where that can be done, once. Whether it is committed, and
+        everything that was sent counts. Raises as commit().
+        """
         asked = self.scope.mark is not None or not self._endings.idle
         sends = None if asked else self.scope.sends_behind_which_to_commit()
         if sends is None:
-            return
+            return False
         mark = self.scope.mark = self._pool.options.rng.getrandbits(MARK_BITS)
         wanted = self._spare()
         timeout_s = self._pool.options.operation_timeout
         answer = send_commit(sends, self.id, names, wanted, mark, timeout_s)  # at once: it arrives together with them
         self._endings.wait_for(answer)
 
-        async def hear() -> None:
+        async def hear() -> bool:
             said = committed_behind(asyncio.shield(answer), wanted)
-            if await self._hear(TransactionState.COMMITTED, numbers, said) is TransactionState.OPEN:
+            found = await self._hear(TransactionState.COMMITTED, numbers, said)
+            if found is TransactionState.OPEN:
                 self.scope.mark = None  # it was refused
+            self.scope.stored = found is TransactionState.COMMITTED
+            return self.scope.stored
 
         try:
-            await hear()
+            return await hear()
         except asyncio.CancelledError:
             self._endings.begin(lambda: self._go_on(hear))
             raise
 
-    async def _go_on(self, hear: Callable[[], Awaitable[None]]) -> None:
+    async def _go_on(self, hear: Callable[[], Awaitable[object]]) -> None:
         """Nobody waits for the commit any more, which is on its way: where nothing came of it, it is aborted."""
         with contextlib.suppress(EngineError):
             await hear()
