@@ -91,14 +91,6 @@ async def test_who_commits_is_answered_before_receipts_which_come_together(conne
     assert come == [Command.SUCCESS, Command.SEND_RECEIPT]
 
 
-async def test_the_end_is_made_with_the_beginning_of_another(connect: Any) -> None:
-    sender = await Sender.ready(await connect())
-    sender.send(b"a")
-    answer = await sender.peer.ask(Command.END_TXN, id=sender.transaction, action="commit", sent=1, begin=30.0)
-    assert answer["result"]["state"] == COMMITTED
-    assert answer["result"]["begun"]["state"] == OPEN
-
-
 # -- what is not committed so --------------------------------------------------------------------------------------
 
 

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 from behind import Sender, Writes, records, state
 from peer import Peer, until
-from transacting import begin, hosted
+from transacting import hosted
 
 from engine.broker.server import Broker
 from engine.errors import EngineError, InvalidArgumentError
 from engine.model.transactions import TransactionState, parse_id
-from engine.wire.commands import Command
 
 COMMITTED, OPEN = TransactionState.COMMITTED, TransactionState.OPEN
 
@@ -121,16 +120,6 @@ async def test_a_broker_that_closes_while_it_is_drafted_holds_nothing(
         assert not broker.hosting.operations._gathered
         with pytest.raises((EngineError, ConnectionError)):
             await ending
-
-
-@pytest.mark.parametrize("wrong", [0, -1.0, 1e9])
-async def test_what_cannot_be_begun_with_it_is_not_and_it_is_committed(connect: Any, wrong: Any) -> None:
-    sender = await Sender.ready(await connect())
-    sender.send(b"a")
-    answer = await sender.peer.ask(Command.END_TXN, id=sender.transaction, action="commit", sent=1, begin=wrong)
-    assert answer["result"] == {"state": COMMITTED, "begun": None}
-    answer = await sender.peer.ask(Command.END_TXN, id=await begin(sender.peer), action="abort")
-    assert answer["result"] == {"state": "ABORTED"}
 
 
 async def test_a_record_that_is_due_is_written_though_the_hold_is_over_twice(

@@ -16,7 +16,7 @@ from engine.errors import (
     TransactionNotFoundError,
 )
 from engine.limits import TRANSACTION_TIMEOUT_S_MAX
-from engine.model.transactions import PARTITIONS, attempt_number
+from engine.model.transactions import BEGUN_MAX, PARTITIONS, attempt_number
 from engine.wire.commands import Command
 
 UNKNOWN = "00000000000000ff"
@@ -83,24 +83,32 @@ async def test_what_else_is_malformed(connect):
     assert await state(peer, ident) == "OPEN"
 
 
-async def test_another_one_is_begun_with_the_end_of_one(connect):
+@pytest.mark.parametrize("count", [1, 2, BEGUN_MAX])
+async def test_several_are_begun_at_once(broker: Broker, connect, count: int):
     peer = await connect()
-    ident = (await begin(peer))["id"]
-    answer = (await peer.ask(Command.END_TXN, id=ident, action="commit", accepted=None, begin=30.0))["result"]
-    assert (answer["state"], answer["begun"]["state"]) == ("COMMITTED", "OPEN")
-    assert await end(peer, answer["begun"]["id"], "commit") == "COMMITTED"
-    answer = (await peer.ask(Command.END_TXN, id=ident, action="commit", accepted=None, begin=-1.0))["result"]
-    assert answer == {"state": "COMMITTED", "begun": None}
+    found = (await peer.ask(Command.NEW_TXN, timeout=30.0, name=None, count=count))["result"]
+    idents = [found["id"], *found["more"]]
+    assert len(set(idents)) == count == broker.transactions.coordinator.counters.begun
+    assert len({ident[:-1] for ident in idents}) == 1  # side by side in the store
+    for view in await broker.transactions.coordinator.list_open():
+        assert (view.header.timeout_ms, str(view.header.state)) == (found["deadline_ms"], found["state"])
+    assert [await end(peer, ident, "commit") for ident in idents] == ["COMMITTED"] * count
 
 
-async def test_none_stays_that_was_begun_with_an_end_that_failed(broker: Broker, connect):
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"count": 0}, "1 to 16 are right"),
+        ({"count": BEGUN_MAX + 1}, "1 to 16 are right"),
+        ({"count": 2, "name": "n"}, "one name"),
+        ({"count": 2, "timeout": 0.0}, "timeout"),
+    ],
+)
+async def test_so_many_are_not_begun_at_once(broker: Broker, connect, wrong, why: str):
     peer = await connect()
-    ident = (await begin(peer))["id"]
-    await end(peer, ident, "abort")
-    with pytest.raises(TransactionConflictError):
-        await peer.ask(Command.END_TXN, id=ident, action="commit", accepted=None, begin=30.0)
+    with pytest.raises(InvalidArgumentError, match=why):
+        await peer.ask(Command.NEW_TXN, **{"timeout": 30.0, "name": None, **wrong})
     assert await broker.transactions.coordinator.list_open() == []
-    assert broker.transactions.coordinator.counters.begun == 2
 
 
 async def test_a_timeout_of_the_wrong_type_ends_the_connection(connect):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from engine.errors import TransactionConflictError, TransactionNotFoundError
+from engine.errors import EngineError, TransactionConflictError, TransactionNotFoundError
 from engine.wire.commands import Command
 
 DEADLINE_MS = 1 << 60
@@ -14,7 +14,7 @@ DEADLINE_MS = 1 << 60
 class FakeTransactions(dict[str, str]):
     """Their states. `marks`: of those that have ended; `leave_open`: what is to be committed behind its sends.
 
-    `holding`: that is answered by release() only.
+    `holding`: that is answered by release() only. `refusal`: of spares.
     """
 
     def __init__(self) -> None:
@@ -22,6 +22,7 @@ class FakeTransactions(dict[str, str]):
         self.marks: dict[str, int | None] = {}
         self.leave_open = False
         self.holding = False
+        self.refusal: EngineError | None = None
         self.held: list[Callable[[], object]] = []
 
     def release(self) -> None:
@@ -48,9 +49,13 @@ class FakeCoordinator:
         return False
 
     def new_txn(self, header: dict[str, Any], payload: memoryview) -> None:
-        ident = f"{len(self.broker.transactions) + 1:016x}"
-        self.broker.transactions[ident] = "OPEN"
-        self.standing(header, ident)
+        states = self.broker.transactions
+        if header.get("count") is not None and states.refusal is not None:
+            self.error(header, states.refusal)
+            return
+        begun = [f"{len(states) + 1 + i:016x}" for i in range(header.get("count") or 1)]
+        states.update(dict.fromkeys(begun, "OPEN"))
+        self.standing(header, *begun)
 
     def end_txn(self, header: dict[str, Any], payload: memoryview) -> None:
         states = self.broker.transactions
@@ -72,22 +77,15 @@ class FakeCoordinator:
         elif states[header["id"]] != wanted:
             self.error(header, TransactionConflictError("it has ended the other way"))
         else:
-            begun = None if header.get("begin") is None else self.begun(header["begin"])
-            self.answer(header, result={"state": wanted, "begun": begun})
-
-    def begun(self, timeout_s: float) -> dict[str, Any] | None:
-        """Another one, with the end of one."""
-        ident = f"{len(self.broker.transactions) + 1:016x}"
-        self.broker.transactions[ident] = "OPEN"
-        return {"id": ident, "state": "OPEN", "deadline_ms": DEADLINE_MS, "accepted": None}
+            self.answer(header, result={"state": wanted})
 
     def txn_state(self, header: dict[str, Any], payload: memoryview) -> None:
         self.standing(header, header["id"])
 
-    def standing(self, header: dict[str, Any], ident: str) -> None:
+    def standing(self, header: dict[str, Any], ident: str, *more: str) -> None:
         state = self.broker.transactions.get(ident)
         if state is None:
             self.error(header, TransactionNotFoundError("no such transaction"))
             return
         self.answer(header, result={"id": ident, "state": state, "deadline_ms": DEADLINE_MS, "accepted": None,
-                                    "mark": self.broker.transactions.marks.get(ident)})  # fmt: skip
+                                    "mark": self.broker.transactions.marks.get(ident), "more": list(more)})  # fmt: skip

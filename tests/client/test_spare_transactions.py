@@ -1,4 +1,4 @@
-"""Transactions that are begun ahead, for whoever runs one after the other: when there are some, and where they go."""
+"""Transactions that are begun ahead, for whoever runs many: when there are some, how many, and where they go."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 from fake_broker import FakeBroker
-from fake_coordinator import FakeCoordinator
 
 from engine.client import spares
 from engine.client.client import AsyncClient
-from engine.client.coordination import Standing
-from engine.client.spares import IN_A_ROW, kept_s
+from engine.client.spares import IN_A_ROW, LOW, SPARES_MAX, TIMEOUTS_MAX, kept_s
+from engine.errors import EngineError
 from engine.limits import TRANSACTION_TIMEOUT_S_MAX
+from engine.model.transactions import BEGUN_MAX
 from engine.wire.commands import Command
 
 TIMEOUT_S = 600.0
@@ -25,11 +25,11 @@ def kept_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spares, "KEPT_S_MAX", KEPT_S)
 
 
-async def in_a_row(client: AsyncClient, count: int = IN_A_ROW + 1) -> list[str]:
+async def in_a_row(client: AsyncClient, count: int = IN_A_ROW + 1, timeout_s: float = TIMEOUT_S) -> list[str]:
     """Run so many, one after the other; their ids."""
     found = []
     for _ in range(count):
-        async with client.transaction(TIMEOUT_S) as transaction:
+        async with client.transaction(timeout_s) as transaction:
             found.append(transaction.id)
     return found
 
@@ -38,120 +38,188 @@ def aborted(broker: FakeBroker) -> list[str]:
     return [header["id"] for header in broker.of(Command.END_TXN) if header["action"] == "abort"]
 
 
-def asked(broker: FakeBroker) -> list[float]:
-    """The timeouts of those that were to be begun with the end of others."""
-    return [header["begin"] for header in broker.of(Command.END_TXN) if header.get("begin") is not None]
+def asked(broker: FakeBroker) -> list[int]:
+    """How many were to be begun ahead, each time."""
+    return [header["count"] for header in broker.of(Command.NEW_TXN) if header.get("count") is not None]
+
+
+def waited_for(broker: FakeBroker) -> int:
+    """How many were begun when they were needed."""
+    return len(broker.of(Command.NEW_TXN)) - len(asked(broker))
+
+
+def all_have_ended(broker: FakeBroker, used: list[str]) -> bool:
+    """Those that were used are committed, all others aborted."""
+    ends = {ident: "COMMITTED" if ident in used else "ABORTED" for ident in broker.transactions}
+    return len(set(used)) == len(used) and ends == broker.transactions
 
 
 async def test_there_is_none_before_several_were_run_in_a_row(broker: FakeBroker):
     async with broker.client() as client:
         await in_a_row(client, IN_A_ROW)
-        assert (len(broker.of(Command.NEW_TXN)), asked(broker)) == (IN_A_ROW, [])
+        assert (waited_for(broker), asked(broker)) == (IN_A_ROW, [])
 
 
-async def test_the_next_one_is_begun_with_the_end_of_this_one(broker: FakeBroker):
+async def test_who_goes_on_waits_for_none(broker: FakeBroker):
     async with broker.client() as client:
-        found = await in_a_row(client, 3 * IN_A_ROW)
-        assert found == list(broker.transactions)[:-1]
-        assert len(broker.of(Command.NEW_TXN)) == IN_A_ROW + 1
+        found = await in_a_row(client, 100)
+        assert waited_for(broker) == IN_A_ROW + 1
+        assert sum(asked(broker)) >= 100 - waited_for(broker)
+        assert sum(asked(broker)) - (100 - waited_for(broker)) <= 100 // IN_A_ROW + LOW
+    assert all_have_ended(broker, found)
+
+
+async def test_the_longer_it_goes_on_the_more_are_begun_at_once(broker: FakeBroker):
+    async with broker.client() as client:
+        await in_a_row(client, IN_A_ROW * (BEGUN_MAX + 8))
+    assert asked(broker) == sorted(asked(broker))
+    assert asked(broker)[0] == 1
+    assert asked(broker)[-1] == BEGUN_MAX
+
+
+async def test_who_takes_his_time_gets_few(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch):
+    """Within a quarter of the time that they are kept he uses two."""
+    async with broker.client() as client:
+        loop = asyncio.get_running_loop()
+        time, passed = loop.time, [0.0]
+        monkeypatch.setattr(loop, "time", lambda: time() + passed[0])
+        for _ in range(IN_A_ROW * BEGUN_MAX):
+            passed[0] += KEPT_S / 4 / 2.5
+            await in_a_row(client, 1)
+    assert set(asked(broker)) == {1, 2}
+
+
+async def test_who_runs_many_at_a_time_has_as_many_ready(broker: FakeBroker):
+    async with broker.client() as client:
+        await in_a_row(client, IN_A_ROW * BEGUN_MAX)
+        before = waited_for(broker)
+        found = [one for row in await asyncio.gather(*(in_a_row(client, 40) for _ in range(20))) for one in row]
+        assert waited_for(broker) - before < 40  # until the first of them came
+        assert len(set(found)) == 800
+        assert sum(asked(broker)) <= IN_A_ROW * BEGUN_MAX + 800 + SPARES_MAX
 
 
 async def test_it_lives_longer_by_what_it_may_be_kept(broker: FakeBroker):
     async with broker.client() as client:
         await in_a_row(client)
-    assert asked(broker) == [TIMEOUT_S + KEPT_S]
+        await broker.until(lambda: bool(asked(broker)))
+    timeouts = {header["timeout"] for header in broker.of(Command.NEW_TXN) if header.get("count")}
+    assert timeouts == {TIMEOUT_S + KEPT_S}
 
 
 async def test_each_is_used_once(broker: FakeBroker):
     async with broker.client() as client:
         found = await in_a_row(client, 40)
         found += [one for row in await asyncio.gather(*(in_a_row(client, 10) for _ in range(5))) for one in row]
-        assert len(set(found)) == len(found) == 90
-    assert set(broker.transactions) - set(found) == set(aborted(broker))
+        assert len(found) == 90
+    assert all_have_ended(broker, found)
+    assert set(aborted(broker)) == set(broker.transactions) - set(found)
 
 
 async def test_whoever_closes_the_client_aborts_them(broker: FakeBroker):
     async with broker.client() as client:
-        found = await in_a_row(client)
+        found = await in_a_row(client, 5 * IN_A_ROW)
+        await broker.settle()
         assert aborted(broker) == []
-    assert set(broker.transactions.values()) == {"COMMITTED", "ABORTED"}
-    assert set(aborted(broker)) == set(broker.transactions) - set(found)
-    assert len(broker.transactions) == IN_A_ROW + 2
+    assert aborted(broker)
+    assert all_have_ended(broker, found)
 
 
-async def test_one_that_comes_when_the_client_closes_is_aborted(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch):
-    add, closing = spares.Spares.add, []
+async def test_those_that_come_when_the_client_closes_are_aborted(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch):
+    begin_some = spares.begin_some
+    async with broker.client() as client:
 
-    def late(self: spares.Spares, standing: Standing, timeout_s: float, until: float) -> None:
-        closing.extend(self.close())
-        add(self, standing, timeout_s, until)
+        async def late(pool, timeout_s, count):
+            found = await begin_some(pool, timeout_s, count)
+            assert client._transactions._spares.close() == []
+            return found
 
-    monkeypatch.setattr(spares.Spares, "add", late)
+        monkeypatch.setattr(spares, "begin_some", late)
+        found = await in_a_row(client)
+        await broker.until(lambda: all_have_ended(broker, found))
+    assert len(aborted(broker)) == 1
+
+
+async def test_others_have_other_timeouts(broker: FakeBroker):
+    """Two kinds in turns: each has its own, and none is lost."""
+    async with broker.client() as client:
+        found = []
+        for _ in range(3 * IN_A_ROW):
+            found += await in_a_row(client, 1) + await in_a_row(client, 1, 2 * TIMEOUT_S)
+        assert aborted(broker) == []
+        assert waited_for(broker) == 2 * (IN_A_ROW + 1)
+    assert all_have_ended(broker, found)
+
+
+async def test_there_are_spares_of_so_many_timeouts(broker: FakeBroker):
     async with broker.client() as client:
         found = await in_a_row(client)
+        await broker.until(lambda: len(broker.transactions) > len(found))
+        for i in range(TIMEOUTS_MAX):
+            assert aborted(broker) == []
+            found += await in_a_row(client, 1, TIMEOUT_S + 1 + i)
         await broker.until(lambda: bool(aborted(broker)))
-        assert (set(aborted(broker)), closing) == (set(broker.transactions) - set(found), [])
-
-
-async def test_one_of_another_timeout_is_begun_anew(broker: FakeBroker):
-    async with broker.client() as client:
-        found = await in_a_row(client)
-        async with client.transaction(2 * TIMEOUT_S) as transaction:
-            assert broker.of(Command.NEW_TXN)[-1]["timeout"] == 2 * TIMEOUT_S
-    assert set(aborted(broker)) == set(broker.transactions) - {*found, transaction.id}
+    assert all_have_ended(broker, found)
 
 
 async def test_one_with_a_name_is_never_a_spare(broker: FakeBroker):
     async with broker.client() as client:
         await in_a_row(client)
+        before = asked(broker)
         for _ in range(2):
             async with client.transaction(TIMEOUT_S, name="n"):
                 assert broker.of(Command.NEW_TXN)[-1]["name"] == "n"
-        assert len(asked(broker)) == 1
+        assert asked(broker) == before
 
 
 async def test_what_nobody_needs_is_aborted_and_no_more_are_begun(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(spares, "_USED_SHARE", 1e-9)
     async with broker.client() as client:
+        stock = client._transactions._spares._stock(TIMEOUT_S)
+        await in_a_row(client, 4 * IN_A_ROW)
+        stock.kept_s = 0.001
+        found = await in_a_row(client, 4 * IN_A_ROW)
+        await broker.until(lambda: bool(aborted(broker)) and not stock.coming)
+        count = len(asked(broker))
+        stock.kept_s = KEPT_S
         await in_a_row(client, IN_A_ROW)
-        async with client.transaction(TIMEOUT_S):
-            monkeypatch.setattr(spares, "KEPT_S_MAX", 0.001)
-        await broker.until(lambda: bool(aborted(broker)))
-        monkeypatch.setattr(spares, "KEPT_S_MAX", KEPT_S)
-        await in_a_row(client, IN_A_ROW - 1)
-        assert len(asked(broker)) == 1
+        assert len(asked(broker)) == count
+    assert not set(found) & set(aborted(broker))
 
 
-@pytest.mark.parametrize("sending", [True, False])
-async def test_one_that_comes_too_late_is_given_to_nobody(
-    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, sending: bool
-):
-    """The commit took long, and some of its time is over."""
-    add = spares.Spares.add
-
-    def late(self: spares.Spares, standing: Standing, timeout_s: float, until: float) -> None:
-        add(self, standing, timeout_s, asyncio.get_running_loop().time())
-
-    monkeypatch.setattr(spares.Spares, "add", late)
-    found = []
-    async with broker.client() as client, await client.producer("t") as producer:
-        await producer.send(b"attached")
-        for _ in range(2 * IN_A_ROW):
-            async with client.transaction(TIMEOUT_S) as transaction:
-                found.append(transaction.id)
-                if sending:
-                    producer.send_nowait(b"x", transaction=transaction)
-        await broker.until(lambda: bool(aborted(broker)))
-    assert len(broker.of(Command.NEW_TXN)) == len(found)
-    assert len(asked(broker)) == 1  # others would be late, too
-    assert set(aborted(broker)) == set(broker.transactions) - set(found)
-
-
-async def test_what_was_not_begun_is_begun_by_whoever_needs_it(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(FakeCoordinator, "begun", lambda self, timeout_s: None)
+async def test_one_whose_time_is_over_is_given_to_nobody(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch):
+    """Though its timer did not run: the loop was busy."""
     async with broker.client() as client:
         found = await in_a_row(client, 2 * IN_A_ROW)
-    assert len(set(found)) == len(broker.of(Command.NEW_TXN)) == 2 * IN_A_ROW
-    assert len(asked(broker)) == IN_A_ROW
+        await broker.settle()
+        loop, before = asyncio.get_running_loop(), waited_for(broker)
+        time = loop.time
+        monkeypatch.setattr(loop, "time", lambda: time() + KEPT_S)
+        found += await in_a_row(client, 1)
+        assert waited_for(broker) == before + 1
+    assert all_have_ended(broker, found)
+
+
+async def test_those_that_come_too_late_are_given_to_nobody(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch):
+    """It took long to begin them, and all of their time is over."""
+    async with broker.client() as client:
+        found = await in_a_row(client, IN_A_ROW)
+        client._transactions._spares._stock(TIMEOUT_S).kept_s = 1e-9
+        monkeypatch.setattr(spares, "_USED_SHARE", 1e-9)
+        found += await in_a_row(client, IN_A_ROW)
+        await broker.until(lambda: bool(aborted(broker)))
+        assert waited_for(broker) == len(found)
+        assert len(asked(broker)) == 1  # others would be late, too
+    assert all_have_ended(broker, found)
+
+
+async def test_where_none_can_be_begun_ahead_one_is_begun_by_whoever_needs_it(broker: FakeBroker):
+    broker.transactions.refusal = EngineError("not now")
+    async with broker.client() as client:
+        found = await in_a_row(client, 3 * IN_A_ROW)
+        assert waited_for(broker) == len(found)
+        assert len(asked(broker)) <= 3  # it is asked for after eight others again
+    assert all_have_ended(broker, found)
 
 
 def test_how_long_one_is_kept():

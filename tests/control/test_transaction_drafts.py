@@ -10,7 +10,7 @@ import pytest
 
 from engine.control.operation_records import Recording
 from engine.control.transactions import TransactionCoordinator
-from engine.errors import InvalidArgumentError, TransactionConflictError, TransactionNotFoundError
+from engine.errors import EngineError, TransactionConflictError, TransactionNotFoundError
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.store import OutcomeUnknownError
 from engine.model.names import SegmentName
@@ -144,21 +144,31 @@ async def test_an_unknown_outcome_of_a_draft_is_resolved(world: World, monkeypat
 
 
 async def test_an_id_that_somebody_has_is_given_to_nobody_else(world: World) -> None:
-    one = world.coordinator(Few(7, 7, 8))
-    first, draft = await one.begin(60), one.draft_begin(90)
-    assert draft.number == first.number
-    second = await one.begin_drafted(draft)
-    assert (first.number, second.number) == (7, 8)
+    one = world.coordinator(Few(7, 6, 40))
+    first = await one.begin(60)
+    begun = await one.begin_some(90, 3)
+    assert (first.number, [view.number for view in begun]) == (7, [6, 40, 4])
     assert await one.get(7) == first
-    assert await one.get(8) == second
-    assert second.header.timeout_ms - first.header.timeout_ms == 30_000
-    assert one.counters.begun == 2
+    assert [await one.get(view.number) for view in begun] == begun
+    assert {view.header.timeout_ms - first.header.timeout_ms for view in begun} == {30_000}
+    assert one.counters.begun == 4
 
 
-async def test_the_time_of_what_is_to_be_begun_runs(world: World) -> None:
-    draft = world.one.draft_begin(60)
-    world.clock.advance(10.0)
-    begun = await world.one.begin_drafted(draft)
-    assert begun.header.timeout_ms - world.clock.time_ms() == 50_000
-    with pytest.raises(InvalidArgumentError, match="timeout"):
-        world.one.draft_begin(0)
+@pytest.mark.parametrize("failing", [1, 3])
+async def test_those_that_the_store_takes_are_begun(
+    world: World, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    put, failures = world.store.put, [EngineError("no")] * failing
+
+    async def unsure(*arguments: Any, **named: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return await put(*arguments, **named)
+
+    monkeypatch.setattr(world.store, "put", unsure)
+    if failing == 3:
+        with pytest.raises(EngineError, match="no"):
+            await world.one.begin_some(60, 3)
+    else:
+        assert len(await world.one.begin_some(60, 3)) == 2
+    assert len(await world.one.list_open()) == world.one.counters.begun == 3 - failing

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from engine.control.operation_records import Operation, Recording
+from engine.control.operation_records import Recording
 from engine.errors import EngineError, TransactionConflictError, UnknownOutcomeError
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from engine.broker.operations import Gathered, Held
     from engine.control.header_records import TransactionView
     from engine.control.transactions import EndDraft
+    from engine.metadata.store import Record
 
 
 class CommitBehind:
@@ -81,14 +82,13 @@ class CommitBehind:
             raise
         if self._recording is not None and record is not None:
             self._operations.written += 1
-            loop = asyncio.get_running_loop()
-            loop.call_soon(loop.call_soon, self._tell, self._recording.written(record))  # the client is answered first
+            asyncio.get_running_loop().call_soon(self._tell, self._recording, record)  # the client is answered first
         return view
 
-    def _tell(self, records: Sequence[Operation]) -> None:
+    def _tell(self, recording: Recording, record: Record) -> None:
         """Those who wrote have their records, in time."""
-        for write, record in zip(self._writes, records, strict=True):
-            write.writer.recorded(record)
+        for write, operation in zip(self._writes, recording.written(record), strict=True):
+            write.writer.recorded(operation)
         self._connection.receipts.gather()
 
 

@@ -8,13 +8,12 @@ live. Where two believe for a moment that one is theirs, compare-and-set lets on
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from engine.broker.commit_behind import CommitBehind
-from engine.control.header_records import HeaderDraft, TransactionView
+from engine.control.header_records import TransactionView
 from engine.control.policy.placement import place
 from engine.control.transactions import TransactionCoordinator
 from engine.errors import AlreadyClosedError, EngineError, InvalidArgumentError, NotFoundError
@@ -125,8 +124,14 @@ def begin(connection: Connection, header: Header, payload: memoryview) -> None:
 
 
 async def _begin(connection: Connection, header: Header) -> dict[str, Any]:
-    view = await connection.broker.transactions.coordinator.begin(header["timeout"], header.get("name"))
-    return {"id": view.id, **_standing(view)}
+    coordinator, timeout_s, name = connection.broker.transactions.coordinator, header["timeout"], header.get("name")
+    if (count := header.get("count")) is None:
+        view = await coordinator.begin(timeout_s, name)
+        return {"id": view.id, **_standing(view)}
+    if name is not None:
+        raise InvalidArgumentError(f"{count} transactions of one name; for one that has a name, no count is right")
+    view, *more = await coordinator.begin_some(timeout_s, count)
+    return {"id": view.id, **_standing(view), "more": [one.id for one in more]}
 
 
 def end(connection: Connection, header: Header, payload: memoryview) -> None:
@@ -144,28 +149,19 @@ def end(connection: Connection, header: Header, payload: memoryview) -> None:
 async def _end(connection: Connection, number: int, header: Header, held: Held | None) -> dict[str, Any]:
     state, accepted = _wanted(header)
     coordinator = connection.broker.transactions.coordinator
-    next_one = _drafted(coordinator, header.get("begin"))
-    if (sent := header.get("sent")) is not None:
-        behind = CommitBehind(connection, number, held, sent, accepted, header.get("mark"))
-        if not await behind.ready():
-            return {"state": str(TransactionState.OPEN)}
-        decide = behind.commit()
-    else:
-        decide = coordinator.end(number, state, accepted)
-    beginning = None if next_one is None else asyncio.ensure_future(_begun(coordinator, next_one))  # in one commit
     try:
-        view = await decide
-    except EngineError as e:
-        if isinstance(e, TRANSACTION_OVER):
-            connection.sends.forget(number)
-        await _drop(coordinator, beginning)
+        if (sent := header.get("sent")) is None:
+            view = await coordinator.end(number, state, accepted)
+        else:
+            behind = CommitBehind(connection, number, held, sent, accepted, header.get("mark"))
+            if not await behind.ready():
+                return {"state": str(TransactionState.OPEN)}
+            view = await behind.commit()
+    except TRANSACTION_OVER:
+        connection.sends.forget(number)
         raise
     connection.sends.forget(number)
-    answer: dict[str, Any] = {"state": str(view.header.state)}
-    if "begin" in header:
-        begun = None if beginning is None else await beginning
-        answer["begun"] = None if begun is None else {"id": begun.id, **_standing(begun)}
-    return answer
+    return {"state": str(view.header.state)}
 
 
 def _wanted(header: Header) -> tuple[TransactionState, list[str] | None]:
@@ -178,31 +174,6 @@ def _wanted(header: Header) -> tuple[TransactionState, list[str] | None]:
     if (mark := header.get("mark")) is not None and not 0 <= mark < 1 << MARK_BITS:
         raise InvalidArgumentError(f"mark is {mark}; an integer of {MARK_BITS} bits is right")
     return state, accepted
-
-
-async def _drop(coordinator: TransactionCoordinator, beginning: asyncio.Future[TransactionView | None] | None) -> None:
-    """Nobody gets the transaction that was begun with the end of one that did not end so."""
-    if beginning is not None and (unused := await beginning) is not None:
-        with contextlib.suppress(EngineError):
-            await coordinator.end(unused.number, TransactionState.ABORTED)
-
-
-def _drafted(coordinator: TransactionCoordinator, timeout_s: float | None) -> HeaderDraft | None:
-    """What is to be begun with another one's end. None: nothing; or whoever needs it asks for it, and hears why not."""
-    try:
-        return None if timeout_s is None else coordinator.draft_begin(timeout_s)
-    except InvalidArgumentError as e:
-        log.debug("no transaction is begun with another one's end: %s", e)
-        return None
-
-
-async def _begun(coordinator: TransactionCoordinator, draft: HeaderDraft) -> TransactionView | None:
-    """None: likewise."""
-    try:
-        return await coordinator.begin_drafted(draft)
-    except EngineError as e:
-        log.debug("no transaction was begun with another one's end: %s", e)
-        return None
 
 
 def state(connection: Connection, header: Header, payload: memoryview) -> None:

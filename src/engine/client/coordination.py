@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any
 
 from engine.client.connection import Connection
 from engine.client.pool import Pool, persist
@@ -48,6 +48,13 @@ async def begin(pool: Pool, timeout_s: float, name: str | None) -> Standing:
     return await persist(pool, once, pool.options.operation_timeout, "beginning a transaction")
 
 
+async def begin_some(pool: Pool, timeout_s: float, count: int) -> list[Standing]:
+    """New transactions, so many or fewer. It is tried once. Raises what that raises, an EngineError."""
+    found = await _ask(pool, Command.NEW_TXN, {"timeout": timeout_s, "name": None, "count": count})
+    first = _standing(found)
+    return [first, *(replace(first, id=ident) for ident in found["more"])]
+
+
 async def look(pool: Pool, ident: str) -> Standing:
     """How it stands. Raises TransactionNotFoundError, ConnectError, TimeoutError."""
     once = lambda: _look(pool, ident)  # noqa: E731
@@ -67,20 +74,10 @@ async def is_committed(pool: Pool, ident: str, mark: int | None) -> bool:
     return found.state is TransactionState.COMMITTED and found.mark == mark
 
 
-class Wanted(Protocol):
-    """Another transaction that may be begun with the end of one."""
-
-    timeout_s: float
-
-    def come(self, standing: Standing) -> None:
-        """It was."""
-
-
 def send_commit(
     sends: tuple[Connection, int],
     ident: str,
     accepted: Sequence[str] | None,
-    wanted: Wanted | None,
     mark: int,
     timeout_s: float,
 ) -> Answer:
@@ -89,7 +86,7 @@ def send_commit(
     The answer ends in that time, also when there is none and nobody waits for it any more.
     """
     connection, frames = sends
-    header = {**_request(ident, TransactionState.COMMITTED, accepted, wanted), "sent": frames, "mark": mark}
+    header = {**_request(ident, TransactionState.COMMITTED, accepted), "sent": frames, "mark": mark}
     answer = connection.start_request(Command.END_TXN, header)
     connection.stream.flush()
     timer = asyncio.get_running_loop().call_later(timeout_s, _miss, answer, connection.url)
@@ -103,24 +100,19 @@ def _miss(answer: Answer, url: str) -> None:
         answer.set_exception(TimeoutError(f"{url} did not answer {Command.END_TXN.name} in time"))
 
 
-def _request(
-    ident: str, state: TransactionState, accepted: Sequence[str] | None, wanted: Wanted | None
-) -> dict[str, Any]:
+def _request(ident: str, state: TransactionState, accepted: Sequence[str] | None) -> dict[str, Any]:
     """The header of END_TXN."""
-    header: dict[str, Any] = {"id": ident, "action": _ACTIONS[state], "accepted": accepted}
-    if wanted is not None:
-        header["begin"] = wanted.timeout_s
-    return header
+    return {"id": ident, "action": _ACTIONS[state], "accepted": accepted}
 
 
-async def committed_behind(answer: Answer, wanted: Wanted | None) -> TransactionState | None:
+async def committed_behind(answer: Answer) -> TransactionState | None:
     """What came of send_commit(). None: nobody has said.
 
     It stays open when something of what was sent was not taken as it came. Raises TransactionConflictError,
     TransactionNotFoundError.
     """
     try:
-        return _ended((await answer)["result"], wanted)
+        return TransactionState((await answer)["result"]["state"])
     except (ConnectError, TimeoutError, UnknownOutcomeError):
         return None
     except EngineError as e:
@@ -129,19 +121,11 @@ async def committed_behind(answer: Answer, wanted: Wanted | None) -> Transaction
         return None
 
 
-def _ended(result: dict[str, Any], wanted: Wanted | None) -> TransactionState:
-    """What END_TXN was answered."""
-    if wanted is not None and (begun := result.get("begun")) is not None:
-        wanted.come(_standing(begun))
-    return TransactionState(result["state"])
-
-
 async def end(
     pool: Pool,
     ident: str,
     state: TransactionState,
     accepted: Sequence[str] | None,
-    wanted: Wanted | None = None,
     *,
     unsure: bool = False,
 ) -> TransactionState:
@@ -150,7 +134,7 @@ async def end(
     `unsure`: one was lost before. Raises TransactionConflictError, TransactionNotFoundError; UnknownOutcomeError when
     nobody could be asked.
     """
-    header = _request(ident, state, accepted, wanted)
+    header = _request(ident, state, accepted)
     numbers = accepted_numbers(accepted)
     loop, backoff = asyncio.get_running_loop(), pool.retry_delays()
     deadline = loop.time() + pool.options.operation_timeout
@@ -158,7 +142,7 @@ async def end(
         try:
             if unsure and (found := await _look(pool, ident)).state.final and found.accepted == numbers:
                 return found.state  # else whoever is asked to end it says what is wrong
-            return _ended(await _ask(pool, Command.END_TXN, header), wanted)
+            return TransactionState((await _ask(pool, Command.END_TXN, header))["state"])
         except (ConnectError, TimeoutError, UnknownOutcomeError) as e:
             unsure, why = True, str(e)
         except TransactionNotFoundError as e:

@@ -1,28 +1,34 @@
-"""`Spares`: transactions that are begun with the end of others, for whoever runs one after the other.
+"""`Spares`: transactions that are begun ahead, for whoever runs many.
 
-To begin a transaction takes a commit of the metadata store, and so does its end. Who goes from one to the next need not
-wait for both: one request, and one commit, ends this one and begins the next. Nothing takes part in a spare until
-somebody has it, so it holds nobody up.
+To begin a transaction takes a commit of the metadata store, and so does its end. Who runs one after the other, or many
+at a time, need not wait for the first: some are begun with one request before they are asked for. Nothing takes part in
+a spare until somebody has it, so it holds nobody up.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any
 
-from engine.client.coordination import Standing, begin, end
+from engine.client.coordination import Standing, begin, begin_some, end
 from engine.client.pool import Pool
 from engine.errors import EngineError
 from engine.limits import TRANSACTION_TIMEOUT_S_MAX
-from engine.model.transactions import TransactionState
+from engine.model.transactions import BEGUN_MAX, TransactionState
 
-IN_A_ROW = 8  # begun soon after another one's end, before there are spares
+log = logging.getLogger(__name__)
+
+IN_A_ROW = 8  # begun soon after another one's end, before there are spares; and for each spare that is begun at once
+LOW = 2  # more are begun when so many are left, or as many as there are open transactions
 SPARES_MAX = 64
+TIMEOUTS_MAX = 8  # of which there are spares
 KEPT_S_MAX = 1.0
 _KEPT_SHARE = 64  # of its timeout
+_USED_SHARE = 4  # spares are begun for this part of the time that they are kept
 
 
 def kept_s(timeout_s: float) -> float:
@@ -31,36 +37,50 @@ def kept_s(timeout_s: float) -> float:
     return max(0.0, min(kept, TRANSACTION_TIMEOUT_S_MAX - timeout_s))
 
 
-class _Spare:
-    """One of them. `expiry`: then it is not needed."""
+class _Stock:
+    """Those of one timeout."""
 
-    __slots__ = ("expiry", "standing", "timeout_s")
-
-    def __init__(self, standing: Standing, timeout_s: float) -> None:
-        self.standing = standing
+    def __init__(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
+        self.kept_s = kept_s(timeout_s)
+        self.coming = 0
+        self.waiting: deque[tuple[float, Standing]] = deque()  # and until when each is kept
         self.expiry: asyncio.TimerHandle | None = None
+        self._in_a_row = 0
+        self._begun_at: deque[float] = deque(maxlen=IN_A_ROW)  # of those
 
-    def let_be(self) -> None:
-        """It does not wait any more."""
+    def note(self, now: float, soon: bool) -> None:
+        """One is begun; `soon` after another's end."""
+        if not soon:
+            self.end_row()
+        self._in_a_row += 1
+        self._begun_at.append(now)
+
+    def end_row(self) -> None:
+        """What comes next is the first."""
+        self._in_a_row = 0
+        self._begun_at.clear()
+
+    def take(self, now: float) -> Standing | None:
+        """The first of them, if its time is not over."""
+        return self.waiting.popleft()[1] if self.waiting and self.waiting[0][0] > now else None
+
+    def empty(self) -> list[Standing]:
+        """What is left; there are none any more."""
+        left, self.waiting = self.waiting, deque()
         if self.expiry is not None:
             self.expiry.cancel()
+            self.expiry = None
+        return [standing for _, standing in left]
 
-
-class Wanted:
-    """A spare that is asked for. `timeout_s`: what the coordinator is told."""
-
-    __slots__ = ("_asked_at", "_for_s", "_spares", "timeout_s")
-
-    def __init__(self, spares: Spares, for_s: float) -> None:
-        self.timeout_s = for_s + kept_s(for_s)
-        self._spares = spares
-        self._for_s = for_s
-        self._asked_at = asyncio.get_running_loop().time()
-
-    def come(self, standing: Standing) -> None:
-        """It was begun."""
-        self._spares.add(standing, self._for_s, self._asked_at + kept_s(self._for_s))
+    def wanted(self, in_use: int) -> int:
+        """How many are to be begun now: what will be used soon if it goes on so, and one for each eight that came."""
+        left = len(self.waiting) + self.coming
+        if left > max(LOW, in_use) or self._in_a_row <= IN_A_ROW:
+            return 0
+        took_s = (self._begun_at[-1] - self._begun_at[0]) / (IN_A_ROW - 1)
+        soon = BEGUN_MAX if not took_s else int(self.kept_s / _USED_SHARE / took_s)
+        return max(0, min(soon, self._in_a_row // IN_A_ROW, BEGUN_MAX, SPARES_MAX - left))
 
 
 class Spares:
@@ -71,61 +91,71 @@ class Spares:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._waiting: deque[_Spare] = deque()
-        self._in_a_row = 0
+        self._stocks: dict[float, _Stock] = {}  # the one that was used last comes last
         self._ended_at = float("-inf")
-        self._closed = False
 
-    async def begin(self, timeout_s: float) -> Standing:
-        """A transaction that has so long to live: a spare, if there is one. Raises as coordination.begin()."""
-        soon = asyncio.get_running_loop().time() - self._ended_at <= KEPT_S_MAX
-        self._in_a_row = self._in_a_row + 1 if soon else 0
-        while self._waiting:
-            spare = self._waiting.popleft()
-            spare.let_be()
-            if spare.timeout_s == timeout_s:
-                return spare.standing
-            self._drop(spare)
-        return await begin(self._pool, timeout_s, None)
+    async def begin(self, timeout_s: float, in_use: int) -> Standing:
+        """A transaction that has so long to live: a spare, if there is one. Raises as coordination.begin().
 
-    def wanted(self, timeout_s: float) -> Wanted | None:
-        """A transaction with that timeout is about to be committed; what is to be begun with it, if anything."""
-        if self._closed or self._in_a_row < IN_A_ROW or len(self._waiting) >= SPARES_MAX or not kept_s(timeout_s):
-            return None
-        return Wanted(self, timeout_s)
+        `in_use`: how many the client has.
+        """
+        stock, now = self._stock(timeout_s), asyncio.get_running_loop().time()
+        stock.note(now, now - self._ended_at <= KEPT_S_MAX)
+        spare = stock.take(now)
+        if count := stock.wanted(in_use):
+            stock.coming += count
+            self._pool.tasks.spawn(self._fill(stock, count), name="begin spare transactions")
+        return await begin(self._pool, timeout_s, None) if spare is None else spare
 
-    def add(self, standing: Standing, timeout_s: float, until: float) -> None:
-        """There is one, for whoever asks for a transaction with that timeout by then."""
-        spare, loop = _Spare(standing, timeout_s), asyncio.get_running_loop()
-        if self._closed or loop.time() >= until:
-            self._in_a_row = 0
-            self._drop(spare)
-            return
-        spare.expiry = loop.call_at(until, self._expired, spare)
-        self._waiting.append(spare)
+    def _stock(self, timeout_s: float) -> _Stock:
+        stock = self._stocks.pop(timeout_s, None) or _Stock(timeout_s)
+        self._stocks[timeout_s] = stock
+        if len(self._stocks) > TIMEOUTS_MAX:
+            self._drop(self._stocks.pop(next(iter(self._stocks))).empty())
+        return stock
+
+    async def _fill(self, stock: _Stock, count: int) -> None:
+        until = asyncio.get_running_loop().time() + stock.kept_s
+        begun: list[Standing] = []
+        try:
+            begun = await begin_some(self._pool, stock.timeout_s + stock.kept_s, count)
+        except EngineError as e:
+            log.debug("no spare transactions: %s", e)
+            stock.end_row()
+        finally:
+            stock.coming -= count
+        if self._stocks.get(stock.timeout_s) is stock:
+            stock.waiting.extend((until, standing) for standing in begun)
+            self._expire(stock)
+        else:  # nobody looks there any more
+            self._drop(begun)
 
     def ended(self) -> None:
         """A transaction has ended."""
         self._ended_at = asyncio.get_running_loop().time()
 
-    def _expired(self, spare: _Spare) -> None:
-        """Nobody needed it."""
-        self._in_a_row = 0
-        self._waiting.remove(spare)
-        self._drop(spare)
+    def _expire(self, stock: _Stock) -> None:
+        """Those that nobody has needed in their time are aborted; it comes back for the others."""
+        loop, late = asyncio.get_running_loop(), list[Standing]()
+        while stock.waiting and stock.waiting[0][0] <= loop.time():
+            late.append(stock.waiting.popleft()[1])
+        if late:
+            stock.end_row()
+            self._drop(late)
+        if stock.expiry is not None:
+            stock.expiry.cancel()
+        stock.expiry = loop.call_at(stock.waiting[0][0], self._expire, stock) if stock.waiting else None
 
-    def _drop(self, spare: _Spare) -> None:
-        self._pool.tasks.spawn(self._abort(spare), name="abort a spare transaction")
+    def _drop(self, unused: Iterable[Standing]) -> None:
+        for standing in unused:
+            self._pool.tasks.spawn(self._abort(standing), name="abort a spare transaction")
 
-    async def _abort(self, spare: _Spare) -> None:
+    async def _abort(self, standing: Standing) -> None:
         """As far as it can be done: its timeout does it too."""
         with contextlib.suppress(EngineError):
-            await end(self._pool, spare.standing.id, TransactionState.ABORTED, None)
+            await end(self._pool, standing.id, TransactionState.ABORTED, None)
 
     def close(self) -> list[Coroutine[Any, Any, None]]:
         """No more of them. What has to be awaited for those that are left to be aborted."""
-        self._closed = True
-        left, self._waiting = self._waiting, deque()
-        for spare in left:
-            spare.let_be()
-        return [self._abort(spare) for spare in left]
+        stocks, self._stocks = self._stocks, {}
+        return [self._abort(standing) for stock in stocks.values() for standing in stock.empty()]

@@ -16,7 +16,7 @@ from engine.client.entering import Entering
 from engine.client.options import check_number
 from engine.client.pool import Pool
 from engine.client.scope import InTransaction, Scope
-from engine.client.spares import Spares, Wanted
+from engine.client.spares import Spares
 from engine.errors import (
     AlreadyClosedError,
     ConnectError,
@@ -56,13 +56,11 @@ class AsyncTransaction(InTransaction):
         name: str | None,
         attempt: str | None,
         joined: bool,
-        spare: Callable[[], Wanted | None],
         ended: Callable[[Any], object],
     ) -> None:
         self.scope = Scope(pool, standing.id, attempt)
         self._pool = pool
         self._name = name
-        self._spare = spare  # what is to be begun when it is committed
         self._ended = ended
         self.joined = joined  # somebody else ends it: leaving the block does not
         self._state = TransactionState.OPEN
@@ -125,7 +123,7 @@ class AsyncTransaction(InTransaction):
         if not self._over:
             unsure = self.scope.mark is not None
             ask = lambda: end(  # noqa: E731
-                self._pool, self.id, TransactionState.COMMITTED, names, self._spare(), unsure=unsure
+                self._pool, self.id, TransactionState.COMMITTED, names, unsure=unsure
             )
             await self._endings.take(lambda: self._end(TransactionState.COMMITTED, numbers, ask))
 
@@ -138,13 +136,12 @@ class AsyncTransaction(InTransaction):
         if sends is None:
             return False
         mark = self.scope.mark = self._pool.options.rng.getrandbits(MARK_BITS)
-        wanted = self._spare()
         timeout_s = self._pool.options.operation_timeout
-        answer = send_commit(sends, self.id, names, wanted, mark, timeout_s)  # at once: it arrives together with them
+        answer = send_commit(sends, self.id, names, mark, timeout_s)  # at once: it arrives together with them
         self._endings.wait_for(answer)
 
         async def hear() -> bool:
-            said = committed_behind(asyncio.shield(answer), wanted)
+            said = committed_behind(asyncio.shield(answer))
             found = await self._hear(TransactionState.COMMITTED, numbers, said)
             if found is TransactionState.OPEN:
                 self.scope.mark = None  # it was refused
@@ -347,8 +344,7 @@ class Transactions:
     async def _begin(self, timeout: float, name: str | None) -> AsyncTransaction:
         check_number("timeout", timeout, TRANSACTION_TIMEOUT_S_MIN, TRANSACTION_TIMEOUT_S_MAX)
         if name is None:
-            standing = await self._spares.begin(timeout)
-            return self._make(standing, None, None, False, lambda: self._spares.wanted(timeout))
+            return self._make(await self._spares.begin(timeout, len(self._open)), None, None, False)
         check_name(name, "transaction name")
         return self._make(await begin(self._pool, timeout, name), name, None, False)
 
@@ -361,18 +357,9 @@ class Transactions:
         attempt_number(attempt)
         return self._make(await look(self._pool, ident), None, attempt, True)
 
-    def _make(
-        self,
-        standing: Standing,
-        name: str | None,
-        attempt: str | None,
-        joined: bool,
-        spare: Callable[[], Wanted | None] = lambda: None,
-    ) -> AsyncTransaction:
+    def _make(self, standing: Standing, name: str | None, attempt: str | None, joined: bool) -> AsyncTransaction:
         self._pool.check_open()
-        made = AsyncTransaction(
-            self._pool, standing, name=name, attempt=attempt, joined=joined, spare=spare, ended=self._has_ended
-        )
+        made = AsyncTransaction(self._pool, standing, name=name, attempt=attempt, joined=joined, ended=self._has_ended)
         if not standing.state.final:
             self._open.add(made)
         return made

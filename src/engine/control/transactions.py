@@ -8,6 +8,7 @@ it is theirs, compare-and-set lets one of them do it.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import random
@@ -37,6 +38,7 @@ from engine.metadata import keys, unsure
 from engine.metadata.store import ABSENT, ConflictError, Expected, MetadataStore, OutcomeUnknownError, Record
 from engine.model.names import SegmentName, check_name
 from engine.model.transactions import (
+    BEGUN_MAX,
     ID_BITS,
     TransactionHeader,
     TransactionOperation,
@@ -107,18 +109,30 @@ class TransactionCoordinator:
         With a `name`: the transaction of that name, when there is one that is open or committed; an open one gets the
         new deadline if that is later. One that was aborted is replaced. Raises InvalidArgumentError.
         """
-        if name is None:
-            return await self.begin_drafted(self.draft_begin(timeout_s))
         _check_timeout(timeout_s)
+        if name is None:
+            return await self._write_begin(self._draft(timeout_s, None))
         return await self._begin_named(timeout_s, check_name(name, "transaction name"))
 
-    def draft_begin(self, timeout_s: float) -> HeaderDraft:
-        """A new transaction that is still to be written. Its time runs. Raises InvalidArgumentError."""
-        _check_timeout(timeout_s)
-        return self._draft(timeout_s, None)
+    async def begin_some(self, timeout_s: float, count: int) -> list[TransactionView]:
+        """New transactions at once, 1 to BEGUN_MAX, or fewer where the metadata store did not take all.
 
-    async def begin_drafted(self, draft: HeaderDraft) -> TransactionView:
-        """Write it."""
+        Their ids differ in the last digit alone, so that the store keeps them side by side. Raises
+        InvalidArgumentError, and what befell the first of them when there is none.
+        """
+        _check_timeout(timeout_s)
+        if not 1 <= count <= BEGUN_MAX:
+            raise InvalidArgumentError(f"{count} transactions are to be begun at once; 1 to {BEGUN_MAX} are right")
+        first = self._draft(timeout_s, None)
+        drafts = [self._headers.draft(first.number ^ i, first.header) for i in range(count)]
+        found = await asyncio.gather(*map(self._write_begin, drafts), return_exceptions=True)
+        begun = [one for one in found if isinstance(one, TransactionView)]
+        for one in found:
+            if isinstance(one, BaseException) and not begun:
+                raise one
+        return begun
+
+    async def _write_begin(self, draft: HeaderDraft) -> TransactionView:
         for _ in range(_ATTEMPTS_MAX):
             try:
                 begun = await self._headers.put(draft, ABSENT)
@@ -139,7 +153,7 @@ class TransactionCoordinator:
                     if (extended := await self._extend(known, timeout_s)) is not None:
                         return extended
                     continue  # it has just ended
-            made = await self.begin_drafted(self._draft(timeout_s, name))
+            made = await self._write_begin(self._draft(timeout_s, name))
             if await self._point(name, made, ABSENT if alias is None else alias.stat.version):
                 return made
             await self.end(made.number, TransactionState.ABORTED)  # somebody else was faster: theirs is it

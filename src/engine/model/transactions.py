@@ -23,6 +23,7 @@ ID_BITS = 64
 PARTITIONS = 16  # of coordinators; the top four bits of an id
 MARK_BITS = 63  # of whoever commits, by which he knows that it was him
 ATTEMPTS_MAX = 100_000  # that one commit accepts
+BEGUN_MAX = 16  # by one request; a power of two
 # To whoever adds something to a transaction, or ends it: it is too late, whoever tries again.
 TRANSACTION_OVER = (TransactionConflictError, TransactionNotFoundError)
 HEADER_CACHED_SIZE_MAX = 1024

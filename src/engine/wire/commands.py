@@ -73,7 +73,6 @@ class Command(enum.IntEnum):
 _C = Command
 _OPT_STR = (str, type(None))
 _OPT_INT = (int, type(None))
-_OPT_FLOAT = (float, int, type(None))
 _OPT_LIST = (list, type(None))
 _OPT_RANGES = (list, bytes, type(None))
 _OPT_BOOL = (bool, type(None))
@@ -312,18 +311,17 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
     # Transactions, at any broker. -> SUCCESS {"id": 16 hexadecimal digits, "state": "OPEN" | "COMMITTED" | "ABORTED",
     # "deadline_ms": when it is aborted if it has not ended, "accepted": the numbers of the attempts that a commit has
     # accepted, None for all}. `timeout`: seconds. `name`: the open or committed one of that name, if there is one.
-    _C.NEW_TXN: {"request_id": int, "timeout": (float, int), "name": _OPT_STR},
+    # `count`: so many are begun, if all can be; the answer has the ids of the others as "more".
+    _C.NEW_TXN: {"request_id": int, "timeout": (float, int), "name": _OPT_STR, "count": _OPT_INT},
     # -> SUCCESS {"state"}. `action`: "commit" | "abort"; the same once more changes nothing. `accepted`: the names of
-    # the attempts whose operations take effect; None: all. `begin`: the timeout of another one that is begun with it;
-    # then the answer has it as "begun", as of NEW_TXN, or None where it was not. `sent`: the SEND frames in the
-    # transaction that were sent on this connection, which are not all answered: it is committed when they are all in
-    # the log; otherwise the answer's state is OPEN. `mark`: TXN_STATE says it of one that this has committed.
+    # the attempts whose operations take effect; None: all. `sent`: the SEND frames in the transaction that were sent on
+    # this connection, which are not all answered: it is committed when they are all in the log; otherwise the answer's
+    # state is OPEN. `mark`: TXN_STATE says it of one that this has committed.
     _C.END_TXN: {
         "request_id": int,
         "id": str,
         "action": str,
         "accepted": _OPT_LIST,
-        "begin": _OPT_FLOAT,
         "sent": _OPT_INT,
         "mark": _OPT_INT,
     },
