@@ -12,6 +12,7 @@ import errno
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from engine.metadata.store import ConflictError
 from engine.model.transactions import OperationKind, TransactionHeader, TransactionOperation
 from engine.testing.cluster import SimBroker, SimCluster
 from engine.testing.disk import SimFile
@@ -70,7 +71,11 @@ class CrashPoints:
             if due == BEFORE:
                 self._die()
                 await asyncio.Event().wait()
-            result = await call(key, *arguments, **named)
+            try:
+                result = await call(key, *arguments, **named)
+            except ConflictError:  # it is done, too
+                if due != AFTER:
+                    raise
             if due == AFTER:
                 self._die()
                 await asyncio.Event().wait()

@@ -65,18 +65,20 @@ class Table:
         """Make evaluated changes visible, in their order."""
         for change in changes:
             if change.old is not None:
-                self._forget(change.old)
+                self._unindex(change.old)
+            elif change.new is not None:
+                self._keys.add(change.key)
             if change.new is not None:
                 self.rows[change.key] = change.new
-                self._keys.add(change.key)
                 self._index(change.new)
+            elif change.old is not None:
+                self._keys.remove(change.key)
+                del self.rows[change.key]
             self.version = change.version
             self._log(change)
 
-    def _forget(self, row: Row) -> None:
+    def _unindex(self, row: Row) -> None:
         key = row.record.key
-        del self.rows[key]
-        self._keys.remove(key)
         for index, index_keys in row.indexes.items():
             for index_key in each_key(index_keys):
                 self._indexes[index].remove((index_key, key))
