@@ -23,7 +23,7 @@ from engine.model.transactions import BEGUN_MAX, TransactionState
 log = logging.getLogger(__name__)
 
 IN_A_ROW = 8  # begun soon after another one's end, before there are spares; and for each spare that is begun at once
-LOW = 2  # more are begun when so many are left, or as many as there are open transactions
+LOW = 2  # more are begun when so many are left, and one more for each time that none was
 SPARES_MAX = 64
 TIMEOUTS_MAX = 8  # of which there are spares
 KEPT_S_MAX = 1.0
@@ -46,6 +46,7 @@ class _Stock:
         self.coming = 0
         self.waiting: deque[tuple[float, Standing]] = deque()  # and until when each is kept
         self.expiry: asyncio.TimerHandle | None = None
+        self._low = LOW
         self._in_a_row = 0
         self._begun_at: deque[float] = deque(maxlen=IN_A_ROW)  # of those
 
@@ -58,12 +59,16 @@ class _Stock:
 
     def end_row(self) -> None:
         """What comes next is the first."""
-        self._in_a_row = 0
+        self._in_a_row, self._low = 0, LOW
         self._begun_at.clear()
 
     def take(self, now: float) -> Standing | None:
         """The first of them, if its time is not over."""
-        return self.waiting.popleft()[1] if self.waiting and self.waiting[0][0] > now else None
+        if self.waiting and self.waiting[0][0] > now:
+            return self.waiting.popleft()[1]
+        if self._in_a_row > IN_A_ROW:
+            self._low = min(self._low + 1, SPARES_MAX - BEGUN_MAX)
+        return None
 
     def empty(self) -> list[Standing]:
         """What is left; there are none any more."""
@@ -73,14 +78,15 @@ class _Stock:
             self.expiry = None
         return [standing for _, standing in left]
 
-    def wanted(self, in_use: int) -> int:
+    def wanted(self) -> int:
         """How many are to be begun now: what will be used soon if it goes on so, and one for each eight that came."""
-        left = len(self.waiting) + self.coming
-        if left > max(LOW, in_use) or self._in_a_row <= IN_A_ROW:
+        if self._in_a_row <= IN_A_ROW:
             return 0
         took_s = (self._begun_at[-1] - self._begun_at[0]) / (IN_A_ROW - 1)
-        soon = BEGUN_MAX if not took_s else int(self.kept_s / _USED_SHARE / took_s)
-        return max(0, min(soon, self._in_a_row // IN_A_ROW, BEGUN_MAX, SPARES_MAX - left))
+        soon = SPARES_MAX if not took_s else int(self.kept_s / _USED_SHARE / took_s)
+        if len(self.waiting) + self.coming > min(self._low, soon):
+            return 0
+        return min(soon, self._in_a_row // IN_A_ROW, BEGUN_MAX)
 
 
 class Spares:
@@ -94,15 +100,12 @@ class Spares:
         self._stocks: dict[float, _Stock] = {}  # the one that was used last comes last
         self._ended_at = float("-inf")
 
-    async def begin(self, timeout_s: float, in_use: int) -> Standing:
-        """A transaction that has so long to live: a spare, if there is one. Raises as coordination.begin().
-
-        `in_use`: how many the client has.
-        """
+    async def begin(self, timeout_s: float) -> Standing:
+        """A transaction that has so long to live: a spare, if there is one. Raises as coordination.begin()."""
         stock, now = self._stock(timeout_s), asyncio.get_running_loop().time()
         stock.note(now, now - self._ended_at <= KEPT_S_MAX)
         spare = stock.take(now)
-        if count := stock.wanted(in_use):
+        if count := stock.wanted():
             stock.coming += count
             self._pool.tasks.spawn(self._fill(stock, count), name="begin spare transactions")
         return await begin(self._pool, timeout_s, None) if spare is None else spare
@@ -115,8 +118,7 @@ class Spares:
         return stock
 
     async def _fill(self, stock: _Stock, count: int) -> None:
-        until = asyncio.get_running_loop().time() + stock.kept_s
-        begun: list[Standing] = []
+        until, begun = asyncio.get_running_loop().time() + stock.kept_s, list[Standing]()
         try:
             begun = await begin_some(self._pool, stock.timeout_s + stock.kept_s, count)
         except EngineError as e:

@@ -344,7 +344,7 @@ class Transactions:
     async def _begin(self, timeout: float, name: str | None) -> AsyncTransaction:
         check_number("timeout", timeout, TRANSACTION_TIMEOUT_S_MIN, TRANSACTION_TIMEOUT_S_MAX)
         if name is None:
-            return self._make(await self._spares.begin(timeout, len(self._open)), None, None, False)
+            return self._make(await self._spares.begin(timeout), None, None, False)
         check_name(name, "transaction name")
         return self._make(await begin(self._pool, timeout, name), name, None, False)
 
