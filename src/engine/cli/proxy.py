@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from typing import Any
 
 import click
 
-from engine.cli.serve import LOG_FORMATS, LOG_LEVELS, address, address_or_none, at, event_loop_factory, said_with
+from engine.cli.serve import (
+    LOG_FORMATS,
+    LOG_LEVELS,
+    address,
+    address_or_none,
+    at,
+    event_loop_factory,
+    rest_at,
+    said_with,
+    serve_until,
+    told_to_stop,
+)
 from engine.cli.values import service_url
 
 _FILE = click.Path(exists=True, dir_okay=False)
@@ -59,18 +69,12 @@ async def serve(listen: tuple[str, int], admin: tuple[str, int] | None, config: 
     """Start, wait for a signal, close."""
     from engine.broker.proxy.server import Proxy
 
-    stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
+    stopped = told_to_stop()
     proxy = Proxy(config)
     try:
         admin_at = None if admin is None else await said_with("--admin", proxy.serve_admin(*admin))
         listen_at = await said_with("--listen", proxy.serve(*listen))
-        scheme = "http" if config.tls_cert is None else "https"
-        rest = "no admin API" if admin_at is None else f"admin on {scheme}://{at(admin_at)}"
-        click.echo(f"engine: passing on to {', '.join(config.brokers)} from engine://{at(listen_at)}, {rest}", err=True)
-        await stopped.wait()
-        click.echo("engine: closing", err=True)
+        where = f"engine://{at(listen_at)}, {rest_at(admin_at, config)}"
+        await serve_until(stopped, f"passing on to {', '.join(config.brokers)} from {where}")
     finally:
         await proxy.close()

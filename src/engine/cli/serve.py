@@ -77,23 +77,38 @@ async def serve(data: str, listen: tuple[str, int], admin: tuple[str, int] | Non
     from engine.broker.garbage import collect_rarely
     from engine.broker.server import Broker
 
-    stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
+    stopped = told_to_stop()
     broker = Broker(data, config=config)
     try:
         admin_at = None if admin is None else await said_with("--admin", broker.serve_admin(*admin))
         await broker.start()
         listen_at = await said_with("--listen", broker.serve(*listen))
         collect_rarely()
-        scheme = "http" if config.tls_cert is None else "https"
-        rest = "no admin API" if admin_at is None else f"admin on {scheme}://{at(admin_at)}"
-        click.echo(f"engine: serving {data} on engine://{at(listen_at)}, {rest}", err=True)
-        await stopped.wait()
-        click.echo("engine: closing", err=True)
+        await serve_until(stopped, f"serving {data} on engine://{at(listen_at)}, {rest_at(admin_at, config)}")
     finally:
         await broker.close()
+
+
+def told_to_stop() -> asyncio.Event:
+    """Is set by SIGTERM and by Ctrl-C."""
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    return stopped
+
+
+async def serve_until(stopped: asyncio.Event, what: str) -> None:
+    """Say that it is ready, and wait."""
+    click.echo(f"engine: {what}", err=True)
+    await stopped.wait()
+    click.echo("engine: closing", err=True)
+
+
+def rest_at(admin_at: tuple[str, int] | None, config: Any) -> str:
+    """Where the admin API is, in words."""
+    scheme = "http" if config.tls_cert is None else "https"
+    return "no admin API" if admin_at is None else f"admin on {scheme}://{at(admin_at)}"
 
 
 async def said_with(option: str, listening: Awaitable[tuple[str, int]]) -> tuple[str, int]:

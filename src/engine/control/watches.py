@@ -27,7 +27,6 @@ from engine.model.names import TopicName
 
 log = logging.getLogger(__name__)
 
-
 TopicSeen = Callable[[str, TopicRecord], None]
 LeaderSeen = Callable[[str, LeaderRecord | None], None]
 

@@ -162,7 +162,8 @@ class Image:
         """Do it all in a transaction that is left open. Raises as commit() does when nothing was written."""
         try:
             self._database.execute("BEGIN IMMEDIATE")
-            self._database.executemany("DELETE FROM records WHERE key = ?", removed)
+            if removed:
+                self._database.executemany("DELETE FROM records WHERE key = ?", removed)
             self._database.executemany("INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?)", put)
             summary = (*meta, _meta_checksum(FORMAT, *meta))
             self._database.execute("UPDATE meta SET version = ?, rows = ?, digest = ?, checksum = ?", summary)
