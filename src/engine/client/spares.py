@@ -22,7 +22,7 @@ from engine.model.transactions import BEGUN_MAX, TransactionState
 
 log = logging.getLogger(__name__)
 
-IN_A_ROW = 8  # begun soon after another one's end, before there are spares; and for each spare that is begun at once
+IN_A_ROW = 8  # begun soon after another one's end, before there are spares
 LOW = 2  # more are begun when so many are left, and one more for each time that none was
 SPARES_MAX = 64
 TIMEOUTS_MAX = 8  # of which there are spares
@@ -79,14 +79,14 @@ class _Stock:
         return [standing for _, standing in left]
 
     def wanted(self) -> int:
-        """How many are to be begun now: what will be used soon if it goes on so, and one for each eight that came."""
+        """How many are to be begun now: what will be used soon if it goes on so, and one for each two that came."""
         if self._in_a_row <= IN_A_ROW:
             return 0
         took_s = (self._begun_at[-1] - self._begun_at[0]) / (IN_A_ROW - 1)
         soon = SPARES_MAX if not took_s else int(self.kept_s / _USED_SHARE / took_s)
         if len(self.waiting) + self.coming > min(self._low, soon):
             return 0
-        return min(soon, self._in_a_row // IN_A_ROW, BEGUN_MAX)
+        return min(soon, self._in_a_row // 2, BEGUN_MAX)
 
 
 class Spares:
