@@ -36,7 +36,7 @@ class Groups(_Served):
 
     def rate(self, at_once: int, transactional: bool) -> float:
         """Messages per second."""
-        sample = self.sample if at_once > 1 else self.sample[: max(len(self.sample) // 10, transaction_rates.GROUP)]
+        sample = self.sample if at_once > 1 else self.sample[: max(len(self.sample) // 2, transaction_rates.GROUP)]
         use = lambda client: transaction_rates.group_rate(client, sample, at_once, transactional)  # noqa: E731
         return float(transaction_rates.over(self.broker.url, use))
 

@@ -220,7 +220,7 @@ def reshape(pinned: bool) -> Figures:
 def transactions(pinned: bool) -> Figures:
     """P15: messages per second; commits in milliseconds; what many open transactions cost."""
     sample = rows(sized(100_000, 300), SMALL)
-    few = sample[: sized(10_000, 200)]
+    few = sample[: sized(50_000, 200)]
     with server(cpu=_pin(pinned)) as broker:
         figures: Figures = run(_over(broker.url, lambda client: _groups(client, sample, few)))
         waits = run(_over(broker.url, lambda client: transaction_rates.commit_seconds(client, sized(1000, 5))))

@@ -88,19 +88,19 @@ class HeldOperations(Operations):
         self.before: Callable[[], Awaitable[object]] | None = None
         self.later = Supervisor("held records")
 
-    def gather(self, number: int, operation: TransactionOperation, writer: Writer, sends: object = None) -> None:
+    def gather(self, number: int, writer: Writer, sends: object = None) -> None:
         self.asked.set()
         if self.gate.is_set() and self.before is None:
-            super().gather(number, operation, writer, sends)
+            super().gather(number, writer, sends)
         else:
-            self.later.spawn(self._gather_later(number, operation, writer), "a record that is held")
+            self.later.spawn(self._gather_later(number, writer), "a record that is held")
 
-    async def _gather_later(self, number: int, operation: TransactionOperation, writer: Writer) -> None:
+    async def _gather_later(self, number: int, writer: Writer) -> None:
         await self.gate.wait()
         if self.before is not None:
             before, self.before = self.before, None
             await before()
-        super().gather(number, operation, writer)
+        super().gather(number, writer)
 
 
 class HeldWorkers:

@@ -66,7 +66,7 @@ class CommitBehind:
 
     def _prepare(self, writes: Sequence[Gathered]) -> None:
         self._writes = list(writes)
-        self._recording = Recording([write.operation for write in writes]) if writes else None
+        self._recording = Recording([write.writer.operation() for write in writes]) if writes else None
 
     async def commit(self) -> TransactionView:
         """Do it, once it is ready. Raises as TransactionCoordinator.end()."""

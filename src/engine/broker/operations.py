@@ -35,6 +35,9 @@ _ATTEMPTS_MAX = 8
 class Writer(Protocol):
     """Who wants a write to be recorded."""
 
+    def operation(self) -> TransactionOperation:
+        """What the record is to say; made when it is needed: the log may be written meanwhile."""
+
     @property
     def waits(self) -> bool:
         """Whether somebody still wants it."""
@@ -49,7 +52,6 @@ class Writer(Protocol):
 class Gathered(NamedTuple):
     """One write that no record says yet. `sends`: who sent it, for Held."""
 
-    operation: TransactionOperation
     writer: Writer
     sends: object
 
@@ -91,8 +93,12 @@ class Held:
 class _Waiter:
     """A caller who awaits it."""
 
-    def __init__(self) -> None:
+    def __init__(self, operation: TransactionOperation) -> None:
+        self._operation = operation
         self.future: asyncio.Future[Operation] = asyncio.get_running_loop().create_future()
+
+    def operation(self) -> TransactionOperation:
+        return self._operation
 
     @property
     def waits(self) -> bool:
@@ -123,12 +129,12 @@ class Operations:
         Of two records that say the same in one transaction the second may be taken for the first.
         """
         if operation.kind is OperationKind.WRITE:
-            waiter = _Waiter()
-            self.gather(number, operation, waiter)
+            waiter = _Waiter(operation)
+            self.gather(number, waiter)
             return await waiter.future
         return (await self._append(number, [operation], lambda: True))[0]
 
-    def gather(self, number: int, operation: TransactionOperation, writer: Writer, sends: object = None) -> None:
+    def gather(self, number: int, writer: Writer, sends: object = None) -> None:
         """The same for a write: what a transaction writes in one turn of the loop becomes one record.
 
         `sends`: who sent it, for whoever holds it. The writer is never told at once.
@@ -137,7 +143,7 @@ class Operations:
         if found is None or (len(found.writes) >= PARTS_MAX and not found.held):
             found = self._gathered[number] = Held(self, number)
             self._begin(found)  # when all of this turn have come
-        found.writes.append(Gathered(operation, writer, sends))
+        found.writes.append(Gathered(writer, sends))
 
     def hold(self, number: int) -> Held | None:
         """What a transaction writes from now on, and in this turn, gets no record until it is released.
@@ -181,7 +187,7 @@ class Operations:
     async def _write_some(self, number: int, writes: Sequence[Gathered]) -> None:
         """Nobody may wait any more: then there is one attempt."""
         try:
-            operations = [write.operation for write in writes]
+            operations = [write.writer.operation() for write in writes]
             found = await self._append(number, operations, lambda: any(write.writer.waits for write in writes))
         except BaseException as e:
             for write in writes:

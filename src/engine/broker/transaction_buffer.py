@@ -20,7 +20,7 @@ from engine.broker.transaction_settling import Settling, insist
 from engine.broker.transaction_writes import PendingWrite, RecordsByEntry, Span, span_of, span_recorded, transacted_from
 from engine.broker.transactional_append import TransactionalAppend
 from engine.errors import AlreadyClosedError, StorageError, TransactionConflictError
-from engine.model.transactions import TransactionState, id_text
+from engine.model.transactions import TransactionOperation, TransactionState, id_text
 from engine.storage.logfile import Block
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class TransactionBuffer:
         self._confirming[append.confirmed] = append
         append.confirmed.add_done_callback(self._confirmed)
         if pending is not None:
-            self._operations.gather(number, pending.operation(segment.name), append, sends)
+            self._operations.gather(number, append, sends)
         return append.confirmed
 
     def _confirmed(self, future: asyncio.Future[list[Appended]]) -> None:
@@ -155,9 +155,13 @@ class TransactionBuffer:
             ended = "is unknown" if view is None else f"is {view.header.standing}"
             raise TransactionConflictError(f"the transaction {id_text(number)} {ended}: this came too late for it")
 
+    def operation_of(self, pending: PendingWrite) -> TransactionOperation:
+        """What its operation record says."""
+        return pending.operation(self._segment.name)
+
     async def record(self, pending: PendingWrite) -> None:
         """Write its operation record, however long the metadata store is in trouble."""
-        operation = pending.operation(self._segment.name)
+        operation = self.operation_of(pending)
         pending.add_record(await insist(pending.write, lambda: self._operations.append(pending.number, operation)))
 
     async def look_again(self, pending: PendingWrite) -> None:

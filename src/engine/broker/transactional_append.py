@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from engine.broker.transaction_buffer import TransactionBuffer
     from engine.broker.transaction_sends import TransactionSends
     from engine.broker.transaction_writes import PendingWrite, Span
+    from engine.model.transactions import TransactionOperation
     from engine.storage.group import Appended
 
 Places = list["Appended"]
@@ -75,6 +76,11 @@ class TransactionalAppend:
         if self._write is not None:
             self._write.durable = True
         self._go_on()
+
+    def operation(self) -> TransactionOperation:
+        """See Writer."""
+        assert self._write is not None
+        return self._buffer.operation_of(self._write)
 
     @property
     def waits(self) -> bool:
