@@ -11,6 +11,7 @@ from peer import until
 from transacting import begin, decide, end, hosted, latest
 
 from engine.broker.server import Broker
+from engine.broker.transactional_append import TransactionalAppend
 from engine.errors import (
     EngineError,
     InvalidArgumentError,
@@ -89,6 +90,28 @@ async def test_who_commits_is_answered_before_receipts_which_come_together(conne
     assert await sender.end(2) == COMMITTED
     assert len(await sender.receipts()) == 2
     assert come == [Command.SUCCESS, Command.SEND_RECEIPT]
+
+
+async def test_a_writer_that_fails_keeps_nobody_else_waiting(
+    broker: Broker, connect: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    recorded, failures = TransactionalAppend.recorded, list[Exception]()
+
+    def fail_once(append: TransactionalAppend, record: Any) -> None:
+        if failures:
+            raise failures.pop()
+        recorded(append, record)
+
+    monkeypatch.setattr(TransactionalAppend, "recorded", fail_once)
+    sender = await Sender.ready(await connect())
+    failures[:] = [RuntimeError("no")]
+    sender.send(b"a", b"b")
+    assert await sender.end(2) == COMMITTED
+    await until(lambda: hosted(broker, sender.segments[1]).readable == 2)
+    assert len(await sender.receipts()) == 1
+    assert "is committed is not told" in caplog.text
+    for append in list(hosted(broker, sender.segments[0]).transactions._confirming.values()):
+        append.abandon()  # nobody ever will
 
 
 # -- what is not committed so --------------------------------------------------------------------------------------

@@ -48,7 +48,6 @@ async def test_those_of_a_turn_go_together_and_later_ones_at_once(connection: An
     receipts.gather()
     receipts.tell(receipt(2))
     receipts.tell(receipt(3))
-    receipts.gather()
     assert producers(connection) == [[1]]
     await asyncio.sleep(0)
     assert producers(connection) == [[1], [2, 3]]
@@ -63,6 +62,18 @@ async def test_what_was_due_in_the_next_turn_goes_along(connection: Any) -> None
     receipts.gather()
     await asyncio.sleep(0)
     assert producers(connection) == [[1, 2]]
+
+
+async def test_what_is_due_behind_another_gathering_goes_along_too(connection: Any) -> None:
+    receipts, loop = Receipts(connection), asyncio.get_running_loop()
+    for number in range(1, 4):
+        loop.call_soon(receipts.tell, receipt(number))
+        receipts.gather()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert producers(connection) == [[1, 2, 3]]
+    receipts.tell(receipt(4))
+    assert producers(connection) == [[1, 2, 3], [4]]
 
 
 async def test_nothing_told_is_no_frame(connection: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from fake_broker import FakeBroker
@@ -125,19 +126,74 @@ async def test_whoever_closes_the_client_aborts_them(broker: FakeBroker):
     assert all_have_ended(broker, found)
 
 
-async def test_those_that_come_when_the_client_closes_are_aborted(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch):
-    begin_some = spares.begin_some
+async def test_those_that_come_while_the_client_closes_are_aborted(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch):
+    """They are begun when it closes, and nobody has heard of it."""
+    begin_some, closing = spares.begin_some, asyncio.Event()
+
+    async def late(*arguments):
+        found = await begin_some(*arguments)
+        await closing.wait()
+        return found
+
+    monkeypatch.setattr(spares, "begin_some", late)
     async with broker.client() as client:
-
-        async def late(pool, timeout_s, count):
-            found = await begin_some(pool, timeout_s, count)
-            assert client._transactions._spares.close() == []
-            return found
-
-        monkeypatch.setattr(spares, "begin_some", late)
         found = await in_a_row(client)
-        await broker.until(lambda: all_have_ended(broker, found))
+        await broker.until(lambda: bool(asked(broker)))
+        asyncio.get_running_loop().call_later(0.01, closing.set)
     assert len(aborted(broker)) == sum(asked(broker)) > 0
+    assert all_have_ended(broker, found)
+
+
+async def test_one_that_was_long_in_coming_has_no_less_time(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch):
+    """Its time has run since it was asked for."""
+    begin_some, loop = spares.begin_some, asyncio.get_running_loop()
+    time, passed = loop.time, [0.0]
+    monkeypatch.setattr(loop, "time", lambda: time() + passed[0])
+
+    async def slow(*arguments):
+        found = await begin_some(*arguments)
+        passed[0] += 0.9 * KEPT_S
+        return found
+
+    monkeypatch.setattr(spares, "begin_some", slow)
+    async with broker.client() as client:
+        found = await in_a_row(client)
+        await broker.until(lambda: bool(client._transactions._spares._stock(TIMEOUT_S).waiting))
+        client._transactions._spares.ended()
+        before = waited_for(broker)
+        passed[0] += 0.2 * KEPT_S
+        found += await in_a_row(client, 1)
+        assert waited_for(broker) == before + 1
+    assert all_have_ended(broker, found)
+
+
+async def test_who_leaves_them_unused_has_to_go_on_longer_each_time(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+):
+    """Until he uses one."""
+    async with broker.client() as client:
+        stock, loop = client._transactions._spares._stock(TIMEOUT_S), asyncio.get_running_loop()
+        time, passed, rows = loop.time, [0.0], []
+        monkeypatch.setattr(loop, "time", lambda: time() + passed[0])
+        for _ in range(4):
+            before, count = len(asked(broker)), 0
+            while len(asked(broker)) == before:
+                await in_a_row(client, 1)
+                await broker.settle()
+                count += 1
+            rows.append(count)
+            passed[0] += 2 * KEPT_S
+            client._transactions._spares._expire(stock)
+        assert rows == [IN_A_ROW * 2**i + 1 for i in range(4)]
+        await in_a_row(client, 16 * IN_A_ROW + 1)
+        await broker.settle()
+        await in_a_row(client, 1)
+        passed[0] += 2 * KEPT_S
+        client._transactions._spares._expire(stock)
+        before = len(asked(broker))
+        await in_a_row(client, 2 * IN_A_ROW + 1)
+        await broker.settle()
+        assert len(asked(broker)) > before
 
 
 async def test_others_have_other_timeouts(broker: FakeBroker):
@@ -219,6 +275,17 @@ async def test_where_none_can_be_begun_ahead_one_is_begun_by_whoever_needs_it(br
         assert waited_for(broker) == len(found)
         assert len(asked(broker)) <= 3  # it is asked for after eight others again
     assert all_have_ended(broker, found)
+
+
+def test_who_was_quick_and_is_slow_now_has_few_ready():
+    stock: Any = spares._Stock(TIMEOUT_S)
+    for number in range(40):
+        stock.note(number * stock.kept_s / 4 / 2.5, soon=True)
+        assert stock.take(0.0) is None  # so that more should have been there
+    stock.waiting.extend([(1e9, None)] * 3)
+    assert stock.wanted() == 0
+    stock.waiting.pop()
+    assert stock.wanted() == 2
 
 
 def test_how_long_one_is_kept():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING
 
 from engine.control.operation_records import Recording
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from engine.control.header_records import TransactionView
     from engine.control.transactions import EndDraft
     from engine.metadata.store import Record
+
+log = logging.getLogger(__name__)
 
 
 class CommitBehind:
@@ -86,9 +89,12 @@ class CommitBehind:
         return view
 
     def _tell(self, recording: Recording, record: Record) -> None:
-        """Those who wrote have their records, in time."""
+        """Those who wrote have their records, in time. What befalls one of them is none of the others'."""
         for write, operation in zip(self._writes, recording.written(record), strict=True):
-            write.writer.recorded(operation)
+            try:
+                write.writer.recorded(operation)
+            except Exception:
+                log.exception("what was written to %s and is committed is not told", operation.facts.segment)
         self._connection.receipts.gather()
 
 

@@ -18,11 +18,12 @@ ENTRIES_MAX = 4096  # of one frame, but for one receipt
 class Receipts:
     """Of one connection. Loop thread only."""
 
-    __slots__ = ("_connection", "_kept")
+    __slots__ = ("_connection", "_kept", "_more")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._kept: list[Receipt] | None = None  # to be sent together
+        self._more = False  # are due behind those
 
     def tell(self, receipt: Receipt) -> None:
         """Send it, or keep it until the turn of the loop is over."""
@@ -36,8 +37,14 @@ class Receipts:
         if self._kept is None:
             self._kept = []
             asyncio.get_running_loop().call_soon(self._send)
+        else:
+            self._more = True
 
     def _send(self) -> None:
+        if self._more:
+            self._more = False
+            asyncio.get_running_loop().call_soon(self._send)
+            return
         kept, self._kept = self._kept or [], None
         for first, *more in _frames(kept):
             self._connection.send(Command.SEND_RECEIPT, {**first, "more": more})

@@ -57,9 +57,14 @@ class Backlog:
             self.in_flight.clear()
 
     def put_back(self, entries: Sequence[SealedEntry]) -> None:
-        """To the head of the queue: they went out, and go out again."""
+        """To the head of the queue: they went out, and go out again, but for what is known to be stored."""
+        ledger = self._holder.ledger
+        stored = [entry for entry in entries if entry.scope is not None and entry.scope.stored]
+        if stored:
+            ledger.acknowledge(stored, [-1] * len(stored))
+            entries = [entry for entry in entries if entry.scope is None or not entry.scope.stored]
         self.queue.extendleft(reversed(entries))
-        self._holder.ledger.entries_resent += len(entries)
+        ledger.entries_resent += len(entries)
         for entry in entries:
             if entry.scope is not None:
                 entry.scope.scattered()

@@ -52,7 +52,7 @@ async def begin_some(pool: Pool, timeout_s: float, count: int) -> list[Standing]
     """New transactions, so many or fewer. It is tried once. Raises what that raises, an EngineError."""
     found = await _ask(pool, Command.NEW_TXN, {"timeout": timeout_s, "name": None, "count": count})
     first = _standing(found)
-    return [first, *(replace(first, id=ident) for ident in found["more"])]
+    return [first, *(replace(first, id=ident) for ident in found.get("more") or ())]
 
 
 async def look(pool: Pool, ident: str) -> Standing:
@@ -103,6 +103,13 @@ def _miss(answer: Answer, url: str) -> None:
 def _request(ident: str, state: TransactionState, accepted: Sequence[str] | None) -> dict[str, Any]:
     """The header of END_TXN."""
     return {"id": ident, "action": _ACTIONS[state], "accepted": accepted}
+
+
+def is_committed_by(answer: Answer) -> bool:
+    """Whether send_commit() was answered so."""
+    if not answer.done() or answer.cancelled() or answer.exception() is not None:
+        return False
+    return bool(answer.result()["result"]["state"] == TransactionState.COMMITTED)
 
 
 async def committed_behind(answer: Answer) -> TransactionState | None:

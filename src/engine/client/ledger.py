@@ -158,7 +158,7 @@ class Ledger:
         flight.left -= 1
         self.flights -= not flight.left
         if entry.scope is not None:
-            entry.scope.left()
+            entry.scope.entry_left(bool(entry.waiters))
         return True
 
     def acknowledge(self, entries: Sequence[SealedEntry], offsets: Sequence[int]) -> None:

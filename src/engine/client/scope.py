@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from engine._native.sealed import TransactionScope
 from engine.client.connection import Connection, ignore_outcome
+from engine.client.coordination import Answer, is_committed_by
 from engine.client.pool import Pool
 from engine.errors import InvalidArgumentError
 from engine.model.transactions import attempt_number, parse_id
@@ -59,8 +60,8 @@ class Scope(TransactionScope):
         # and on the wire.
         self._wire: Connection | None = None
         self._spread = False
-        self.awaited = False  # somebody waits for the id of a message
-        self.stored = False  # it is committed behind everything that was sent
+        self._awaited = 0  # of what is under way, entries with messages for whose ids somebody waits
+        self.answer: Answer | None = None  # to the commit behind everything that was sent
         self._frames = self._entries = self._on_wire = 0
         self._waiting: list[asyncio.Future[None]] = []
 
@@ -79,7 +80,22 @@ class Scope(TransactionScope):
         """An entry is under way. `awaited`: somebody waits for the id of a message in it."""
         self._under_way += 1
         self._entries += 1
-        self.awaited = self.awaited or awaited
+        self._awaited += awaited
+
+    def entry_left(self, awaited: bool) -> None:
+        """It is not any more, as left()."""
+        self._awaited -= awaited
+        self.left()
+
+    @property
+    def awaited(self) -> bool:
+        """Whether somebody waits for the id of a message that is under way."""
+        return self._awaited > 0
+
+    @property
+    def stored(self) -> bool:
+        """Whether it is known to be committed behind everything that was sent: whatever becomes of the receipts."""
+        return self.answer is not None and is_committed_by(self.answer)
 
     def frame_sent(self, connection: Connection, entries: int) -> None:
         """Entries of it went out in one frame."""

@@ -11,9 +11,10 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Coroutine, Iterable
+from collections.abc import Awaitable, Coroutine, Iterable, Sequence
 from typing import Any
 
+from engine.aio.bag import Bag
 from engine.client.coordination import Standing, begin, begin_some, end
 from engine.client.pool import Pool
 from engine.errors import EngineError
@@ -26,6 +27,9 @@ IN_A_ROW = 8  # begun soon after another one's end, before there are spares
 LOW = 2  # more are begun when so many are left, and one more for each time that none was
 SPARES_MAX = 64
 TIMEOUTS_MAX = 8  # of which there are spares
+PATIENCE_MAX = (
+    1024  # who leaves spares unused has to begin more in a row, twice as many each time, before there are some
+)
 KEPT_S_MAX = 1.0
 _KEPT_SHARE = 64  # of its timeout
 _USED_SHARE = 4  # spares are begun for this part of the time that they are kept
@@ -47,6 +51,7 @@ class _Stock:
         self.waiting: deque[tuple[float, Standing]] = deque()  # and until when each is kept
         self.expiry: asyncio.TimerHandle | None = None
         self._low = LOW
+        self._patience = IN_A_ROW
         self._in_a_row = 0
         self._begun_at: deque[float] = deque(maxlen=IN_A_ROW)  # of those
 
@@ -65,10 +70,21 @@ class _Stock:
     def take(self, now: float) -> Standing | None:
         """The first of them, if its time is not over."""
         if self.waiting and self.waiting[0][0] > now:
+            self._patience = IN_A_ROW
             return self.waiting.popleft()[1]
-        if self._in_a_row > IN_A_ROW:
+        if self._in_a_row > self._patience:
             self._low = min(self._low + 1, SPARES_MAX - BEGUN_MAX)
         return None
+
+    def take_late(self, now: float) -> list[Standing]:
+        """Those that nobody has needed in their time."""
+        late: list[Standing] = []
+        while self.waiting and self.waiting[0][0] <= now:
+            late.append(self.waiting.popleft()[1])
+        if late:
+            self.end_row()
+            self._patience = min(2 * self._patience, PATIENCE_MAX)
+        return late
 
     def empty(self) -> list[Standing]:
         """What is left; there are none any more."""
@@ -80,7 +96,7 @@ class _Stock:
 
     def wanted(self) -> int:
         """How many are to be begun now: what will be used soon if it goes on so, and one for each two that came."""
-        if self._in_a_row <= IN_A_ROW:
+        if self._in_a_row <= self._patience:
             return 0
         took_s = (self._begun_at[-1] - self._begun_at[0]) / (IN_A_ROW - 1)
         soon = SPARES_MAX if not took_s else int(self.kept_s / _USED_SHARE / took_s)
@@ -99,6 +115,7 @@ class Spares:
         self._pool = pool
         self._stocks: dict[float, _Stock] = {}  # the one that was used last comes last
         self._ended_at = float("-inf")
+        self._tasks: Bag[asyncio.Task[None]] = Bag()  # that begin some, or abort some
 
     async def begin(self, timeout_s: float) -> Standing:
         """A transaction that has so long to live: a spare, if there is one. Raises as coordination.begin()."""
@@ -107,7 +124,7 @@ class Spares:
         spare = stock.take(now)
         if count := stock.wanted():
             stock.coming += count
-            self._pool.tasks.spawn(self._fill(stock, count), name="begin spare transactions")
+            self._spawn(self._fill(stock, count), "begin spare transactions")
         return await begin(self._pool, timeout_s, None) if spare is None else spare
 
     def _stock(self, timeout_s: float) -> _Stock:
@@ -116,6 +133,12 @@ class Spares:
         if len(self._stocks) > TIMEOUTS_MAX:
             self._drop(self._stocks.pop(next(iter(self._stocks))).empty())
         return stock
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = self._pool.tasks.spawn(work, name=name)
+        if task is not None:
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     async def _fill(self, stock: _Stock, count: int) -> None:
         until, begun = asyncio.get_running_loop().time() + stock.kept_s, list[Standing]()
@@ -130,7 +153,7 @@ class Spares:
             stock.waiting.extend((until, standing) for standing in begun)
             self._expire(stock)
         else:  # nobody looks there any more
-            self._drop(begun)
+            await self._abort(begun)
 
     def ended(self) -> None:
         """A transaction has ended."""
@@ -138,26 +161,26 @@ class Spares:
 
     def _expire(self, stock: _Stock) -> None:
         """Those that nobody has needed in their time are aborted; it comes back for the others."""
-        loop, late = asyncio.get_running_loop(), list[Standing]()
-        while stock.waiting and stock.waiting[0][0] <= loop.time():
-            late.append(stock.waiting.popleft()[1])
-        if late:
-            stock.end_row()
-            self._drop(late)
+        loop = asyncio.get_running_loop()
+        self._drop(stock.take_late(loop.time()))
         if stock.expiry is not None:
             stock.expiry.cancel()
         stock.expiry = loop.call_at(stock.waiting[0][0], self._expire, stock) if stock.waiting else None
 
-    def _drop(self, unused: Iterable[Standing]) -> None:
-        for standing in unused:
-            self._pool.tasks.spawn(self._abort(standing), name="abort a spare transaction")
+    def _drop(self, unused: Sequence[Standing]) -> None:
+        if unused:
+            self._spawn(self._abort(unused), "abort spare transactions")
 
-    async def _abort(self, standing: Standing) -> None:
-        """As far as it can be done: its timeout does it too."""
+    async def _abort(self, unused: Iterable[Standing]) -> None:
+        """As far as it can be done: their timeout does it too."""
+        await asyncio.gather(*map(self._abort_one, unused))
+
+    async def _abort_one(self, standing: Standing) -> None:
         with contextlib.suppress(EngineError):
             await end(self._pool, standing.id, TransactionState.ABORTED, None)
 
-    def close(self) -> list[Coroutine[Any, Any, None]]:
-        """No more of them. What has to be awaited for those that are left to be aborted."""
+    def close(self) -> list[Awaitable[None]]:
+        """No more of them. What has to be awaited for those that are there, or come, to be aborted."""
         stocks, self._stocks = self._stocks, {}
-        return [self._abort(standing) for stock in stocks.values() for standing in stock.empty()]
+        left = [standing for stock in stocks.values() for standing in stock.empty()]
+        return [*self._tasks, *([self._abort(left)] if left else [])]

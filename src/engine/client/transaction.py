@@ -138,6 +138,7 @@ class AsyncTransaction(InTransaction):
         mark = self.scope.mark = self._pool.options.rng.getrandbits(MARK_BITS)
         timeout_s = self._pool.options.operation_timeout
         answer = send_commit(sends, self.id, names, mark, timeout_s)  # at once: it arrives together with them
+        self.scope.answer = answer
         self._endings.wait_for(answer)
 
         async def hear() -> bool:
@@ -145,8 +146,7 @@ class AsyncTransaction(InTransaction):
             found = await self._hear(TransactionState.COMMITTED, numbers, said)
             if found is TransactionState.OPEN:
                 self.scope.mark = None  # it was refused
-            self.scope.stored = found is TransactionState.COMMITTED
-            return self.scope.stored
+            return found is TransactionState.COMMITTED
 
         try:
             return await hear()
