@@ -80,6 +80,25 @@ def test_while_messages_wait_to_become_durable_there_is_a_rest_after_each():
     run_virtual(play())
 
 
+def test_on_the_loop_is_read_while_nobody_waits_for_anything():
+    async def play() -> None:
+        waits_to_become_durable = False
+        reads = FileReads(lambda: waits_to_become_durable)
+        block = begin(reads, READING_BYTES)
+        assert reads.at_once
+        turn = reads.turn()
+        assert turn is not None
+        assert not reads.at_once, "who waits for a turn comes first"
+        block.set_result(None)
+        await turn
+        await settle()
+        assert reads.at_once
+        waits_to_become_durable = True
+        assert not reads.at_once
+
+    run_virtual(play())
+
+
 def test_who_gives_his_turn_up_is_passed_over():
     async def play() -> None:
         reads = FileReads(lambda: False)

@@ -62,7 +62,7 @@ class FakeSegment:
         self._waiting.append(future)
         return future
 
-    def read(self, offset: int, bytes_max: int) -> Any:
+    def read(self, offset: int, bytes_max: int, *, at_once: bool = False) -> Any:
         block = self._block(offset)
         return self._later(block) if self.slow and block is not None else block
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from engine.broker.topics import HostedSegment
 
 CREDIT_MAX = 2**48  # more than anybody has room for, and a number that native code can hold
+_COLD_BLOCKS = 16
 log = logging.getLogger(__name__)
 
 Range = tuple[int, int]  # inclusive
@@ -40,7 +41,7 @@ class SegmentReader:
     Invariant: at most one read or one wait is under way. `step` is called whenever there may be something to do.
     """
 
-    __slots__ = ("_has_turn", "_pending", "_waits_turn", "hosted", "owner_close", "step", "waiting")
+    __slots__ = ("_cold", "_has_turn", "_pending", "_waits_turn", "hosted", "owner_close", "step", "waiting")
 
     def __init__(
         self,
@@ -55,6 +56,7 @@ class SegmentReader:
         self.waiting = False  # what is under way is a wait for something durable
         self._waits_turn = False  # for a turn to read from a file
         self._has_turn = False
+        self._cold = 0  # so many blocks are to be read from the disk, as one was, before it is tried without waiting
 
     @property
     def busy(self) -> bool:
@@ -69,10 +71,11 @@ class SegmentReader:
         transactions = self.hosted.transactions
         if transactions is not None and (limit := transactions.limit) is not None and offset >= limit:
             return None
-        found = self.hosted.segment.read(offset, bytes_max)
+        at_once, reads = self._at_once, self.hosted.reads
+        found = self.hosted.segment.read(offset, bytes_max, at_once=at_once)
         if found is None or isinstance(found, Block):
             return found if transactions is None or found is None else transactions.cut(found)
-        reads = self.hosted.reads
+        self._cold = _COLD_BLOCKS if at_once else max(self._cold - 1, 0)
         turn = None if reads is None or self._has_turn else reads.turn()
         if turn is not None:
             found.close()  # type: ignore[attr-defined]
@@ -85,8 +88,14 @@ class SegmentReader:
         self._watch(reading)
         return None
 
+    @property
+    def _at_once(self) -> bool:
+        return not self._cold and self.hosted.reads is not None and self.hosted.reads.at_once
+
     def read_ahead(self, offset: int, bytes_max: int) -> None:
         """Begin to read the block at `offset`, unless it is in memory anyway. An error shows at the next read()."""
+        if self._at_once:
+            return
         with contextlib.suppress(EngineError):
             self.read(offset, bytes_max)
 

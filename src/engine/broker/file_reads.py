@@ -3,6 +3,9 @@
 A block costs a worker's time and the loop's, and what is due to a whole crowd at once would be ahead of everything that
 comes meanwhile. So only so much is read at the same time. Above that they wait in turn, are given smaller blocks, one
 after the other, and while messages wait to become durable there is a rest after each.
+
+While nothing waits to become durable, what the system has in its cache is read on the loop: to hand it to a worker and
+to hear of it takes as long.
 """
 
 from __future__ import annotations
@@ -20,17 +23,25 @@ READING_BYTES = 4 * MIB  # for all consumers; above it they wait in turn
 class FileReads:
     """Of one broker. Loop thread only."""
 
-    __slots__ = ("_pace", "bytes")
+    __slots__ = ("_busy", "_pace", "bytes")
 
     def __init__(self, busy: Callable[[], bool]) -> None:
         """`busy`: whether messages wait to become durable."""
         self.bytes = 0  # that are being read
+        self._busy = busy
         self._pace = Pace(busy, steps=0, room=lambda: not self.bytes)
 
     @property
     def crowded(self) -> bool:
         """Whether others wait for their turn."""
         return len(self._pace) > 0
+
+    @property
+    def at_once(self) -> bool:
+        """Whether a block that need not be waited for may be read on the loop. (How many of them in a turn is limited
+        as for those from memory.)
+        """
+        return not (self.crowded or self._busy())
 
     def turn(self) -> asyncio.Future[None] | None:
         """None: read now. Otherwise done when it is time to begin."""

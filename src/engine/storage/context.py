@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from engine.aio.workers import Workers
 from engine.clock import Clock
+from engine.storage.buffers import ReadBuffers
 from engine.storage.config import StorageConfig
 from engine.storage.disk import Disk
 from engine.storage.handles import Handles
@@ -26,6 +27,7 @@ class Context:
     cache: TailCache
     rng: random.Random
     measures: Measures = field(default_factory=Measures)
+    buffers: ReadBuffers = field(default_factory=ReadBuffers)
 
 
 @dataclass(frozen=True, slots=True)

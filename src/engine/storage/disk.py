@@ -18,6 +18,7 @@ from typing_extensions import Buffer
 from engine.errors import DataDirectoryBusyError
 
 IOV_MAX = 1024
+_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)  # Linux
 
 
 class File(Protocol):
@@ -30,6 +31,9 @@ class File(Protocol):
 
     def read_into(self, buffer: Buffer, position: int) -> int:
         """Fill `buffer` from `position`; how many bytes were read, fewer only at the end of the file."""
+
+    def read_cached(self, buffer: Buffer, position: int) -> int:
+        """Fill `buffer` without waiting for the medium; how many bytes there are so far, 0 where that is not known."""
 
     def write(self, buffers: Sequence[Buffer], position: int) -> None:
         """Write all the buffers one after the other. After an error any prefix of them may be in the file."""
@@ -115,6 +119,15 @@ class OsFile:
                     break
                 done += n
             return done
+
+    def read_cached(self, buffer: Buffer, position: int) -> int:
+        """What the system has in its cache, from `position` on."""
+        if _NOWAIT is None:
+            return 0
+        try:
+            return os.preadv(self._fd, [buffer], position, _NOWAIT)
+        except OSError:  # nothing of it, or the file system cannot tell; an error of the medium is met by read_into()
+            return 0
 
     def write(self, buffers: Sequence[Buffer], position: int) -> None:
         """Write all the buffers one after the other; short writes are continued."""

@@ -10,6 +10,7 @@ from engine._native import log
 from engine._native.crc32c import crc32c
 from engine.errors import CorruptionError
 from engine.limits import KIB, LOG_INDEX_BYTES_STEP, MIB
+from engine.storage.buffers import ReadBuffers
 from engine.storage.disk import Disk, File
 from engine.storage.format import BLOCK_SIZE, HEADER_SIZE, Closing, Footer, Opening, State, pad8
 from engine.storage.index import Index
@@ -218,7 +219,25 @@ class LogFile:
                 break
         raise CorruptionError(f"{self.path}, position {position}: offset {offset} should be here and is not")
 
-    def _cut(self, data: bytearray, offset: int, bytes_max: int) -> tuple[int, int, int, int, int, int]:
+    def read_cached(self, file: File, offset: int, bytes_max: int, buffers: ReadBuffers) -> Block | None:
+        """On the loop: the block for a reader at `offset`, as far as the system has it in its cache. None: read() says.
+
+        For a file of which readers may see everything up to its end now.
+        """
+        if self.index is None:
+            return None
+        position = self.index.position_before(offset, self.opening.data_position)
+        buffer = buffers.take(min(bytes_max + LOG_INDEX_BYTES_STEP, self.end_position - position))
+        data = buffer[: file.read_cached(buffer, position)]
+        try:
+            start, stop, first, after, messages, _ = self._cut(data, offset, bytes_max)
+        except CorruptionError:
+            return None
+        if not messages or after > self.end_offset or first >= self.end_offset:
+            return None
+        return Block([data[start:stop].toreadonly()], self.salt, first, after, messages)
+
+    def _cut(self, data: bytearray | memoryview, offset: int, bytes_max: int) -> tuple[int, int, int, int, int, int]:
         try:
             return log.cut(data, self.salt, self.opening.segment_id, offset, bytes_max)
         except CorruptionError as e:

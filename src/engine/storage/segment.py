@@ -211,17 +211,20 @@ class Segment:
 
     # Read
 
-    def read(self, offset: int, max_bytes: int = READ_BLOCK_SIZE) -> Awaitable[Block] | Block | None:
+    def read(
+        self, offset: int, max_bytes: int = READ_BLOCK_SIZE, *, at_once: bool = False
+    ) -> Awaitable[Block] | Block | None:
         """A block of whole entries for a reader at `offset`; None at the durable end.
 
         Its first entry holds `offset` (or is the first one left after retention). It has at least one entry and
         otherwise at most `max_bytes`. What is in memory comes at once; the rest as an awaitable, which may raise
-        CorruptionError or StorageError.
+        CorruptionError or StorageError. `at_once`: what the system has in its cache comes at once as well, which keeps
+        the loop for as long as copying and checking it takes.
         """
         if self._closed:
             raise AlreadyClosedError(f"{self.name} is closed")
         offset = max(offset, self.first_offset)
-        return self._reader.read(offset, max_bytes) if offset < self.durable_offset else None
+        return self._reader.read(offset, max_bytes, at_once) if offset < self.durable_offset else None
 
     async def offset_at(self, time_ms: int) -> int:
         """The first offset whose publish time is at or after a time; the durable end when there is none."""

@@ -287,6 +287,10 @@ class SimFile:
         with memoryview(buffer).cast("B") as view:
             return os.preadv(self._inode.fd, [view], position) if len(view) else 0
 
+    def read_cached(self, buffer: Buffer, position: int) -> int:
+        """Nothing: everything comes from the medium."""
+        return 0
+
     def write(self, buffers: Sequence[Buffer], position: int) -> None:
         """Write all, or fail with a prefix written."""
         data = b"".join(bytes(memoryview(buffer).cast("B")) for buffer in buffers)
