@@ -18,6 +18,7 @@ from engine.errors import (
     FencedError,
     NotOwnerError,
     TransactionConflictError,
+    TransactionNotFoundError,
     UnknownOutcomeError,
 )
 from engine.wire.commands import Command
@@ -233,6 +234,34 @@ async def test_what_failed_aborts_it_when_it_was_left_open(program: Program):
         await sent
     assert program.transaction.state == "ABORTED"
     assert program.ends == [("commit", 1), ("abort", None)]
+
+
+@pytest.mark.parametrize(
+    ("found", "error"),
+    [("ABORTED", TransactionConflictError), (None, TransactionNotFoundError), ("COMMITTED", None)],
+)
+async def test_an_end_that_is_heard_of_while_receipts_are_awaited_is_how_it_ended(
+    program: Program, found: str | None, error: type[EngineError] | None
+):
+    """Its time was over, say; what was sent came in time for all that."""
+    program.broker.transactions.leave_open = True
+    program.producer.send_nowait(b"x", transaction=program.transaction)
+    committing = asyncio.ensure_future(program.transaction.commit())
+    await program.broker.until(lambda: bool(program.ends))
+    await program.broker.settle()
+    if found is None:
+        del program.broker.transactions[program.transaction.id]
+    else:
+        program.broker.transactions[program.transaction.id] = found
+    program.transaction._follow()
+    await program.broker.until(lambda: program.transaction._over)
+    program.broker.release()
+    if error is None:
+        await committing
+    else:
+        with pytest.raises(error):
+            await committing
+    assert program.ends == [("commit", 1)]
 
 
 # -- lost answers --------------------------------------------------------------------------------------------------

@@ -126,6 +126,10 @@ class AsyncTransaction(InTransaction):
                 self._pool, self.id, TransactionState.COMMITTED, names, unsure=unsure
             )
             await self._endings.take(lambda: self._end(TransactionState.COMMITTED, numbers, ask))
+        elif self._state.final:
+            self._check_end(TransactionState.COMMITTED, numbers)  # somebody else may have ended it meanwhile
+        elif self.scope.refusal is not None:
+            raise self.scope.refusal
 
     async def _commit_behind_sends(self, names: list[str] | None, numbers: tuple[int, ...] | None) -> bool:
         """Without waiting for the answers to what was sent, where that can be done, once. Whether it is committed, and
