@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from typing import Any
 
 from engine.aio.pace import REST_S
 from engine.broker.file_reads import READING_BYTES, FileReads
+from engine.broker.segment_reader import COLD_BLOCKS, SegmentReader
+from engine.storage.logfile import Block
 from engine.testing.loop import run_virtual
 
 
@@ -110,5 +113,57 @@ def test_who_gives_his_turn_up_is_passed_over():
         block.set_result(None)
         await waits
         assert not reads.crowded
+
+    run_virtual(play())
+
+
+class ColdSegment:
+    """Nothing of it is in memory, and what the system has in its cache changes."""
+
+    transactions = None
+
+    def __init__(self) -> None:
+        self.reads, self.segment = FileReads(lambda: False), self
+        self.warm = False
+        self.asked: list[bool] = []  # what was read: at once, if it may be?
+
+    def read(self, offset: int, bytes_max: int, *, at_once: bool) -> Any:
+        self.asked.append(at_once)
+        block = Block([memoryview(b"x")], 0, offset, offset + 1, 1)
+        return block if self.warm and at_once else asyncio.sleep(0, block)
+
+
+def test_what_is_not_in_the_cache_is_read_by_workers_for_a_while():
+    async def play() -> None:
+        segment: Any = ColdSegment()
+        blocks: list[Block | None] = []
+        reader = SegmentReader(segment, blocks.append, lambda error: None)
+        for offset in range(COLD_BLOCKS + 2):
+            assert reader.read(offset, 1) is None
+            await settle()
+        assert [block.first_offset for block in blocks if block is not None] == [*range(COLD_BLOCKS + 2)]
+        assert segment.asked == [True, *[False] * COLD_BLOCKS, True]
+
+    run_virtual(play())
+
+
+def test_nothing_is_read_ahead_that_comes_at_once_anyway():
+    async def play() -> None:
+        segment: Any = ColdSegment()
+        segment.warm = True
+        blocks: list[Block | None] = []
+        reader = SegmentReader(segment, blocks.append, lambda error: None)
+        reader.read_ahead(0, 1)
+        assert (segment.asked, reader.busy) == ([], False)
+        block = reader.read(0, 1)
+        assert block is not None
+        assert (block.first_offset, reader.busy, blocks) == (0, False, [])
+        segment.warm = False
+        assert reader.read(1, 1) is None
+        await settle()
+        reader.read_ahead(2, 1)
+        assert reader.busy
+        await settle()
+        assert [block.first_offset for block in blocks if block is not None] == [1, 2]
 
     run_virtual(play())

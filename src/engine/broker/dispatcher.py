@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyroaring import BitMap64
 
 from engine._native.offsets import offset_set, range_set, runs
-from engine.broker.consumers import CREDIT_MAX, Consumer, SegmentReader
+from engine.broker.consumers import CREDIT_MAX, Consumer
 from engine.broker.delayed import Delays, has_delays
 from engine.broker.redelivery import backoff_of
+from engine.broker.segment_reader import SegmentReader
 from engine.broker.transactional_acks import acknowledge_some, transaction_of
 from engine.errors import CorruptionError, EngineError, InvalidArgumentError
 from engine.limits import ENTRY_HEADER_SIZE, KIB

@@ -14,7 +14,8 @@ from engine._native.dispatch import BucketLedger
 from engine._native.offsets import offset_set
 from engine._native.offsets import runs as offset_runs
 from engine.broker.bucket_acks import Position, check_attached, find, positions_of
-from engine.broker.consumers import Consumer, SegmentReader
+from engine.broker.consumers import Consumer
+from engine.broker.segment_reader import SegmentReader
 from engine.broker.spread import NOBODY, spread
 from engine.broker.transactional_acks import acknowledge_buckets, transaction_of
 from engine.broker.waiting_buckets import WaitingBuckets

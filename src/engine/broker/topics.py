@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from engine.aio.bag import Bag
 from engine.aio.turns import Turns
 from engine.broker.access import SHARED, Access
-from engine.broker.consumers import Consumer, SegmentReader
+from engine.broker.consumers import Consumer
 from engine.broker.producers import Producer
 from engine.broker.rates import Rate
+from engine.broker.segment_reader import SegmentReader
 from engine.broker.subscriptions import HostedSubscription
 from engine.errors import EngineError, NotOwnerError, SegmentSealedError
 
