@@ -23,9 +23,7 @@ import engine
 
 RUNS = 1 if TINY else 5
 WARM = 0 if TINY else 2
-
 IDLE_S = 0.5 if TINY else 2.0
-
 
 SUMS = {
     "count": ("count(value)", "value BINARY"),

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
+from committing import Program, running
 from fake_broker import FakeBroker
 
-from engine.client import transaction as module
-from engine.client.transaction import AsyncTransaction
 from engine.errors import (
-    ConnectError,
     EngineError,
-    FencedError,
     NotOwnerError,
     TransactionConflictError,
     TransactionNotFoundError,
@@ -24,44 +19,10 @@ from engine.errors import (
 from engine.wire.commands import Command
 
 
-class Program:
-    """One client with a producer whose lanes are attached, and a transaction."""
-
-    def __init__(self, broker: FakeBroker, client: Any, producer: Any, transaction: AsyncTransaction) -> None:
-        self.broker = broker
-        self.client = client
-        self.producer = producer
-        self.transaction = transaction
-
-    def send(self) -> asyncio.Task[Any]:
-        return asyncio.ensure_future(self.producer.send(b"x", transaction=self.transaction))
-
-    def lose_the_answer(self, state: str | None = None, mark: int | None = None) -> None:
-        """To the end; the transaction is over then, in that state, and takes nothing. None: as it was asked for."""
-        if state is None:
-            self.broker.lose_answers.append(Command.END_TXN)
-        else:
-            self.broker.lose_requests.append(Command.END_TXN)
-            self.broker.transactions[self.transaction.id] = state
-            self.broker.transactions.marks[self.transaction.id] = mark
-        self.broker.refuse = lambda segment, sequence: self._refusal() if len(self.broker.connections) > 1 else None
-
-    def _refusal(self) -> EngineError | None:
-        over = self.broker.transactions[self.transaction.id] != "OPEN"
-        return TransactionConflictError("it is over") if over else None
-
-    @property
-    def ends(self) -> list[tuple[str, int | None]]:
-        return [(header["action"], header.get("sent")) for header in self.broker.of(Command.END_TXN)]
-
-
 @pytest.fixture
 async def program(broker: FakeBroker) -> AsyncIterator[Program]:
-    async with broker.client(operation_timeout=5.0) as client, await client.producer("t") as producer:
-        await producer.send(b"attached")
-        broker.holding = True
-        yield Program(broker, client, producer, await client.transaction())
-        broker.holding = False
+    async with running(broker) as program:
+        yield program
 
 
 async def test_the_end_is_behind_what_is_sent(program: Program):
@@ -80,125 +41,6 @@ async def test_the_end_is_behind_what_is_sent(program: Program):
     assert [message_id.offset for message_id in await asyncio.gather(*sent)] == [1, 2]
     assert isinstance(broker.transactions.marks[program.transaction.id], int)
     assert len(program.ends) == 1
-
-
-async def test_a_commit_is_done_before_receipts_that_nobody_waits_for(program: Program):
-    program.producer.send_nowait(b"x", transaction=program.transaction)
-    await program.transaction.commit()
-    assert program.transaction.state == "COMMITTED"
-    flushing = asyncio.ensure_future(program.producer.flush())
-    await program.broker.settle()
-    assert not flushing.done()
-    assert program.producer.statistics().pending_messages == 1
-    program.broker.release()
-    await flushing
-    assert program.producer.statistics().pending_messages == 0
-    assert program.ends == [("commit", 1)]
-
-
-async def test_a_commit_waits_for_receipts_where_somebody_wants_an_id(program: Program):
-    """Known to be committed or not."""
-    first = program.send()
-    await asyncio.sleep(0)
-    program.producer.send_nowait(b"y", transaction=program.transaction)
-    committing = asyncio.ensure_future(program.transaction.commit())
-    await program.broker.until(lambda: program.transaction.state == "COMMITTED")
-    await program.broker.settle()
-    assert not committing.done()
-    program.broker.release()
-    await committing
-    assert (await first).offset == 1
-
-
-async def test_who_has_his_id_is_not_waited_for_again(program: Program):
-    """Once somebody has waited, and has been answered, the others are not in the way."""
-    program.broker.holding = False
-    await program.producer.send(b"x", transaction=program.transaction)
-    program.broker.holding = True
-    program.producer.send_nowait(b"y", transaction=program.transaction)
-    await asyncio.wait_for(program.transaction.commit(), 20)
-    assert program.transaction.state == "COMMITTED"
-    program.broker.release()
-
-
-async def test_what_was_committed_has_not_failed_when_its_receipt_is_lost(broker: FakeBroker):
-    """Nor is it sent again; its id is not known any more."""
-    failures: list[Exception] = []
-    async with broker.client() as client, await client.producer("t", on_error=failures.append) as producer:
-        await producer.send(b"attached")
-        broker.holding = True
-        transaction = await client.transaction()
-        sent = asyncio.ensure_future(producer.send(b"x", transaction=transaction))
-        await asyncio.sleep(0)
-        producer.send_nowait(b"y", transaction=transaction)
-        committing = asyncio.ensure_future(transaction.commit())
-        await broker.until(lambda: transaction.state == "COMMITTED")
-        count = len(broker.of(Command.SEND))
-        broker.holding = False
-        broker.cut()
-        await committing
-        assert (await sent).offset == -1
-        await producer.flush()
-        assert failures == []
-        assert len(broker.of(Command.SEND)) == count
-        found = producer.statistics()
-        assert (found.messages_acknowledged, found.messages_failed, found.pending_messages) == (3, 0, 0)
-        assert (await producer.send(b"later")).offset == 3
-
-
-@pytest.mark.parametrize("awaited", [False, True])
-async def test_what_was_committed_has_not_failed_when_its_producer_ends_right_behind(
-    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, awaited: bool
-):
-    """The answer and the refusal are read together; nobody can be asked any more."""
-    failures: list[Exception] = []
-
-    async def nobody(*_: Any) -> bool:
-        raise ConnectError("out of reach")
-
-    monkeypatch.setattr(module, "is_committed", nobody)
-    async with broker.client() as client:
-        producer = await client.producer("t", on_error=failures.append)
-        await producer.send(b"attached")
-        broker.holding = broker.transactions.holding = True
-        transaction = await client.transaction()
-        sent = asyncio.ensure_future(producer.send(b"x", transaction=transaction)) if awaited else None
-        await asyncio.sleep(0)
-        producer.send_nowait(b"y", transaction=transaction)
-        committing = asyncio.ensure_future(transaction.commit())
-        await broker.until(lambda: bool(broker.transactions.held))
-        broker.transactions.release()
-        (ident,) = broker.last.producers
-        fenced = {"producer_id": ident, "code": FencedError.code, "message": "fenced"}
-        broker.last.stream.send(Command.CLOSE_PRODUCER, fenced)
-        await committing
-        assert transaction.state == "COMMITTED"
-        if sent is not None:
-            assert (await sent).offset == -1
-        assert failures == []
-        assert producer.statistics().messages_failed == 0
-        with contextlib.suppress(FencedError):
-            await producer.close()
-
-
-async def test_what_was_committed_has_not_failed_when_no_receipt_comes(broker: FakeBroker):
-    failures: list[Exception] = []
-    async with (
-        broker.client() as client,
-        await client.producer("t", send_timeout=0.1, on_error=failures.append) as producer,
-    ):
-        await producer.send(b"attached")
-        broker.holding = True
-        transaction = await client.transaction()
-        sent = asyncio.ensure_future(producer.send(b"x", transaction=transaction))
-        await asyncio.sleep(0)
-        producer.send_nowait(b"y", transaction=transaction)
-        await transaction.commit()
-        assert (await sent).offset == -1
-        await producer.flush()
-        assert failures == []
-        assert producer.statistics().messages_acknowledged == 3
-        broker.release()
 
 
 async def test_marks_differ(program: Program):
