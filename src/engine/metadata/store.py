@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
 class Expected(enum.Enum):
@@ -24,8 +23,7 @@ ANY = Expected.ANY
 ABSENT = Expected.ABSENT
 
 
-@dataclass(frozen=True, slots=True)
-class Stat:
+class Stat(NamedTuple):
     """Facts about one record. Times are wall-clock milliseconds. `session` is the owner of an ephemeral, or None."""
 
     version: int
@@ -34,8 +32,7 @@ class Stat:
     session: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """One key and what it holds."""
 
     key: str
@@ -51,8 +48,7 @@ class EventKind(enum.Enum):
     SNAPSHOT_END = "snapshot_end"
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """One change. Events of a key arrive in version order; several may collapse into the last (SEMANTICS 37).
 
     `version` is the store-wide version at which it happened: hand the last one seen to `watch` to resume.

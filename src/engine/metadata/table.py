@@ -10,6 +10,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import NamedTuple
 
 from engine.limits import METADATA_CHANGES_MAX
 from engine.metadata.ordered import OrderedSet
@@ -34,8 +35,7 @@ class Row:
     checksum: int = field(default=-1, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     """One key's step from `old` to `new`; None where it does not exist. Every change has a version of its own."""
 
     version: int

@@ -13,6 +13,7 @@ import hashlib
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from engine.errors import CorruptionError, InvalidArgumentError, TransactionConflictError, TransactionNotFoundError
@@ -58,13 +59,19 @@ def id_text(number: int) -> str:
 
 def parse_id(text: str) -> int:
     """Undo id_text(). Raises InvalidArgumentError."""
-    try:
-        number = int(text, 16)
-    except (TypeError, ValueError):
-        number = -1
-    if number < 0 or len(text) != 16 or id_text(number) != text:
+    number = _parsed(text) if isinstance(text, str) and len(text) == 16 else None
+    if number is None:
         raise InvalidArgumentError(f"transaction id {text!r:.80}; 16 hexadecimal digits are right")
     return number
+
+
+@lru_cache(HEADERS_CACHED)
+def _parsed(text: str) -> int | None:
+    try:
+        number = int(text, 16)
+    except ValueError:
+        return None
+    return number if number >= 0 and id_text(number) == text else None
 
 
 def partition_of(number: int) -> int:
