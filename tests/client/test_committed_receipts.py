@@ -12,7 +12,10 @@ from committing import Program, running
 from fake_broker import FakeBroker
 
 from engine.client import transaction as module
+from engine.client.producer import AsyncProducer
+from engine.client.transaction import AsyncTransaction
 from engine.errors import ConnectError, FencedError
+from engine.model.positions import MessageId
 from engine.wire.commands import Command
 
 
@@ -61,6 +64,14 @@ async def test_who_has_his_id_is_not_waited_for_again(program: Program):
     program.broker.release()
 
 
+async def send_two(producer: AsyncProducer, transaction: AsyncTransaction) -> asyncio.Task[MessageId]:
+    """Messages: the first one's id is waited for, and nobody waits for that of the other."""
+    sent = asyncio.ensure_future(producer.send(b"x", transaction=transaction))
+    await asyncio.sleep(0)
+    producer.send_nowait(b"y", transaction=transaction)
+    return sent
+
+
 async def test_what_was_committed_has_not_failed_when_its_receipt_is_lost(broker: FakeBroker):
     """Nor is it sent again; its id is not known any more."""
     failures: list[Exception] = []
@@ -68,9 +79,7 @@ async def test_what_was_committed_has_not_failed_when_its_receipt_is_lost(broker
         await producer.send(b"attached")
         broker.holding = True
         transaction = await client.transaction()
-        sent = asyncio.ensure_future(producer.send(b"x", transaction=transaction))
-        await asyncio.sleep(0)
-        producer.send_nowait(b"y", transaction=transaction)
+        sent = await send_two(producer, transaction)
         committing = asyncio.ensure_future(transaction.commit())
         await broker.until(lambda: transaction.state == "COMMITTED")
         count = len(broker.of(Command.SEND))
@@ -130,9 +139,7 @@ async def test_what_was_committed_has_not_failed_when_no_receipt_comes(broker: F
         await producer.send(b"attached")
         broker.holding = True
         transaction = await client.transaction()
-        sent = asyncio.ensure_future(producer.send(b"x", transaction=transaction))
-        await asyncio.sleep(0)
-        producer.send_nowait(b"y", transaction=transaction)
+        sent = await send_two(producer, transaction)
         await transaction.commit()
         assert (await sent).offset == -1
         await producer.flush()

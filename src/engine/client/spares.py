@@ -27,9 +27,7 @@ IN_A_ROW = 8  # begun soon after another one's end, before there are spares
 LOW = 2  # more are begun when so many are left, and one more for each time that none was
 SPARES_MAX = 64
 TIMEOUTS_MAX = 8  # of which there are spares
-PATIENCE_MAX = (
-    1024  # who leaves spares unused has to begin more in a row, twice as many each time, before there are some
-)
+PATIENCE_MAX = 1024  # in a row, where spares were left unused: the number doubles each time
 KEPT_S_MAX = 1.0
 _KEPT_SHARE = 64  # of its timeout
 _USED_SHARE = 4  # spares are begun for this part of the time that they are kept

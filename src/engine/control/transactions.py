@@ -127,9 +127,8 @@ class TransactionCoordinator:
         drafts = [self._headers.draft(first.number ^ i, first.header) for i in range(count)]
         found = await asyncio.gather(*map(self._write_begin, drafts), return_exceptions=True)
         begun = [one for one in found if isinstance(one, TransactionView)]
-        for one in found:
-            if isinstance(one, BaseException) and not begun:
-                raise one
+        if not begun and isinstance(found[0], BaseException):
+            raise found[0]
         return begun
 
     async def _write_begin(self, draft: HeaderDraft) -> TransactionView:
