@@ -174,6 +174,34 @@ async def test_nobody_is_let_in_where_something_is_being_taken_back(world: World
         await failing
 
 
+async def test_nobody_is_let_in_while_the_record_of_what_failed_is_being_written(world: World) -> None:
+    """And readers do not wait for it: whatever gets its offsets is another message."""
+    await world.crash()
+    world.workers = HeldWorkers()
+    await world.open()
+    number = await world.begin()
+    await world.buffer.admit(number)
+    world.workers.held = []
+    world.operations.gate.clear()
+    failing = world.send(number, 0)
+    await until(lambda: world.workers.held)
+    held, world.workers.held = world.workers.held, None
+    assert (world.buffer.limit, world.buffer.admits(number)) == (0, True)
+    for _, done in held:
+        done(None, OSError(28, "full"))
+    await until(lambda: world.buffer.limit is None)
+    assert not world.buffer.admits(number)
+    admitted = asyncio.ensure_future(world.buffer.admit(number))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert (admitted.done(), failing.done()) == (False, False)
+    world.operations.gate.set()
+    await admitted
+    assert not await world.records()
+    with pytest.raises(EngineError):
+        await failing
+
+
 async def test_without_an_open_transaction_nothing_is_remembered(world: World) -> None:
     for sequence in range(50):
         number = await world.begin()

@@ -8,7 +8,7 @@ from engine._native.crc32c import crc32c
 from engine._native.hashing import xxh64
 
 _HEAD = struct.Struct("<BBBBIIHHHHHHQQQQQ")
-KEYED = 1
+KEYED, TRANSACTIONAL = 1, 2
 
 
 def entry(
@@ -20,8 +20,10 @@ def entry(
     segment_hash: tuple[int, int] = (0, 0),
     flags: int = 0,
     last_sequence: int | None = None,
+    transaction: tuple[int, int] | None = None,
 ) -> bytes:
     """One sealed keyless entry; `flags` KEYED says it is keyed (storage never opens the body)."""
+    flags |= 0 if transaction is None else TRANSACTIONAL
     count = len(values)
     offsets, at = [0], 0
     for value in values:
@@ -31,7 +33,7 @@ def entry(
     last = sequence + count - 1 if last_sequence is None else last_sequence
     head = _HEAD.pack(
         1, flags, 0, 0, count, len(body), *bucket, *segment_hash, len(producer.encode()), 0,
-        xxh64(producer.encode()), sequence, last, 0, 0,
+        xxh64(producer.encode()), sequence, last, *(transaction or (0, 0)),
     )  # fmt: skip
     sealed = struct.pack("<I", crc32c(body)) + head
     return struct.pack("<III", 0x52544E45, 128 + len(body), crc32c(sealed)) + sealed + bytes(48) + body

@@ -8,7 +8,7 @@ import random
 
 import pytest
 from entry_images import entry, values_of
-from stores import make_store, name, read_blocks
+from stores import QUARTERS, make_store, name, read_blocks
 
 from engine.errors import CorruptionError, DiskFullError, StorageError, UnknownOutcomeError
 from engine.testing.disk import Fault, SimDisk
@@ -129,6 +129,32 @@ async def test_a_failed_append_has_to_come_again_before_later_ones() -> None:
         await segment.append(entry(3))
     segment.producer_attached("p")
     assert (await segment.append(entry(3)))[0].first_offset == 3
+    await store.close()
+
+
+@pytest.mark.parametrize("failed", [None, (7, 0)])
+async def test_c3_in_a_transaction_or_not_what_failed_comes_before_what_was_sent_behind_it(failed) -> None:
+    """A key's messages are one order, whatever they are in; another bucket's are another."""
+    disk = SimDisk(random.Random(1))
+    store = make_store("/data", disk=disk.mount())
+    segment = await store.create(name(), bucket_ends=QUARTERS)
+    behind = None if failed else (7, 0)
+
+    async def append(sequence: int, transaction: tuple[int, int] | None, bucket: int = 0) -> int:
+        image = entry(sequence, bucket=(bucket, bucket), transaction=transaction)
+        return (await segment.append(image, transaction=transaction))[0].first_offset
+
+    disk.faults = [Fault("sync", errno.EIO)]
+    with pytest.raises(UnknownOutcomeError):
+        await append(3, failed)
+    assert await append(7, behind, 0x4000) == 0
+    for sequence in (7, 8):
+        with pytest.raises(StorageError, match="sequence 3 failed"):
+            await append(sequence, behind)
+    assert await append(3, failed) == 1
+    with pytest.raises(StorageError, match="sequence 7 failed"):
+        await append(8, behind)
+    assert [await append(sequence, behind) for sequence in (7, 8)] == [2, 3]
     await store.close()
 
 

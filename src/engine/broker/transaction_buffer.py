@@ -190,17 +190,20 @@ class TransactionBuffer:
             f"sequence ids {span.low} to {span.high} were sent before, and are not in the transaction {id_text(number)}"
         )
 
-    async def withdraw(self, pending: PendingWrite) -> None:
-        """It is not in the log after all. No other transactional entry gets its offsets before its record is gone."""
+    def withdraw(self, pending: PendingWrite) -> asyncio.Future[None]:
+        """It is not in the log after all; done when its record is gone. Until then no other transactional entry gets
+        its offsets.
+        """
         self.visibility.withdraw(pending.write)
         self._forget(pending)
-        gone = self._loop.create_future()
+        gone = self._loop.create_task(self._forget_records(pending))
         self._withdrawing.add(gone)
-        try:
-            await insist(pending.write, lambda: self._operations.forget(pending.parts))
-        finally:
-            self._withdrawing.discard(gone)
-            gone.set_result(None)
+        gone.add_done_callback(self._withdrawing.discard)
+        return gone
+
+    async def _forget_records(self, pending: PendingWrite) -> None:
+        await asyncio.wait([pending.recorded])
+        await insist(pending.write, lambda: self._operations.forget(pending.parts))
 
     async def recorded(self) -> None:
         """Done when everything in the log has its record, or its answer. To be awaited once nothing is appended."""
@@ -323,6 +326,8 @@ class TransactionBuffer:
         self._settling.closed = True
         for append in list(self._confirming.values()):
             append.abandon()
+        for gone in list(self._withdrawing):
+            gone.cancel()
         for number in self._followed | self._ended.keys():
             self._headers.release(number, self._heard)
         self._followed.clear()

@@ -67,9 +67,7 @@ class TransactionalAppend:
         if self.confirmed.done():
             return
         if error is not None:
-            if self._sends is not None:
-                self._sends.fail()
-            self._task = self._start(self._fail(error))
+            self._failed(error)
             return
         if self._sends is not None:
             self._sends.logged()
@@ -128,6 +126,15 @@ class TransactionalAppend:
             if not self.confirmed.done():
                 self.confirmed.set_exception(e)
 
+    def _failed(self, error: BaseException) -> None:
+        """It is not in the log after all."""
+        if self._sends is not None:
+            self._sends.fail()
+        withdrawn = None
+        if self._write is not None and isinstance(error, EngineError):
+            withdrawn = self._buffer.withdraw(self._write)
+        self._task = self._start(self._refuse(error, withdrawn))
+
     async def _insist(self, write: PendingWrite) -> None:
         await self._buffer.record(write)
         await self._look_again(write)
@@ -150,9 +157,7 @@ class TransactionalAppend:
         if not self.confirmed.done():
             self.confirmed.set_result(places)
 
-    async def _fail(self, error: BaseException) -> None:
-        """It is not in the log after all."""
-        if self._write is not None and isinstance(error, EngineError):
-            await asyncio.wait([self._write.recorded])
-            await self._buffer.withdraw(self._write)
+    async def _refuse(self, error: BaseException, withdrawn: asyncio.Future[None] | None) -> None:
+        if withdrawn is not None:
+            await withdrawn
         raise error

@@ -4,6 +4,9 @@ A producer's entries reach a segment in sequence order only per bucket, and only
 keyless, transactional or not), because each of these is batched apart. So there is one lane per producer, bucket and
 kind, and inside a lane sequences rise. In a segment that follows others, they rise in each cell of a lane: see
 dedup_grid.py.
+
+An append that failed has to come again before what was sent behind it, or order would be lost. A key's messages may be
+in transactions or not, so that holds for both kinds together.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from typing import NamedTuple
 
 from engine._native.hashing import xxh64
 from engine._native.log import Claim
-from engine.errors import CorruptionError, InvalidArgumentError, PartlyStoredError
+from engine.errors import CorruptionError, InvalidArgumentError, PartlyStoredError, StorageError
 from engine.limits import HASH_RING_SIZE
 from engine.model.hashrange import HashRange
 from engine.storage.dedup_grid import Area, Grid, Rectangle
@@ -58,7 +61,7 @@ _RING = Rectangle(HashRange(0, HASH_RING_SIZE - 1), HashRange(0, HASH_RING_SIZE 
 class Dedup:
     """The lanes of one segment. Loop thread only."""
 
-    __slots__ = ("_floors", "_found", "_grid", "_inherited", "_lanes", "_place", "_segment")
+    __slots__ = ("_floors", "_found", "_grid", "_inherited", "_lanes", "_place", "_refused", "_segment")
 
     def __init__(self, segment: HashRange, bucket_ends: Sequence[int]) -> None:
         self._segment = segment
@@ -66,6 +69,7 @@ class Dedup:
         self._lanes: dict[Key, Lane] = {}
         self._inherited: dict[int, list[Known]] = {}
         self._floors: dict[int, int] = {}  # by producer: what its entries said is stored, of all segments
+        self._refused: dict[Key, list[int]] = {}  # first sequences that failed, in order; keys without TRANSACTIONAL
         # The entry that find() found to be new, and its place: it is recorded next.
         self._found: Claim | None = None
         self._place: tuple[int, Area | None] = (0, None)
@@ -100,6 +104,7 @@ class Dedup:
         lane = self._lanes.get((claim.producer_id, claim.kind, bucket))
         if lane is None:
             if claim.producer_id not in self._inherited:
+                self._admit(claim, bucket)
                 return None
             lane = self._lane((claim.producer_id, claim.kind, bucket))
         area = None if self._grid.plain else self._grid.area_of(claim, bucket)
@@ -108,9 +113,22 @@ class Dedup:
             return lane.offset_of(first, last)
         if first <= high:
             raise _partly_stored(first, last, high)
-        lane.admit(first, last)
+        self._admit(claim, bucket)
         self._found, self._place = claim, (bucket, area)
         return None
+
+    def _admit(self, claim: Claim, bucket: int) -> None:
+        """Raise StorageError when an earlier entry failed and has not come again."""
+        if not self._refused:
+            return
+        refused, first = self._refused.get((claim.producer_id, claim.kind & KEYED, bucket)), claim.first_sequence
+        if refused and first > refused[0]:
+            if first not in refused:
+                refused.append(first)
+            raise StorageError(
+                f"entry of sequence {first} refused: that of sequence {refused[0]} failed before it and has to be "
+                "sent again first, or order would be lost"
+            )
 
     def _check_range(self, claim: Claim) -> None:
         """G4: a message lives in a segment whose range holds its hash. Keyless messages have none."""
@@ -136,7 +154,14 @@ class Dedup:
         elif len(lanes) > LANES_MAX // 2:
             lanes[key] = lanes.pop(key)
         lane.push((claim.first_sequence, claim.last_sequence, offset), durable, area)
+        if self._refused:
+            self._came_again((claim.producer_id, claim.kind & KEYED, bucket), claim.last_sequence)
         self._raise_floor(claim.producer_id, claim.floor)
+
+    def _came_again(self, key: Key, last: int) -> None:
+        left = [first for first in self._refused.pop(key, ()) if first > last]
+        if left:
+            self._refused[key] = left
 
     def _raise_floor(self, producer_id: int, floor: int) -> None:
         floors = self._floors
@@ -175,10 +200,12 @@ class Dedup:
 
     def rollback(self, offset: int) -> None:
         """What was appended at or above an offset failed; it has to come again first."""
-        for lane in self._lanes.values():
-            failed = lane.drop(offset)
-            if failed:
-                lane.refused = failed + lane.refused
+        for (producer_id, kind, bucket), lane in self._lanes.items():
+            if failed := lane.drop(offset):
+                key = (producer_id, kind & KEYED, bucket)
+                self._refused[key] = sorted(failed + self._refused.pop(key, []))
+        for key in list(self._refused)[:-LANES_MAX]:
+            del self._refused[key]
 
     def undo(self, offset: int) -> None:
         """What was recorded at or above an offset was not appended after all, and nobody was told."""
@@ -187,9 +214,8 @@ class Dedup:
 
     def forget_refused(self, producer_id: int) -> None:
         """A new session of the producer: what failed before does not have to come again."""
-        for key, lane in self._lanes.items():
-            if key[0] == producer_id:
-                lane.refused = []
+        for key in [key for key in self._refused if key[0] == producer_id]:
+            del self._refused[key]
 
     def last_sequence(self, producer_id: int) -> int:
         """The highest sequence known of a producer, -1 for none."""

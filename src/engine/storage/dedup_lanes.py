@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from engine.errors import StorageError
 from engine.storage.dedup_grid import Area
 
 RECENT = 16  # entries of a lane whose offsets are remembered; as in _native/log.pxd
@@ -16,12 +15,11 @@ Seen = tuple[int, int, int]  # first sequence, last sequence, offset
 class Lane:
     """In a bucket of one cell: sequences rise."""
 
-    __slots__ = ("base", "recent", "refused")
+    __slots__ = ("base", "recent")
 
     def __init__(self, base: int = -1, recent: Iterable[Seen] = ()) -> None:
         self.base = base  # the highest sequence before `recent`
         self.recent: list[Seen] = list(recent)
-        self.refused: list[int] = []  # first sequences that failed and have to come again, in order, before others
 
     @property
     def last(self) -> int:
@@ -41,20 +39,8 @@ class Lane:
                 return offset
         return UNKNOWN_OFFSET
 
-    def admit(self, first: int, last: int) -> None:
-        """Raise StorageError when an earlier entry failed and has not come again."""
-        if self.refused and first > self.refused[0]:
-            if first not in self.refused:
-                self.refused.append(first)
-            raise StorageError(
-                f"entry of sequence {first} refused: that of sequence {self.refused[0]} failed before it and has to be "
-                "sent again first, or order would be lost"
-            )
-
     def push(self, seen: Seen, durable: int, area: Area | None) -> None:
         """Remember an appended entry; old durable ones make room."""
-        if self.refused:
-            self.refused = [f for f in self.refused if f > seen[1]]
         recent = self.recent
         recent.append(seen)
         if len(recent) > 2 * RECENT and recent[RECENT][2] < durable:
@@ -101,8 +87,6 @@ class GridLane(Lane):
     def push(self, seen: Seen, durable: int, area: Area | None) -> None:
         """See the base."""
         assert area is not None
-        if self.refused:
-            self.refused = [f for f in self.refused if f > seen[1]]
         recent = self.recent
         recent.append(seen)
         self.areas.append(area)
