@@ -46,7 +46,13 @@ def stamp(
     start: int = 0,
 ) -> int: ...
 def cut(
-    data: Buffer, salt: int, segment_id: int, offset: int, bytes_max: int, check_body: bool = True
+    data: Buffer,
+    salt: int,
+    segment_id: int,
+    offset: int,
+    bytes_max: int,
+    check_body: bool = True,
+    upto: int | None = None,
 ) -> tuple[int, int, int, int, int, int]: ...
 def find_durable(data: Buffer, salt: int, segment_id: int, above: int) -> int: ...
 def offset_at_time(data: Buffer, time_ms: int) -> int: ...

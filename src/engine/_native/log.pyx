@@ -120,16 +120,18 @@ def stamp(uint8_t[::1] data not None, uint32_t salt, uint32_t term, uint64_t fir
 
 
 def cut(const uint8_t[::1] data not None, uint32_t salt, uint64_t segment_id, uint64_t offset, size_t bytes_max,
-        bint check_body=True):
+        bint check_body=True, upto=None):
     """Cut the block for a reader at `offset` out of stamped entries that start where `data` does.
 
     (start, stop, first_offset, next_offset, messages, missing): the block is data[start:stop], whole entries of which
     the first one holds `offset` or, when it is not here, is the first after it; at least one entry, otherwise at most
-    `bytes_max`. The last, incomplete entry of the buffer is left out. When not even one fits the buffer then start ==
-    stop and `missing` says how many bytes from `start` it takes. Raises CorruptionError for what fails a check.
+    `bytes_max`. The last, incomplete entry of the buffer is left out, and so is what begins at or above `upto`. When
+    not even one fits the buffer then start == stop and `missing` says how many bytes from `start` it takes. Raises
+    CorruptionError for what fails a check.
     """
     cdef size_t n = data.shape[0], at = 0, start = 0, missing = 0
     cdef uint64_t first = 0, after = 0, messages = 0, expected = e.unknown()
+    cdef uint64_t end = e.unknown() if upto is None else upto
     cdef Fault fault = e.FAULT_NONE
     cdef const uint8_t* p
     with nogil:
@@ -149,7 +151,8 @@ def cut(const uint8_t[::1] data not None, uint32_t salt, uint64_t segment_id, ui
                 at += load32(p + e.AT_SIZE)
                 start = at
                 continue
-            if at > start and at - start + load32(p + e.AT_SIZE) > bytes_max:
+            if load64(p + e.AT_FIRST_OFFSET) >= end or (
+                    at > start and at - start + load32(p + e.AT_SIZE) > bytes_max):
                 break
             if check_body:
                 fault = e.check_body(p)

@@ -138,6 +138,8 @@ class BrokerConfig:
     lookups_max: int = LOOKUPS_MAX  # requests for layouts that are under way
     topic_loads_max: int = TOPIC_LOADS_MAX  # segments that are being opened
 
+    short_circuit_reads: bool = True  # who reads in bulk on this machine may read the log files
+
     # Memory, over all connections (docs/memory.md). What is not set is a share of the machine's.
     publish_bytes_max: int = _part_of_memory(
         0.25, PUBLISH_BYTES_IN_FLIGHT_MAX, FRAME_SIZE_MAX

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
 
-from engine.broker import list_requests, requests, transactions
+from engine.broker import list_requests, requests, short_circuit, transactions
 from engine.broker.answers import Answers
 from engine.broker.attachments import Attached
 from engine.broker.keepalive import Pulse
@@ -18,7 +18,7 @@ from engine.broker.tokens import token_refusal
 from engine.broker.transaction_sends import ConnectionSends
 from engine.errors import EngineError, InvalidArgumentError, ProtocolError, UnsupportedError
 from engine.limits import CONNECTION_WRITE_HIGH, CONNECTION_WRITE_LOW
-from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, Command
+from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, SHORT_CIRCUIT_READS, Command
 from engine.wire.stream import FrameStream, Header, Payload
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ class Connection:
     """
 
     __slots__ = ("_abandoned", "_heard", "_held", "_list_turn", "_lists", "_opening", "_paused", "_sends",
-                 "_waits_turn", "answers", "broker", "caller", "closed", "closed_ids", "consumers", "frames",
-                 "held_back", "noted", "producers", "pulse", "ready", "receipts", "registrations", "stream",
+                 "_waits_turn", "answers", "broker", "caller", "closed", "closed_ids", "consumers", "features",
+                 "frames", "held_back", "noted", "producers", "pulse", "ready", "receipts", "registrations", "stream",
                  "topic_lists", "trusted", "watches", "writable")  # fmt: skip
 
     def __init__(self, broker: Broker, stream: FrameStream, *, trusted: bool = False) -> None:
@@ -53,6 +53,7 @@ class Connection:
         self.caller = stream.peer  # as it came; a proxy says later for whom
         self.trusted = trusted  # it comes from within this process
         self.ready = False  # the handshake is done
+        self.features: frozenset[str] = frozenset()  # that both ends have
         self.closed = False
         # Whether consumers may send: neither the stream nor the broker's memory is over its mark.
         self.writable = True
@@ -322,18 +323,26 @@ class Connection:
             self.fail(refusal)
             return
         self.ready = True
+        self.features = frozenset(header["features"]) & frozenset(self._features(header))
         if forwarded := header.get("forwarded"):
             self.stream.peer = f"{forwarded!r:.100} over the proxy {self.stream.peer}"
         config = self.broker.config
         answer = {
             "protocol": min(PROTOCOL_VERSION, header["protocol"]),
-            "features": [f for f in FEATURES if f in header["features"]],
+            "features": [f for f in FEATURES if f in self.features],
             "broker": self.broker.url_for(self.stream),
             "admin": self.broker.admin_url_for(self.stream),
             "keep_alive": config.keep_alive,
             "frame_size_max": config.frame_size_max,
         }
         self.send(Command.CONNECTED, answer)
+
+    def _features(self, header: dict[str, Any]) -> Iterator[str]:
+        """Those that this end has for this peer."""
+        near = getattr(self.stream, "is_near", False) and not header.get("forwarded")
+        for feature in FEATURES:
+            if feature != SHORT_CIRCUIT_READS or (near and self.broker.config.short_circuit_reads):
+                yield feature
 
 
 def _refusal(header: dict[str, Any]) -> EngineError | None:
@@ -373,6 +382,7 @@ _HANDLERS: dict[Command, Callable[[Connection, dict[str, Any], memoryview], None
     Command.REDELIVER: requests.redeliver,
     Command.CLOSE_CONSUMER: requests.close_consumer,
     Command.SEGMENT_OFFSET: requests.segment_offset,
+    Command.SEGMENT_FILES: short_circuit.segment_files,
     Command.BROKER_CALL: requests.broker_call,
     Command.NEW_TXN: transactions.begin,
     Command.END_TXN: transactions.end,

@@ -159,7 +159,7 @@ def open_producer(connection: Connection, header: Header, payload: memoryview) -
 async def _open_producer(connection: Connection, header: Header) -> None:
     who = applicant(connection, header)
     ident = who.ident
-    hosted = await _host(connection, header["topic"])
+    hosted = await open_segment(connection, header["topic"])
     hosted.check_active()
     await _evict_dead(connection, lambda: [p.connection for p in hosted.access.rivals(who)])
     if who.mode == WAIT:
@@ -208,7 +208,7 @@ def subscribe(connection: Connection, header: Header, payload: memoryview) -> No
 
 async def _subscribe(connection: Connection, header: Header, attach: Attach) -> None:
     check_name(header["consumer_name"], "consumer name")
-    hosted = await _host(connection, header["topic"])
+    hosted = await open_segment(connection, header["topic"])
     connection.broker.memory.attachments.check(connection)
     consumer, position = await attach(connection, hosted, header)
     try:
@@ -334,7 +334,7 @@ def segment_offset(connection: Connection, header: Header, payload: memoryview) 
 
 
 async def _segment_offset(connection: Connection, header: Header) -> dict[str, Any]:
-    hosted = await _host(connection, header["topic"])
+    hosted = await open_segment(connection, header["topic"])
     segment, at, subscription = hosted.segment, header["at"], header.get("subscription")
     if isinstance(at, int):
         offset = min(await segment.offset_at(at), hosted.readable)
@@ -368,7 +368,7 @@ async def _answer_broker(connection: Connection, header: Header, args: dict[str,
 # -- all of them -------------------------------------------------------------------------------------------------------
 
 
-async def _host(connection: Connection, text: str) -> HostedSegment:
+async def open_segment(connection: Connection, text: str) -> HostedSegment:
     """The named segment, open. Raises NotFoundError when it is not in the topic's layout or its store is gone."""
     name = SegmentName.parse(text)
     broker = connection.broker

@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 class HostedSegment:
     """One open segment. Loop thread only."""
 
-    __slots__ = ("_turns", "access", "closed", "held", "idle_since", "incoming", "name", "readers", "reads", "segment",
-                 "sent_bytes", "sent_messages", "spec", "subscriptions", "term",
+    __slots__ = ("_turns", "access", "closed", "held", "idle_since", "incoming", "name", "near_messages", "readers",
+                 "reads", "segment", "sent_bytes", "sent_messages", "spec", "subscriptions", "term",
                  "transactions")  # fmt: skip
 
     def __init__(self, spec: SegmentSpec, segment: Segment, term: int, served_since: float | None = None) -> None:
@@ -46,6 +46,7 @@ class HostedSegment:
         self.incoming = Rate(asyncio.get_running_loop().time)
         self.sent_messages = 0  # to all consumers and readers, since it was opened
         self.sent_bytes = 0
+        self.near_messages = 0  # that clients were told to read from the files
         self.subscriptions: dict[str, HostedSubscription] = {}
         self.readers: Bag[SegmentReader] = Bag()
         self.reads: FileReads | None = None  # counts what is being read

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
+from engine.aio.files import ReadFile
 from engine.client.schema import Schema
 from engine.clock import Clock
 from engine.errors import InvalidArgumentError
@@ -187,6 +188,7 @@ class ClientOptions:
     memory_limit: int = CLIENT_MEMORY_MAX
     operation_timeout: float = OPERATION_TIMEOUT_S
     threadsafe: bool = False
+    open_file: Callable[[str], ReadFile] = ReadFile  # of a broker on this machine
 
     def __post_init__(self) -> None:
         if self.token is not None and not isinstance(self.token, str):

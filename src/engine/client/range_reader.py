@@ -16,9 +16,10 @@ from engine._native.batch import MessageBatch
 from engine._native.entry import Entry
 from engine._native.hashing import MURMUR3, XXH64, key32
 from engine._native.message import Message
-from engine.client.attachment import READER, Attachment
+from engine.client.attachment import Attachment
 from engine.client.options import ConsumerOptions
 from engine.client.pool import Pool
+from engine.client.range_attachment import RangeAttachment
 from engine.client.receiver import Receiver
 from engine.client.topic import TopicLayout
 from engine.errors import AlreadyClosedError, InvalidArgumentError, NotFoundError
@@ -53,19 +54,6 @@ class ReadPlan:
                 )
         if self.buckets is not None and not 0 <= self.buckets[0] <= self.buckets[1] <= 0xFFFF:
             raise InvalidArgumentError(f"buckets is {self.buckets}; (first, last) within 0..65535 is right")
-
-
-class _RangeAttachment(Attachment):
-    """It is granted no more than what is missing. `ungranted`: so many messages of that."""
-
-    ungranted = 0
-    stop = 0
-
-    def grant(self, messages: int, size: int) -> None:
-        """The broker sends whole blocks, so the last one may go beyond."""
-        messages = min(messages, self.ungranted)
-        self.ungranted -= messages
-        super().grant(messages, size)
 
 
 class AsyncRangeReader(Receiver):
@@ -145,8 +133,7 @@ class AsyncRangeReader(Receiver):
             if view is None:
                 self._lose(segment_id, stop - start)
                 continue
-            attachment = _RangeAttachment(self, segment_id, view.name, READER, start)
-            attachment.stop = stop
+            attachment = RangeAttachment(self, segment_id, view.name, start, stop)
             self.attachments[segment_id] = attachment
             attachment.begin()
             return
@@ -171,7 +158,7 @@ class AsyncRangeReader(Receiver):
 
     def attached(self, attachment: Attachment) -> None:
         """Retention may have moved the start."""
-        assert isinstance(attachment, _RangeAttachment)
+        assert isinstance(attachment, RangeAttachment)
         self._lose(
             attachment.segment_id, min(attachment.position, attachment.stop) - self._standing(attachment.segment_id)
         )
@@ -188,14 +175,14 @@ class AsyncRangeReader(Receiver):
 
     def blocks_came(self, attachment: Attachment, header: dict[str, Any], payload: memoryview) -> None:
         """Queue what belongs to the range; the range may end here."""
-        assert isinstance(attachment, _RangeAttachment)
+        assert isinstance(attachment, RangeAttachment)
         super().blocks_came(attachment, header, payload)
         if self._failure is None and attachment.expected >= attachment.stop:
             self._finish(attachment)
 
     def _push(self, attachment: Attachment, entries: list[Entry], header: dict[str, Any], begin: int) -> int:
         """Without what is not asked for, which needs its credit back at once, as does what lies before the start."""
-        assert isinstance(attachment, _RangeAttachment)
+        assert isinstance(attachment, RangeAttachment)
         stop, skip = attachment.stop, header.get("skip") or []
         if entries and (lead := begin - entries[0].first_offset) > 0:
             attachment.ungranted += lead
@@ -227,7 +214,7 @@ class AsyncRangeReader(Receiver):
 
     def segment_gone(self, attachment: Attachment) -> None:
         """Deleted by retention."""
-        assert isinstance(attachment, _RangeAttachment)
+        assert isinstance(attachment, RangeAttachment)
         self._lose(attachment.segment_id, attachment.stop - attachment.expected)
         self._finish(attachment)
 

@@ -94,6 +94,9 @@ class Disk(Protocol):
     def lock(self, path: str) -> Lock:
         """Hold the lock file for this process alone. Raises DataDirectoryBusyError."""
 
+    def shared_path(self, path: str) -> str | None:
+        """By what name another process of this machine opens a file; None: it cannot."""
+
 
 class OsFile:
     """A file of the operating system."""
@@ -263,3 +266,7 @@ class OsDisk:
     def lock(self, path: str) -> OsLock:
         """Hold the lock file."""
         return OsLock(path)
+
+    def shared_path(self, path: str) -> str:
+        """The same for everybody."""
+        return os.path.abspath(path)

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
+from engine._native import log
 from engine.aio.workers import run
 from engine.storage.config import storage_error
 from engine.storage.context import Context
+from engine.storage.index import Index
 from engine.storage.logfile import Block, LogFile
 from engine.storage.tail import Tail
+
+
+class Stretch(NamedTuple):
+    """Entries back to back in one file, for whoever may read it himself. What lies before `end` is durable, and stays.
+
+    `opening`: what the file begins with if it is the one that is meant. `position`: of an entry at or before the offset
+    that was asked for.
+    """
+
+    path: str
+    opening: bytes
+    salt: int
+    position: int
+    end: int
+    next_offset: int  # after the last entry before `end`
 
 
 class Reader:
@@ -70,18 +88,42 @@ class Reader:
                 return file
         return self._files[0]
 
-    async def offset_before(self, time_ms: int) -> int | None:
-        """An offset at or shortly before the first entry that was published at or after a time; None for none such."""
-        file = next((f for f in self._files if f.last_time_ms >= time_ms and f.end_offset > f.first_offset), None)
-        if file is None:
-            return None
+    async def stretches(self, start: int, stop: int) -> list[Stretch]:
+        """Where the durable messages of [start, stop) lie, which are there; none if nobody else sees these files."""
+        found: list[Stretch] = []
+        at = start
+        for file in [f for f in self._files if f.first_offset < stop and start < f.end_offset]:
+            path = self._context.handles.disk.shared_path(file.path)
+            if path is None:
+                break
+            end, next_offset = file.end_position, file.end_offset
+            position = (await self._index_of(file)).position_before(at, file.opening.data_position)
+            found.append(Stretch(path, file.opening.pack(), file.salt, position, end, next_offset))
+            at = next_offset
+        return found
+
+    async def _index_of(self, file: LogFile) -> Index:
+        if file.index is not None:
+            return file.index
         handles = self._context.handles
         try:
             handle = handles.pin(file)
             try:
-                index = await run(self._context.workers, lambda: file.load_index(handle))
+                return await run(self._context.workers, lambda: file.load_index(handle))
             finally:
                 handles.unpin(file)
         except OSError as e:
             raise storage_error(e, file.path) from e
-        return index.offset_before_time(time_ms, file.first_offset)
+
+    async def offset_at(self, time_ms: int, read: Callable[[int], Awaitable[Block] | Block | None]) -> int | None:
+        """The first offset whose publish time is at or after a time, among what `read` has; None for none."""
+        file = next((f for f in self._files if f.last_time_ms >= time_ms and f.end_offset > f.first_offset), None)
+        offset = None if file is None else (await self._index_of(file)).offset_before_time(time_ms, file.first_offset)
+        while offset is not None and (block := read(offset)) is not None:
+            if not isinstance(block, Block):
+                block = await block
+            found = log.offset_at_time(block.data, time_ms)
+            if found >= 0:
+                return found
+            offset = block.next_offset
+        return None

@@ -21,7 +21,7 @@ from engine.storage.format import State
 from engine.storage.group import Appended, Group, join_fresh
 from engine.storage.inherited import hand_over
 from engine.storage.logfile import Block, LogFile, new_opening
-from engine.storage.reader import Reader
+from engine.storage.reader import Reader, Stretch
 from engine.storage.recovery import Recovered, name_crc
 from engine.storage.retention import delete_files, files_to_delete
 from engine.storage.succession import Lease, Succession
@@ -226,17 +226,16 @@ class Segment:
         offset = max(offset, self.first_offset)
         return self._reader.read(offset, max_bytes, at_once) if offset < self.durable_offset else None
 
+    async def stretches(self, start: int, stop: int) -> list[Stretch]:
+        """Where a reader of [start, stop) finds what is durable by himself; empty if he has to ask. StorageError."""
+        if self._closed or self.failed is not None or start < self.first_offset:
+            return []
+        return await self._reader.stretches(start, min(stop, self.durable_offset))
+
     async def offset_at(self, time_ms: int) -> int:
         """The first offset whose publish time is at or after a time; the durable end when there is none."""
-        offset = await self._reader.offset_before(time_ms)
-        while offset is not None and (block := self.read(offset)) is not None:
-            if not isinstance(block, Block):
-                block = await block
-            found = log.offset_at_time(block.data, time_ms)
-            if found >= 0:
-                return found
-            offset = block.next_offset
-        return self.durable_offset
+        found = await self._reader.offset_at(time_ms, self.read)
+        return self.durable_offset if found is None else found
 
     def when_durable(self, offset: int) -> asyncio.Future[None]:
         """Done when `offset` may be read, or when it never will: the segment is sealed, failed or closed."""

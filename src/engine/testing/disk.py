@@ -241,6 +241,9 @@ class MountedDisk:
         self._disk._locks[path] = self.machine
         return SimLock(lambda: self._release(path))
 
+    def shared_path(self, path: str) -> None:
+        """It is nowhere but in this process."""
+
     def _release(self, path: str) -> None:
         if self._generation == self._disk._generations[self.machine]:
             self._disk._locks.pop(path, None)

@@ -21,7 +21,9 @@ MAGIC = "engine"
 
 # What this build can do; both sides send theirs, and use what both have. "proxy": a client reaches every broker over a
 # proxy, when it is told that it talks to one. "commit-behind-sends": END_TXN has the field `sent`.
-FEATURES = ("scalable-topics", "entry-buckets", "lz4", "zstd", "transactions", "proxy", "commit-behind-sends")
+SHORT_CIRCUIT_READS = "short-circuit-reads"
+FEATURES = ("scalable-topics", "entry-buckets", "lz4", "zstd", "transactions", "proxy", "commit-behind-sends",
+            SHORT_CIRCUIT_READS)  # fmt: skip
 
 
 class Command(enum.IntEnum):
@@ -62,6 +64,7 @@ class Command(enum.IntEnum):
     REACHED_END = 36
     CLOSE_CONSUMER = 37
     SEGMENT_OFFSET = 38
+    SEGMENT_FILES = 39
 
     BROKER_CALL = 50
 
@@ -304,6 +307,11 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
         "subscription": _OPT_STR,
         "buckets": _OPT_LIST,
     },
+    # Where a client on the broker's machine finds the messages of [start, stop) -> SUCCESS {"files": [[path, the block
+    # that it begins with, its salt, the position to begin at, that to end before, the offset after that], ...],
+    # "upto": below it everything is there, "hidden": inclusive ranges of those that are not for readers}. No files: it
+    # is to attach. For whom CONNECTED has the feature "short-circuit-reads".
+    _C.SEGMENT_FILES: {"request_id": int, "topic": str, "start": int, "stop": int},
     # Between brokers -> SUCCESS. `target`: "segment" (the owner of a segment), "admin" or "service" (the leader of a
     # topic). Payload, both ways: one msgpack value, the map of arguments and the result, which may be larger than a
     # header. What the methods and their arguments are is in broker/calls.py.

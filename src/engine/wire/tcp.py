@@ -190,6 +190,13 @@ class TcpStream(asyncio.BufferedProtocol):
         name = None if self._transport is None else self._transport.get_extra_info("sockname")
         return format_url(name[0], name[1]) if isinstance(name, tuple) else None
 
+    @property
+    def is_near(self) -> bool:
+        """Whether the other end has this end's address, as it has on the same machine alone."""
+        transport = self._transport
+        ends = [] if transport is None else [transport.get_extra_info(end) for end in ("sockname", "peername")]
+        return len({end[0] for end in ends if isinstance(end, tuple)}) == 1
+
     def compact(self) -> None:
         """Hold no more memory than half a received frame needs. For connections that went quiet."""
         self._reader.compact()

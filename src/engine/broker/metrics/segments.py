@@ -46,6 +46,8 @@ def segment_families(hosted: Sequence[HostedSegment]) -> Iterator[Family]:
     yield counter("in_bytes_total", "Bytes of entries made durable", each(lambda h: h.incoming.bytes))
     yield counter("out_messages_total", "Messages sent to consumers and readers", each(lambda h: h.sent_messages))
     yield counter("out_bytes_total", "Bytes of entries sent to consumers and readers", each(lambda h: h.sent_bytes))
+    text = "Messages that clients on this machine were told to read from the log files"
+    yield counter("short_circuit_messages_total", text, each(lambda h: h.near_messages))
     yield gauge("rate_in", "Messages per second published", each(lambda h: h.incoming.messages_per_s))
     yield gauge("throughput_in", "Bytes per second published", each(lambda h: h.incoming.bytes_per_s))
     yield gauge("storage_size", "Bytes in the segment's files", each(lambda h: h.segment.size_bytes))

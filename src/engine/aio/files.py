@@ -1,0 +1,46 @@
+"""Reading a file of the system without holding up the loop: what is cached at once, the rest on a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import stat
+
+_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)  # Linux
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # the last: a pipe is not waited for
+
+
+class ReadFile:
+    """It is closed when nobody uses it any more: a thread that reads from it may outlive who asked."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, path: str) -> None:
+        """Open it. Raises OSError, also for what is not a file."""
+        self._fd = -1
+        self._fd = os.open(path, _FLAGS)
+        if not stat.S_ISREG(os.fstat(self._fd).st_mode):
+            raise FileNotFoundError(f"{path} is not a file")
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def head(self, size: int) -> bytes:
+        """Its first bytes, fewer if it is shorter."""
+        return os.pread(self._fd, size, 0)
+
+    async def read_into(self, view: memoryview, position: int) -> int:
+        """Fill `view`; how many bytes were read, fewer at the end of the file, and never none elsewhere. OSError.
+
+        The memory may be written to until nobody holds it, also when this was cancelled.
+        """
+        if _NOWAIT is not None:
+            with contextlib.suppress(OSError):  # nothing of it is cached, or the file system cannot tell
+                if (count := os.preadv(self._fd, [view], position, _NOWAIT)) == len(view):
+                    return count
+        return await asyncio.to_thread(self._read, view, position)
+
+    def _read(self, view: memoryview, position: int) -> int:
+        return os.preadv(self._fd, [view], position)

@@ -1,0 +1,114 @@
+"""`RangeAttachment`: a segment's range from its owner, or, on the owner's machine, from the log files themselves."""
+
+from __future__ import annotations
+
+import logging
+from asyncio import sleep
+
+from engine.client.attachment import READER, Attachment, AttachmentOwner
+from engine.client.connection import Connection
+from engine.client.near_files import NearFiles
+from engine.errors import EngineError
+from engine.wire.commands import SHORT_CIRCUIT_READS, Command
+
+log = logging.getLogger(__name__)
+
+
+class RangeAttachment(Attachment):
+    """It is granted no more than what is missing. `ungranted`: so many messages of that.
+
+    Where the owner says in which files the messages lie, they are read as the credit allows; the consumer sees no
+    difference. Whatever those do not have, or refuse, the owner is asked for after all.
+    """
+
+    def __init__(self, owner: AttachmentOwner, segment_id: int, name: str, start: int, stop: int) -> None:
+        super().__init__(owner, segment_id, name, READER, start)
+        self.stop = stop
+        self.ungranted = 0
+        self._near: NearFiles | None = None
+        self._asked = False  # whether there are files
+        self._reading = False
+        self._messages = self._bytes = 0  # credit for what is read from files
+
+    @property
+    def connected(self) -> bool:
+        """Whether it is served now."""
+        return self._near is not None or super().connected
+
+    async def _attach(self, url: str | None) -> None:
+        if self._asked or not await self._find_files(url):
+            await super()._attach(url)
+
+    async def _find_files(self, url: str | None) -> bool:
+        pool = self._owner.pool
+        connection = await pool.get(url)
+        if SHORT_CIRCUIT_READS not in connection.features or connection.proxied:
+            return False
+        range_ = {"topic": self.name, "start": self.expected, "stop": self.stop}
+        answer = (await connection.request(Command.SEGMENT_FILES, range_, pool.options.operation_timeout))["result"]
+        self._asked = True
+        if self.closed or not answer["files"] or answer["upto"] <= self.expected:
+            return False
+        near = NearFiles(self.segment_id, self.expected, answer, pool.options.open_file)
+        try:
+            near.open()
+        except (OSError, EngineError) as e:
+            log.debug("%s is not read from files: %s", self.name, e)
+            return False
+        self._near = near
+        self.position = self.confirmed = self.expected
+        self._owner.attached(self)
+        return True
+
+    def grant(self, messages: int, size: int) -> None:
+        """Whole blocks come, so the last one may go beyond."""
+        messages = min(messages, self.ungranted)
+        self.ungranted -= messages
+        if self._near is None:
+            super().grant(messages, size)
+            return
+        self._messages += messages
+        self._bytes += size
+        if not self._reading and self._has_credit:
+            self._reading = True
+            self._owner.pool.tasks.spawn(self._read(self._near), name=f"read {self.name}")
+
+    @property
+    def _has_credit(self) -> bool:
+        return self._messages > 0 and self._bytes > 0
+
+    async def _read(self, near: NearFiles) -> None:
+        try:
+            while self._has_credit and self._near is near and near.offset < near.upto:
+                block = await near.next()
+                if self._near is not near:
+                    return
+                self._messages -= block.messages
+                self._bytes -= len(block.data)
+                header = {"salt": block.salt, "messages": block.messages, "skip": block.skip or None}
+                self._owner.blocks_came(self, header, block.data)
+                await sleep(0)  # others' turn
+            if self._near is near and near.offset >= near.upto:
+                self._leave_files(f"it is read up to {near.upto}")
+        except (OSError, EngineError) as e:
+            if self._near is near:
+                self._leave_files(str(e))
+        finally:
+            self._reading = False
+
+    def _leave_files(self, why: str) -> None:
+        """The owner sends the rest."""
+        log.debug("%s is not read from files any more: %s", self.name, why)
+        self._forget_files()
+        self._owner.detached(self)
+        self.begin()
+
+    def _forget_files(self) -> None:
+        near, self._near = self._near, None
+        self._messages = self._bytes = 0
+        if near is not None:
+            near.close()
+
+    def _end(self) -> Connection | None:
+        self._forget_files()
+        return super()._end()
