@@ -8,12 +8,15 @@ share the machine; Parquet needs the JVM alone. ENGINE_BENCH_SPARK_CONF is JSON 
 from __future__ import annotations
 
 import functools
+import itertools
 import statistics
+import struct
 import sys
 import tempfile
 import time
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar
 
 from spark_sample import ROWS, sample
@@ -23,6 +26,7 @@ import engine
 
 RUNS = 1 if TINY else 5
 WARM = 0 if TINY else 2
+IDLE_RUNS = 1 if TINY else 9  # so that each of three is the first one three times
 IDLE_S = 0.5 if TINY else 2.0
 
 SUMS = {
@@ -31,6 +35,7 @@ SUMS = {
     "key and value lengths": ("sum(length(key)), sum(length(value))", "key BINARY, value BINARY"),
     "all columns": ("sum(length(value))", None),
 }
+IDLE = ("idle_topic", "idle_rate", "idle_rate_asked_once")
 COUNTS = {"rows": None, "rows, small": "segment INT"}  # schemas of frames of which Spark needs no column
 
 
@@ -137,34 +142,38 @@ def write_pair(what: str) -> tuple[float, float, float]:
     return pairs(to_topic, to_parquet)
 
 
-def micro_batches(kind: str) -> float:
-    """Milliseconds of one without rows, as the query reports them: a mean, as Spark counts whole ones."""
-    here = sample()
-    here.spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", "1ms")
-    here.spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "10000")
-    reader = here.spark.readStream.format(kind)
-    if kind == "engine":
+def micro_batch(kind: str) -> float:
+    """Milliseconds from one to the next, none of them with rows, when Spark does not rest between them: the median."""
+    here, asked = sample(), tempfile.mktemp(dir=sample().folder)
+    here.spark.conf.set("spark.sql.streaming.pollingDelay", "0ms")
+    reader = here.spark.readStream.format(kind).option("asked", asked)
+    if kind == "idle_topic":
         reader = reader.option("url", here.url).option("topic", "rows")
     writer = reader.load().writeStream.format("noop")
     query = writer.option("checkpointLocation", tempfile.mkdtemp(dir=here.folder)).start()
     try:
-        query.awaitTermination(IDLE_S)
-        warm = len(query.recentProgress)
-        query.awaitTermination(IDLE_S)
-        found = query.recentProgress[warm:]
+        while not Path(asked).exists():  # the first query of all takes some seconds to begin
+            query.awaitTermination(0.1)
+        query.awaitTermination(2 * IDLE_S)
     finally:
         query.stop()
-    times = [p["durationMs"].get("triggerExecution", 0) for p in found if not p["numInputRows"]]
-    return statistics.fmean(times or [0])
+    times = [time for (time,) in struct.iter_unpack("d", Path(asked).read_bytes())]
+    times = times[len(times) // 2 :]
+    return 1000 * statistics.median(after - before for before, after in itertools.pairwise(times))
 
 
 def idle_trio() -> tuple[float, float, float, float, float]:
-    """(our milliseconds, the rate source's, those of one asked once; ours / either), medians of runs in turn."""
-    kinds = ("engine", "rate_in_python", "rate_asked_once")
-    runs = [[micro_batches(kind) for kind in kinds] for _ in range(WARM + RUNS)][-RUNS:]
-    ours, theirs, once = (statistics.median(run[i] for run in runs) for i in range(3))
-    ratios = [statistics.median(run[0] / run[i] for run in runs) for i in (1, 2)] if theirs and once else [0.0, 0.0]
-    return ours, theirs, once, ratios[0], ratios[1]
+    """(our milliseconds, the rate source's, those of one asked once; ours / either), medians of runs in turn. Another
+    one is the first in each round.
+    """
+    kinds, rounds = IDLE, []
+    for _ in range(WARM + IDLE_RUNS):
+        kinds = (*kinds[1:], kinds[0])
+        times = {kind: micro_batch(kind) for kind in kinds}
+        rounds.append([times[kind] for kind in IDLE])
+    ours, theirs, once = medians(rounds := rounds[-IDLE_RUNS:])
+    of_theirs, of_once = (statistics.median(times[0] / times[i] for times in rounds) for i in (1, 2))
+    return ours, theirs, once, of_theirs, of_once
 
 
 class ReadTopic:

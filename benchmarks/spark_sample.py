@@ -8,6 +8,7 @@ import functools
 import json
 import os
 import shutil
+import struct
 import sys
 import tempfile
 import time
@@ -51,7 +52,7 @@ class Sample:
         self.stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
         self.url = self.stack.enter_context(server()).url
         self.spark = start_spark()
-        for source in (*other_readers(), *rate_sources()):
+        for source in (*other_readers(), *idle_sources()):
             self.spark.dataSource.register(source)
         self._fill()
         self.parquet = str(Path(self.folder, "rows"))
@@ -145,20 +146,71 @@ def other_readers() -> list[type[DataSource]]:
     return [source("messages", ByMessages), source("columns", ByColumns), source("at_hand", AtHand)]
 
 
-def rate_sources() -> list[type[DataSource]]:
-    """Spark's rate source as a Python reader: a row in a second, the offset is how many seconds have passed. Written
-    as PySpark 4.3 describes readers, and as before, which Spark asks one question a trigger rather than two.
+def idle_sources() -> list[type[DataSource]]:
+    """Readers of streams that write down when they are asked, where the option `asked` says. Nothing of this module
+    travels to Python's workers, so all is made within functions.
+    """
+
+    class Noted:
+        def __init__(self, path: str) -> None:
+            self.path = path
+            self.file: Any = None  # nothing tells a reader of the end in time
+
+        def note(self) -> None:
+            if self.file is None:
+                self.file = open(self.path, "ab", buffering=0)  # noqa: SIM115
+            self.file.write(struct.pack("d", time.monotonic()))
+
+    return [_idle_topic(Noted), *_idle_rates(Noted)]
+
+
+def _idle_topic(noted: Any) -> type[DataSource]:
+    """The topic's."""
+    from pyspark.sql.datasource import DataSourceStreamReader
+    from pyspark_engine import DefaultSource
+    from pyspark_engine.options import ReadOptions
+    from pyspark_engine.streaming import TopicStreamReader
+
+    class Topic(TopicStreamReader):
+        def __init__(self, asked: str, options: ReadOptions, schema: Any) -> None:
+            super().__init__(options, schema)
+            self.noted = noted(asked)
+
+        def latestOffset(self, start: Any, limit: Any) -> dict[str, Any]:  # noqa: N802 - Spark's name
+            self.noted.note()
+            return super().latestOffset(start, limit)
+
+    class IdleTopic(DefaultSource):
+        def __init__(self, options: Any) -> None:
+            super().__init__(options)
+            self.asked = self._options.pop("asked")
+
+        @classmethod
+        def name(cls) -> str:
+            return "idle_topic"
+
+        def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+            return Topic(self.asked, ReadOptions.read(self._options, streaming=True), schema)
+
+    return IdleTopic
+
+
+def _idle_rates(noted: Any) -> list[type[DataSource]]:
+    """Spark's rate source: a row in a second, the offset is how many seconds have passed. As PySpark 4.3 describes
+    readers, and as before, which Spark asks one question a trigger rather than two.
     """
     from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
     class RateAskedOnce(DataSourceStreamReader):
-        def __init__(self) -> None:
+        def __init__(self, asked: str) -> None:
+            self.noted = noted(asked)
             self.since = time.time()
 
         def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
             return {"offset": 0}
 
         def latestOffset(self) -> dict[str, int]:  # type: ignore[override]  # noqa: N802
+            self.noted.note()
             return {"offset": int(time.time() - self.since)}
 
         def partitions(self, start: Any, end: Any) -> list[InputPartition]:
@@ -171,7 +223,7 @@ def rate_sources() -> list[type[DataSource]]:
         def latestOffset(self, start: Any, limit: Any) -> dict[str, int]:  # type: ignore[override]  # noqa: N802
             return super().latestOffset()
 
-    def source(kind: str, made: type[DataSourceStreamReader]) -> type[DataSource]:
+    def source(kind: str, made: type[RateAskedOnce]) -> type[DataSource]:
         class RateSource(DataSource):
             @classmethod
             def name(cls) -> str:
@@ -181,8 +233,8 @@ def rate_sources() -> list[type[DataSource]]:
                 return "value BINARY"
 
             def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-                return made()
+                return made(self.options["asked"])
 
         return RateSource
 
-    return [source("rate_in_python", Rate), source("rate_asked_once", RateAskedOnce)]
+    return [source("idle_rate", Rate), source("idle_rate_asked_once", RateAskedOnce)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import random
 from collections.abc import AsyncIterator, Callable
@@ -14,9 +15,11 @@ import pytest
 import engine
 from engine.aio.files import ReadFile
 from engine.broker import server, short_circuit
-from engine.limits import READ_BLOCK_SIZE
+from engine.client import near_files
+from engine.limits import ENTRY_SIZE_MAX, KIB, MIB, READ_BLOCK_SIZE
 
-FILE_SIZE = 8 * 1024
+FILE_SIZE = 8 * KIB
+WAIT_S = 20.0
 Place = tuple[int, int, bytes]
 
 
@@ -79,7 +82,13 @@ def counted(served: engine.AsyncEngine) -> tuple[int, int]:
     return sum(h.sent_messages for h in hosted), sum(h.near_messages for h in hosted)
 
 
-async def test_files_and_frames_say_the_same(served: engine.AsyncEngine):
+@pytest.mark.parametrize("block_size", [2 * KIB, READ_BLOCK_SIZE])
+async def test_files_and_frames_say_the_same(
+    served: engine.AsyncEngine, monkeypatch: pytest.MonkeyPatch, block_size: int
+):
+    """In blocks of any size, with any room, from anywhere to anywhere."""
+    monkeypatch.setattr(near_files, "READ_BLOCK_SIZE", block_size)
+    monkeypatch.setattr(near_files, "_WANTED", block_size + KIB)
     async with client_of(served) as near, client_of(served, nothing_opens) as far:
         await write(near)
         ranges, rng = await ranges_of(near), random.Random(7)
@@ -94,7 +103,7 @@ async def test_files_and_frames_say_the_same(served: engine.AsyncEngine):
             for segment_id, (first, end) in ranges.items():
                 low, high = sorted((rng.randint(first, end), rng.randint(first, end)))
                 some[segment_id] = (low, high)
-            room = rng.choice([1, 10, 5000])
+            room = rng.choice([1, 2, 10, 5000])
             assert await read(near, some, receive_queue_size=room) == [
                 place for place in whole if some[place[0]][0] <= place[1] < some[place[0]][1]
             ]
@@ -121,23 +130,38 @@ async def test_an_entry_may_be_larger_than_what_is_read_at_a_time(served: engine
         assert counted(served) == (0, 4)
 
 
-async def test_where_it_stops_short_the_owner_goes_on(served: engine.AsyncEngine, monkeypatch: pytest.MonkeyPatch):
-    """As much of a range as it may read there, and the rest in the usual way."""
+@pytest.mark.parametrize("files", [True, False])
+async def test_what_is_told_may_be_a_part(served: engine.AsyncEngine, monkeypatch: pytest.MonkeyPatch, files: bool):
+    """Then it asks for more; and what is in no file the owner sends."""
     told = short_circuit._files
+    asked: list[tuple[int, int]] = []
 
     async def less(hosted: Any, start: int, stop: int) -> dict[str, Any]:
         answer = await told(hosted, start, stop)
-        return {**answer, "upto": start + max(1, (stop - start) // 2)}
+        asked.append((start, stop))
+        upto = start if start > stop // 2 and not files else min(stop, start + max(1, (stop - start) // 2))
+        return {**answer, "upto": upto}
 
     async with client_of(served) as near, client_of(served, nothing_opens) as far:
         await write(near)
         ranges = await ranges_of(near)
         whole = await read(far, ranges)
         monkeypatch.setattr(short_circuit, "_files", less)
-        before = counted(served)[0]
         for room in (1000, 7):
+            before = counted(served)[0]
             assert await read(near, ranges, receive_queue_size=room) == whole
-        assert counted(served)[0] > before
+            assert (counted(served)[0] > before) is not files
+        assert len(asked) > 3 * len(ranges)
+
+
+async def test_more_files_than_are_told_at_a_time(served: engine.AsyncEngine, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("engine.storage.reader.STRETCHES_MAX", 2)
+    async with client_of(served) as near, client_of(served, nothing_opens) as far:
+        await write(near)
+        ranges = await ranges_of(near)
+        whole, before = await read(far, ranges), counted(served)[0]
+        assert await read(near, ranges) == whole
+        assert counted(served)[0] == before
 
 
 async def test_a_file_that_cannot_be_read_is_asked_for(served: engine.AsyncEngine):
@@ -221,3 +245,121 @@ async def test_who_has_it_in_the_same_process_asks(served: engine.AsyncEngine):
     sent, _ = counted(served)
     found = await read(served, await ranges_of(served))
     assert counted(served) == (sent + len(found), 0)
+
+
+@pytest.mark.parametrize("open_file", [ReadFile, nothing_opens])
+async def test_much_that_nobody_gets_takes_no_room_for_ever(served: engine.AsyncEngine, open_file: Any):
+    """More than may be received ahead; nobody takes anything of it, so that nobody gives its room back."""
+    async with engine.AsyncClient(served.service_url, memory_limit=ENTRY_SIZE_MAX) as client:
+        client._pool.options = dataclasses.replace(client._pool.options, open_file=open_file)
+        await client.admin.create_topic("t", segments=1)
+        async with await client.producer("t") as producer, client.transaction() as transaction:
+            await producer.send(b"first")
+            for _ in range(12):
+                await producer.send(bytes(MIB), transaction=transaction)
+            await transaction.abort()
+            await producer.send(b"last")
+        async with asyncio.timeout(WAIT_S):
+            assert [value for *_, value in await read(client, {0: (0, 14)})] == [b"first", b"last"]
+
+
+@pytest.mark.parametrize("open_file", [ReadFile, nothing_opens])
+@pytest.mark.parametrize("begin", [0, 20])
+async def test_what_is_left_out_and_was_hidden_is_counted_once(served: engine.AsyncEngine, open_file: Any, begin: int):
+    """By a key, or by a range that begins inside an entry. Room that was given back twice is never given again."""
+    async with client_of(served, open_file) as client:
+        await client.admin.create_topic("t", segments=1)
+        async with await client.producer("t") as producer:
+            await producer.send(b"a", key=b"k")
+            transaction = await client.transaction()
+            await producer.send_batch([b"x"] * 40, keys=[b"z"] * 40, transaction=transaction)
+            await transaction.flush()
+            await transaction.abort()
+            await client.admin.split_segment("t", 0)
+            for n in range(24):
+                await producer.send(b"%d" % n * 10_000, key=b"k")
+        ranges = await ranges_of(client)
+        ranges[0] = (begin, ranges[0][1])
+        async with asyncio.timeout(WAIT_S):
+            found = await read(client, ranges, receive_queue_size=2, **({} if begin else {"keys": ["k"]}))
+        assert len(found) == 24 + (begin == 0)
+
+
+async def test_it_may_be_closed_while_it_reads(served: engine.AsyncEngine):
+    reading, go_on = asyncio.Event(), asyncio.Event()
+
+    class Slow(ReadFile):
+        async def read_into(self, view: memoryview, position: int) -> int:
+            reading.set()
+            await go_on.wait()
+            return await super().read_into(view, position)
+
+    async with client_of(served, Slow) as near:
+        await write(near, 300)
+        reader = await near.range_reader("t", await ranges_of(near))
+        await reading.wait()
+        await reader.close()
+        go_on.set()
+        await asyncio.sleep(0)
+        with pytest.raises(engine.AlreadyClosedError):
+            await reader.next_batch()
+        assert reader.statistics().messages_received == 0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"files": [["x"]]},
+        {"files": [["relative", b"", 0, 0, 10, 10]]},
+        {"files": [["/tmp/\0x", b"", 0, 0, 10, 10]]},
+        {"files": [["/dev/zero", b"", 0, 0, 10, 10]]},
+        {"files": []},
+        {"hidden": [7]},
+        {"upto": None},
+    ],
+)
+async def test_an_answer_that_makes_no_sense_is_none(
+    served: engine.AsyncEngine, monkeypatch: pytest.MonkeyPatch, wrong: dict[str, Any]
+):
+    told = short_circuit._files
+
+    async def other(hosted: Any, start: int, stop: int) -> dict[str, Any]:
+        return {**await told(hosted, start, stop), **wrong}
+
+    monkeypatch.setattr(short_circuit, "_files", other)
+    async with client_of(served) as near:
+        await write(near, 300)
+        ranges = await ranges_of(near)
+        sent = counted(served)[0]
+        assert await read(near, ranges) == await read(served, ranges)
+        assert counted(served)[0] > sent
+
+
+@pytest.mark.parametrize("position", ["before the end", "behind what is asked for"])
+async def test_files_that_are_not_as_they_were_said_to_be_are_left(
+    served: engine.AsyncEngine, monkeypatch: pytest.MonkeyPatch, position: str
+):
+    """The loop is not kept."""
+    told = short_circuit._files
+
+    async def other(hosted: Any, start: int, stop: int) -> dict[str, Any]:
+        answer = await told(hosted, start, stop)
+        (path, opening, salt, first, end, after), *_ = answer["files"]
+        second = first + size_at(path, first)
+        if position == "before the end":
+            return {**answer, "files": [[path, opening, salt, first, second, after]]}
+        return {**answer, "files": [[path, opening, salt, second, end, after]], "upto": 1}
+
+    monkeypatch.setattr(short_circuit, "_files", other)
+    async with client_of(served) as near:
+        await near.admin.create_topic("t", segments=1)
+        async with await near.producer("t") as producer:
+            for n in range(20):
+                await producer.send(b"%d" % n)
+        async with asyncio.timeout(WAIT_S):
+            assert [int(value) for *_, value in await read(near, {0: (0, 20)})] == list(range(20))
+
+
+def size_at(path: str, position: int) -> int:
+    """Of the entry there."""
+    return int.from_bytes(Path(path).read_bytes()[position + 4 : position + 8], "little")

@@ -46,6 +46,17 @@ async def test_who_is_near_is_told(broker: Broker, tmp_path: Path):
     assert [e.first_offset for e in entries] == list(range(0, 100, 10))
 
 
+async def test_it_begins_shortly_before_what_is_asked_for(broker: Broker):
+    peer = await Peer.connect(broker, await listening(broker))
+    segment = await peer.segment("orders")
+    producer = await peer.producer(segment)
+    peer.publish(producer, make_entries([bytes(50_000) for _ in range(40)]))
+    await peer.receipts(producer, 40)
+    answer = (await peer.ask(Command.SEGMENT_FILES, topic=segment, start=30, stop=40))["result"]
+    ((_, _, _, position, end, _),) = answer["files"]
+    assert 0 < (end - position) - 10 * 50_000 < 150_000
+
+
 async def test_there_is_nothing_where_nothing_is_asked_for_or_there(broker: Broker):
     peer = await Peer.connect(broker, await listening(broker))
     segment = await published(peer)

@@ -100,6 +100,25 @@ def test_delivery_starts_inside_an_entry():
     assert waiting.take_credit() == {1: (6, entries[1].size + entries[2].size)}
 
 
+@pytest.mark.parametrize(
+    ("skip", "start", "delivered", "due"),
+    [
+        ([[8, 9]], 13, 1, 3),
+        ([[11, 12]], 13, 1, 1),
+        ([[10, 10], [13, 13]], 13, 0, 2),
+        ([[10, 13]], 14, 0, 0),
+        ([[11, 12]], 14, 0, 2),
+        ([[0, 10], [13, 99]], 14, 0, 2),
+        ([[14, 20]], 14, 0, 4),
+    ],
+)
+def test_below_the_start_what_is_skipped_gives_nothing_back(skip, start, delivered, due):
+    """Nobody was charged for it."""
+    waiting = queue()
+    assert waiting.push([entry(4, 10)], skip=skip, start_offset=start) == delivered
+    assert waiting.take_credit().get(1, (0, 0)) == (due, 0 if delivered else entry(4, 10).size)
+
+
 def test_redelivery_counts_are_those_of_their_push():
     waiting = queue()
     waiting.push([entry(3, 10)], redelivered=[[10, 10, 3], [12, 12, 1]])

@@ -5,6 +5,7 @@ from engine._native.batch cimport MessageBatch, batch_of
 from engine._native.bucket_marks cimport BucketMarks
 from engine._native.entry cimport Entry
 from engine._native.message cimport Message, Origin, Slice, message_at, new_origin, whole
+from engine._native.offsets cimport overlap
 from libc.stdint cimport uint32_t, uint64_t
 
 from engine.errors import InvalidArgumentError
@@ -62,9 +63,9 @@ cdef class EntryQueue:
 
         redelivered: (first offset, last offset, count), inclusive. Both lists are about these entries alone. marks: of
         the segment they are all of; nothing is taken of a bucket below what is acknowledged there.
-        Returns how many messages were added. What is left out for start_offset, and the bytes of an entry that is left
-        out as a whole, count as popped for take_credit(); messages in `skip` do not. Raises UnsupportedError for an
-        entry that is still compressed.
+        Returns how many messages were added. What is left out for start_offset alone, and the bytes of an entry that is
+        left out as a whole, count as popped for take_credit(); messages in `skip` do not: nobody was charged for them.
+        Raises UnsupportedError for an entry that is still compressed.
         """
         cdef Entry entry
         cdef Py_ssize_t added = 0
@@ -95,6 +96,7 @@ cdef class EntryQueue:
         if entry.first_offset < start_offset:
             below = min(<uint64_t> entry.count, start_offset - entry.first_offset)
         self.push_around(entry, below, skip, redelivered, place)
+        below -= overlap(skip, entry.first_offset, entry.first_offset + below)
         if self.messages > before:
             (<Slice> self.items[len(self.items) - 1]).weight = entry.size
             self.bytes += entry.size

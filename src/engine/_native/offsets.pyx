@@ -18,6 +18,15 @@ cdef enum:
     PACKED_MIN = 16  # as many ranges are worth packing
 
 
+cpdef uint64_t overlap(object ranges, uint64_t start, uint64_t stop) except? 0:
+    """How many of the offsets [start, stop) are in these inclusive ranges, which do not overlap each other."""
+    cdef uint64_t first, last, found = 0
+    for first, last in ranges:
+        if first < stop and last >= start:
+            found += min(last + 1, stop) - max(first, start)
+    return found
+
+
 def range_set(first, last):
     """The offsets first..last, both inclusive, as a BitMap64."""
     found = BitMap64()

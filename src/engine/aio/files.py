@@ -17,18 +17,20 @@ class ReadFile:
     __slots__ = ("_fd",)
 
     def __init__(self, path: str) -> None:
-        """Open it. Raises OSError, also for what is not a file."""
+        """Open it. Blocks. Raises OSError, also for what is not a file."""
         self._fd = -1
+        if not stat.S_ISREG(os.lstat(path).st_mode):  # to open a device may do something
+            raise FileNotFoundError(f"{path} is not a file")
         self._fd = os.open(path, _FLAGS)
         if not stat.S_ISREG(os.fstat(self._fd).st_mode):
-            raise FileNotFoundError(f"{path} is not a file")
+            raise FileNotFoundError(f"{path} is not a file any more")
 
     def __del__(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
 
     def head(self, size: int) -> bytes:
-        """Its first bytes, fewer if it is shorter."""
+        """Its first bytes, fewer if it is shorter. Blocks."""
         return os.pread(self._fd, size, 0)
 
     async def read_into(self, view: memoryview, position: int) -> int:

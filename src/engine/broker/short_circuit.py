@@ -29,6 +29,7 @@ def segment_files(connection: Connection, header: dict[str, Any], payload: memor
 
 async def _segment_files(connection: Connection, header: dict[str, Any]) -> dict[str, Any]:
     hosted = await requests.open_segment(connection, header["topic"])
+    hosted.check_open()
     return await _files(hosted, header["start"], header["stop"])
 
 

@@ -116,6 +116,11 @@ class Connection:
         if self._keep_alive_s > 0:
             self._timer = self._loop.call_later(self._keep_alive_s, self._keep_alive)
 
+    @property
+    def is_near(self) -> bool:
+        """Whether the broker is on this machine, as far as this end can tell."""
+        return not self.proxied and bool(getattr(self.stream, "is_near", False))
+
     def fail(self, error: ProtocolError) -> None:
         """The peer said something that cannot be: drop the connection; everything on it attaches anew."""
         log.error("%s: %s", self.url, error)

@@ -6,12 +6,13 @@ opened when they are needed, and read in order. What retention deletes meanwhile
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from engine._native import log
 from engine.aio.files import ReadFile
-from engine.errors import CorruptionError, NotFoundError
+from engine.errors import CorruptionError, NotFoundError, ProtocolError
 from engine.limits import LOG_INDEX_BYTES_STEP, READ_BLOCK_SIZE
 from engine.wire.chunks import ChunkPool
 
@@ -30,7 +31,7 @@ class NearBlock(NamedTuple):
 
 
 class _Stretch(NamedTuple):
-    """As in SEGMENT_FILES."""
+    """As in SEGMENT_FILES. It comes from somebody else."""
 
     path: str
     opening: bytes
@@ -39,6 +40,13 @@ class _Stretch(NamedTuple):
     end: int
     next_offset: int
 
+    def check(self) -> None:
+        """Raise ProtocolError for what no broker should say."""
+        numbers = (self.salt, self.position, self.end, self.next_offset)
+        good = isinstance(self.path, str) and self.path.startswith("/") and "\0" not in self.path
+        if not good or not isinstance(self.opening, bytes) or not all(isinstance(n, int) and n >= 0 for n in numbers):
+            raise ProtocolError(f"the broker says that messages lie in {tuple(self)!r:.200}")
+
 
 class NearFiles:
     """Loop thread only. `upto`: what is at or above this offset is not here."""
@@ -46,29 +54,30 @@ class NearFiles:
     __slots__ = ("_chunks", "_file", "_hidden", "_left", "_open_file", "_position", "_segment_id", "offset", "upto")
 
     def __init__(self, segment_id: int, start: int, answer: dict[str, Any], open_file: OpenFile) -> None:
-        """`answer`: to SEGMENT_FILES."""
+        """`answer`: to SEGMENT_FILES. Raises ProtocolError for one that makes no sense."""
         self.offset = start  # the next one to be read
-        self.upto: int = answer["upto"]
         self._segment_id = segment_id
         self._open_file = open_file
-        self._left = [_Stretch(*one) for one in answer["files"]][::-1]
-        self._hidden: list[list[int]] = answer["hidden"][::-1]
+        self._left, self._hidden, self.upto = _parsed(answer)
         self._chunks = ChunkPool(_WANTED)
         self._file: ReadFile | None = None
         self._position = 0
 
-    def open(self) -> None:
+    async def open(self) -> None:
         """The next file. Raises OSError where that is not to be, NotFoundError for another one than was meant."""
         stretch = self._left[-1]
+        self._file, self._position = await asyncio.to_thread(self._opened, stretch), stretch.position
+
+    def _opened(self, stretch: _Stretch) -> ReadFile:
         file = self._open_file(stretch.path)
         if file.head(len(stretch.opening)) != stretch.opening:
             raise NotFoundError(f"{stretch.path} is another file than the broker's")
-        self._file, self._position = file, stretch.position
+        return file
 
     async def next(self) -> NearBlock:
         """The block at `offset`, which is below `upto`. Raises OSError, CorruptionError, NotFoundError."""
         if self._file is None:
-            self.open()
+            await self.open()
         stretch, wanted = self._left[-1], _WANTED
         messages = 0
         while not messages:
@@ -79,7 +88,8 @@ class NearFiles:
             )
             self._position += stop
             wanted = max(missing, _WANTED)
-            if not messages and (len(data) < size or missing > stretch.end - self._position):
+            left = stretch.end - self._position
+            if not messages and (len(data) < size or missing > left or not (stop or missing)):
                 raise CorruptionError(f"{stretch.path}, position {self._position}: offset {self.offset} is not there")
         self.offset = after
         if after >= stretch.next_offset:
@@ -113,3 +123,16 @@ class NearFiles:
     def close(self) -> None:
         """Idempotent."""
         self._file = None
+
+
+def _parsed(answer: dict[str, Any]) -> tuple[list[_Stretch], list[list[int]], int]:
+    """(Files, hidden ranges, both with the first one last; upto)."""
+    try:
+        stretches = [_Stretch(*one) for one in answer["files"]]
+        hidden = [[int(first), int(last)] for first, last in answer["hidden"]]
+        upto = min(int(answer["upto"]), stretches[-1].next_offset if stretches else 0)
+    except (KeyError, TypeError, ValueError) as e:
+        raise ProtocolError(f"the broker does not say where messages lie, but {answer!r:.200}") from e
+    for stretch in stretches:
+        stretch.check()
+    return stretches[::-1], hidden[::-1], upto

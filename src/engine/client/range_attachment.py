@@ -26,6 +26,7 @@ class RangeAttachment(Attachment):
         self.stop = stop
         self.ungranted = 0
         self._near: NearFiles | None = None
+        self._near_url: str | None = None  # whom it asked for them
         self._asked = False  # whether there are files
         self._reading = False
         self._messages = self._bytes = 0  # credit for what is read from files
@@ -40,25 +41,33 @@ class RangeAttachment(Attachment):
             await super()._attach(url)
 
     async def _find_files(self, url: str | None) -> bool:
-        pool = self._owner.pool
-        connection = await pool.get(url)
-        if SHORT_CIRCUIT_READS not in connection.features or connection.proxied:
+        """Whether it is served from files now."""
+        near = await self._ask(url)
+        if near is None or self.closed:
             return False
-        range_ = {"topic": self.name, "start": self.expected, "stop": self.stop}
-        answer = (await connection.request(Command.SEGMENT_FILES, range_, pool.options.operation_timeout))["result"]
-        self._asked = True
-        if self.closed or not answer["files"] or answer["upto"] <= self.expected:
-            return False
-        near = NearFiles(self.segment_id, self.expected, answer, pool.options.open_file)
-        try:
-            near.open()
-        except (OSError, EngineError) as e:
-            log.debug("%s is not read from files: %s", self.name, e)
-            return False
-        self._near = near
+        self._near, self._near_url = near, url
         self.position = self.confirmed = self.expected
         self._owner.attached(self)
         return True
+
+    async def _ask(self, url: str | None) -> NearFiles | None:
+        """Files that have what is expected next. What the owner says instead, SUBSCRIBE will hear as well."""
+        pool = self._owner.pool
+        connection = await pool.get(url)
+        if SHORT_CIRCUIT_READS not in connection.features or not connection.is_near:
+            return None
+        wanted = {"topic": self.name, "start": self.expected, "stop": self.stop}
+        try:
+            answer = await connection.request(Command.SEGMENT_FILES, wanted, pool.options.operation_timeout)
+            self._asked = True
+            near = NearFiles(self.segment_id, self.expected, answer.get("result") or {}, pool.options.open_file)
+            if near.upto <= self.expected:
+                return None
+            await near.open()
+        except (OSError, EngineError) as e:
+            log.debug("%s is not read from files: %s", self.name, e)
+            return None
+        return near
 
     def grant(self, messages: int, size: int) -> None:
         """Whole blocks come, so the last one may go beyond."""
@@ -79,22 +88,31 @@ class RangeAttachment(Attachment):
 
     async def _read(self, near: NearFiles) -> None:
         try:
-            while self._has_credit and self._near is near and near.offset < near.upto:
-                block = await near.next()
+            while self._has_credit and self._near is near:
+                if near.offset < near.upto:
+                    await self._read_block(near)
+                    await sleep(0)  # others' turn
+                    continue
+                more = await self._ask(self._near_url)
                 if self._near is not near:
                     return
-                self._messages -= block.messages
-                self._bytes -= len(block.data)
-                header = {"salt": block.salt, "messages": block.messages, "skip": block.skip or None}
-                self._owner.blocks_came(self, header, block.data)
-                await sleep(0)  # others' turn
-            if self._near is near and near.offset >= near.upto:
-                self._leave_files(f"it is read up to {near.upto}")
+                if more is None:
+                    self._leave_files(f"{near.upto} is reached")
+                    return
+                self._near = near = more
         except (OSError, EngineError) as e:
             if self._near is near:
                 self._leave_files(str(e))
         finally:
             self._reading = False
+
+    async def _read_block(self, near: NearFiles) -> None:
+        block = await near.next()
+        if self._near is near:
+            self._messages -= block.messages
+            self._bytes -= len(block.data)
+            header = {"salt": block.salt, "messages": block.messages, "skip": block.skip or None}
+            self._owner.blocks_came(self, header, block.data)
 
     def _leave_files(self, why: str) -> None:
         """The owner sends the rest."""

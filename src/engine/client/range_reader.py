@@ -16,6 +16,7 @@ from engine._native.batch import MessageBatch
 from engine._native.entry import Entry
 from engine._native.hashing import MURMUR3, XXH64, key32
 from engine._native.message import Message
+from engine._native.offsets import overlap
 from engine.client.attachment import Attachment
 from engine.client.options import ConsumerOptions
 from engine.client.pool import Pool
@@ -184,15 +185,18 @@ class AsyncRangeReader(Receiver):
         """Without what is not asked for, which needs its credit back at once, as does what lies before the start."""
         assert isinstance(attachment, RangeAttachment)
         stop, skip = attachment.stop, header.get("skip") or []
-        if entries and (lead := begin - entries[0].first_offset) > 0:
+        if entries and (first := entries[0].first_offset) < begin:
+            lead = begin - first - overlap(skip, first, begin)
             attachment.ungranted += lead
             attachment.grant(lead, 0)
         wanted = [e for e in entries if e.first_offset < stop and self._is_wanted(e)]
         if len(wanted) < len(entries):
             kept = {e.first_offset for e in wanted}
             dropped = [e for e in entries if e.first_offset not in kept]
-            self._grant({attachment.segment_id: (sum(e.count for e in dropped), sum(e.size for e in dropped))})
+            messages = sum(e.count - overlap(skip, e.first_offset, e.first_offset + e.count) for e in dropped)
+            self._grant({attachment.segment_id: (messages, sum(e.size for e in dropped))})
         if wanted and (end := wanted[-1].first_offset + wanted[-1].count) > stop:
+            self._credited_messages += end - stop - overlap(skip, stop, end)
             skip = [*([first, min(last, stop - 1)] for first, last in skip if first < stop), [stop, end - 1]]
         return self._queue.push(wanted, skip or None, None, begin)
 

@@ -168,6 +168,7 @@ class Receiver(Receiving):
             attachment.expected = entries[-1].first_offset + entries[-1].count
             attachment.arrived = max(attachment.arrived, attachment.expected)
         self._recount()
+        self._popped()  # what is not for anybody has its credit back at once: nobody may come to pop anything
         self._wake()
 
     def _push(self, attachment: Attachment, entries: list[Entry], header: dict[str, Any], begin: int) -> int:

@@ -13,6 +13,8 @@ from engine.storage.index import Index
 from engine.storage.logfile import Block, LogFile
 from engine.storage.tail import Tail
 
+STRETCHES_MAX = 64  # told at a time
+
 
 class Stretch(NamedTuple):
     """Entries back to back in one file, for whoever may read it himself. What lies before `end` is durable, and stays.
@@ -89,18 +91,22 @@ class Reader:
         return self._files[0]
 
     async def stretches(self, start: int, stop: int) -> list[Stretch]:
-        """Where the durable messages of [start, stop) lie, which are there; none if nobody else sees these files."""
+        """Where durable messages from `start` on lie, which are there, as of when this returns: up to `stop`, but of
+        STRETCHES_MAX files at most. None if nobody else sees these files.
+        """
+        indexes = {file: await self._index_of(file) for file in self._files_of(start, stop)}
         found: list[Stretch] = []
-        at = start
-        for file in [f for f in self._files if f.first_offset < stop and start < f.end_offset]:
-            path = self._context.handles.disk.shared_path(file.path)
-            if path is None:
+        for file in self._files_of(start, stop):
+            path, index = self._context.handles.disk.shared_path(file.path), indexes.get(file)
+            if path is None or index is None:
                 break
-            end, next_offset = file.end_position, file.end_offset
-            position = (await self._index_of(file)).position_before(at, file.opening.data_position)
-            found.append(Stretch(path, file.opening.pack(), file.salt, position, end, next_offset))
-            at = next_offset
+            at = found[-1].next_offset if found else start
+            position = index.position_before(at, file.opening.data_position)
+            found.append(Stretch(path, file.opening.pack(), file.salt, position, file.end_position, file.end_offset))
         return found
+
+    def _files_of(self, start: int, stop: int) -> list[LogFile]:
+        return [f for f in self._files if f.first_offset < stop and start < f.end_offset][:STRETCHES_MAX]
 
     async def _index_of(self, file: LogFile) -> Index:
         if file.index is not None:
