@@ -42,7 +42,7 @@ class Texts:
         names = {name.lower(): name for name in known}
         unknown = [name for name in options if name.lower() not in names]
         if unknown:
-            raise ValueError(f"the option {unknown[0]!r} is not known; there are {', '.join(sorted(known))}")
+            raise ValueError(f"the option {unknown[0]!r} is not known; there are {', '.join(sorted(set(known)))}")
         self._values = {names[name.lower()]: value for name, value in options.items()}
 
     def text(self, name: str) -> str | None:
