@@ -20,6 +20,9 @@ from engine.errors import (
     NotFoundError,
     SegmentSealedError,
 )
+from engine.storage.index import Index
+from engine.storage.logfile import LogFile
+from engine.storage.reader import Reader
 from engine.storage.segment import Appended, Block
 from engine.testing.clock import FakeClock
 from engine.testing.disk import SimDisk
@@ -165,6 +168,38 @@ async def test_seal_is_final_and_idempotent(tmp_path: Path) -> None:
     assert segment.next_offset == 2
     with pytest.raises(SegmentSealedError):
         await segment.append(entry(2))
+
+
+async def test_where_messages_lie_is_told_without_a_hole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when retention deletes the first file while that is looked up."""
+    store = make_store(tmp_path, file_size_max=4096)
+    segment = await store.create(name())
+    for i in range(40):
+        await segment.append(entry(i, (b"x" * 300,)))
+    told = await segment.stretches(0, 40)
+    assert len(told) > 3
+    assert told[-1].next_offset == 40
+    for stretch in told:
+        image = read_file(stretch.path)
+        assert image.startswith(stretch.opening)
+        assert values_of(image[stretch.position : stretch.end])[-1][0] == stretch.next_offset - 1
+    assert [s.path for s in await segment.stretches(told[0].next_offset, told[1].next_offset)] == [told[1].path]
+    assert await segment.stretches(40, 50) == []
+    look = segment._reader._index_of
+
+    async def slowly(file: LogFile) -> Index:
+        if file.first_offset == told[1].next_offset:
+            assert await segment.retain(told[0].next_offset, retention_ms=0, retention_bytes=0) == 1
+        return await look(file)
+
+    monkeypatch.setattr(Reader, "_index_of", lambda self, file: slowly(file))
+    assert await segment.stretches(0, 40) == []
+    assert await segment.stretches(0, 40) == []
+    await store.close()
+
+
+def read_file(path: str) -> bytes:
+    return Path(path).read_bytes()
 
 
 async def test_g3_l1_older_terms_are_refused(tmp_path: Path) -> None:
