@@ -51,13 +51,26 @@ async def test_it_is_answered_once_entry_and_record_are_durable(world: World) ->
     assert await world.records() == 1
 
 
-async def test_the_record_is_written_while_the_log_is(world: World) -> None:
+async def admitted_before_a_held_disk(world: World) -> int:
+    """A transaction; what it writes waits in `world.workers.held`."""
     await world.crash()
     world.workers = HeldWorkers()
     await world.open()
     number = await world.begin()
     await world.buffer.admit(number)
     world.workers.held = []
+    return number
+
+
+def fill_the_disk(world: World) -> None:
+    """What waits fails; nothing waits any more."""
+    held, world.workers.held = world.workers.held, None
+    for _, done in held or ():
+        done(None, OSError(28, "full"))
+
+
+async def test_the_record_is_written_while_the_log_is(world: World) -> None:
+    number = await admitted_before_a_held_disk(world)
     sent = world.send(number, 0)
     await world.recorded()
     assert (world.segment.durable_offset, sent.done()) == (0, False)
@@ -115,17 +128,10 @@ async def test_a_store_that_is_unsure_or_away_for_a_while_costs_time_only(world:
 
 
 async def test_what_did_not_get_into_the_log_leaves_no_record(world: World) -> None:
-    await world.crash()
-    world.workers = HeldWorkers()
-    await world.open()
-    number = await world.begin()
-    await world.buffer.admit(number)
-    world.workers.held = []
+    number = await admitted_before_a_held_disk(world)
     failing = world.send(number, 0)
     await until(lambda: world.workers.held)
-    held, world.workers.held = world.workers.held, None
-    for _, done in held:
-        done(None, OSError(28, "full"))
+    fill_the_disk(world)
     with pytest.raises(EngineError):
         await failing
     await world.buffer.admit(number)
@@ -139,12 +145,8 @@ async def test_what_did_not_get_into_the_log_leaves_no_record(world: World) -> N
 
 async def test_nobody_is_let_in_where_something_is_being_taken_back(world: World) -> None:
     """Its record would stand for others that got its offsets, also where that begins while a header is read."""
-    await world.crash()
-    world.workers = HeldWorkers()
-    await world.open()
-    number, other = await world.begin(), await world.begin()
-    await world.buffer.admit(number)
-    world.workers.held = []
+    number = await admitted_before_a_held_disk(world)
+    other = await world.begin()
     failing = world.send(number, 0)
     await until(lambda: world.workers.held and world.buffer.operation_records)
     gone, delete, read = asyncio.Event(), world.operations.delete, world.headers.read
@@ -154,9 +156,7 @@ async def test_nobody_is_let_in_where_something_is_being_taken_back(world: World
         return await delete(key)
 
     async def fail_and_read(asked: int) -> Any:
-        held, world.workers.held = world.workers.held, None
-        for _, done in held or ():
-            done(None, OSError(28, "full"))
+        fill_the_disk(world)
         await until(lambda: world.buffer._withdrawing)
         return await read(asked)
 
@@ -176,19 +176,12 @@ async def test_nobody_is_let_in_where_something_is_being_taken_back(world: World
 
 async def test_nobody_is_let_in_while_the_record_of_what_failed_is_being_written(world: World) -> None:
     """And readers do not wait for it: whatever gets its offsets is another message."""
-    await world.crash()
-    world.workers = HeldWorkers()
-    await world.open()
-    number = await world.begin()
-    await world.buffer.admit(number)
-    world.workers.held = []
+    number = await admitted_before_a_held_disk(world)
     world.operations.gate.clear()
     failing = world.send(number, 0)
     await until(lambda: world.workers.held)
-    held, world.workers.held = world.workers.held, None
     assert (world.buffer.limit, world.buffer.admits(number)) == (0, True)
-    for _, done in held:
-        done(None, OSError(28, "full"))
+    fill_the_disk(world)
     await until(lambda: world.buffer.limit is None)
     assert not world.buffer.admits(number)
     admitted = asyncio.ensure_future(world.buffer.admit(number))
