@@ -11,9 +11,9 @@ import pytest
 from entry_images import entry, values_of
 from stores import forget_tail, log_files, make_store, name, read_blocks
 
+from engine.aio import files as system
 from engine.errors import CorruptionError
 from engine.limits import KIB
-from engine.storage import disk as system
 from engine.storage.buffers import BUFFER_SIZE, BUFFERS_MAX, ReadBuffers
 from engine.storage.disk import OsDisk, OsFile
 from engine.storage.logfile import Block

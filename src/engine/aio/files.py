@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import stat
 
+from typing_extensions import Buffer
+
 _NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)  # Linux
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # the last: a pipe is not waited for
+
+
+def read_cached(fd: int, buffer: Buffer, position: int) -> int:
+    """Fill `buffer` with what the system has in its cache, from `position` on; how many bytes, 0 if it cannot tell."""
+    if _NOWAIT is None:
+        return 0
+    try:
+        return os.preadv(fd, [buffer], position, _NOWAIT)
+    except OSError:  # nothing of it, or the file system cannot tell; an error of the medium is met by who reads it all
+        return 0
 
 
 class ReadFile:
@@ -38,10 +49,8 @@ class ReadFile:
 
         The memory may be written to until nobody holds it, also when this was cancelled.
         """
-        if _NOWAIT is not None:
-            with contextlib.suppress(OSError):  # nothing of it is cached, or the file system cannot tell
-                if (count := os.preadv(self._fd, [view], position, _NOWAIT)) == len(view):
-                    return count
+        if (count := read_cached(self._fd, view, position)) == len(view):
+            return count
         return await asyncio.to_thread(self._read, view, position)
 
     def _read(self, view: memoryview, position: int) -> int:

@@ -15,10 +15,10 @@ from typing import Protocol
 
 from typing_extensions import Buffer
 
+from engine.aio.files import read_cached
 from engine.errors import DataDirectoryBusyError
 
 IOV_MAX = 1024
-_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)  # Linux
 
 
 class File(Protocol):
@@ -125,12 +125,7 @@ class OsFile:
 
     def read_cached(self, buffer: Buffer, position: int) -> int:
         """What the system has in its cache, from `position` on."""
-        if _NOWAIT is None:
-            return 0
-        try:
-            return os.preadv(self._fd, [buffer], position, _NOWAIT)
-        except OSError:  # nothing of it, or the file system cannot tell; an error of the medium is met by read_into()
-            return 0
+        return read_cached(self._fd, buffer, position)
 
     def write(self, buffers: Sequence[Buffer], position: int) -> None:
         """Write all the buffers one after the other; short writes are continued."""
