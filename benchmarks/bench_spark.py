@@ -18,14 +18,16 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from spark_sample import ROWS, sample
 from support import TINY
 
 import engine
 
-RUNS = 1 if TINY else 5
+T = TypeVar("T")
+
+RUNS = 1 if TINY else 9
 WARM = 0 if TINY else 2
 IDLE_RUNS = 1 if TINY else 15
 IDLE_S = 0.5 if TINY else 2.0
@@ -47,9 +49,15 @@ def seconds(run: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def in_turn(*runs: Callable[[], object]) -> list[list[float]]:
-    """Seconds of each, round by round, after two rounds that do not count."""
-    return [[seconds(run) for run in runs] for _ in range(WARM + RUNS)][-RUNS:]
+def in_turn(*runs: T, measure: Callable[[T], float] = seconds, count: int = RUNS) -> list[list[float]]:
+    """What is measured of each, round by round, after two rounds that do not count. Each round has another order: it
+    matters who comes behind whom.
+    """
+    rng, rounds = random.Random(1), []
+    for _ in range(WARM + count):
+        found = {i: measure(runs[i]) for i in rng.sample(range(len(runs)), len(runs))}
+        rounds.append([found[i] for i in range(len(runs))])
+    return rounds[-count:]
 
 
 def medians(rounds: list[list[float]]) -> list[float]:
@@ -164,14 +172,9 @@ def micro_batch(kind: str) -> float:
 
 
 def idle_trio() -> tuple[float, float, float, float, float]:
-    """(our milliseconds, the rate source's, those of one asked once; ours / either), medians of rounds, each in another
-    order: it matters who comes behind whom.
-    """
-    rng, rounds = random.Random(1), []
-    for _ in range(WARM + IDLE_RUNS):
-        times = {kind: micro_batch(kind) for kind in rng.sample(IDLE, len(IDLE))}
-        rounds.append([times[kind] for kind in IDLE])
-    ours, theirs, once = medians(rounds := rounds[-IDLE_RUNS:])
+    """(our milliseconds, the rate source's, those of one asked once; ours / either), medians of rounds."""
+    rounds = in_turn(*IDLE, measure=micro_batch, count=IDLE_RUNS)
+    ours, theirs, once = medians(rounds)
     return ours, theirs, once, *(statistics.median(times[0] / times[i] for times in rounds) for i in (1, 2))
 
 

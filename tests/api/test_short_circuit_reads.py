@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from reshaping import until
 
 import engine
 from engine.aio.files import ReadFile
 from engine.broker import server, short_circuit
 from engine.client import near_files
+from engine.client.range_reader import NEAR_WINDOW_BYTES
 from engine.limits import ENTRY_SIZE_MAX, KIB, MIB, READ_BLOCK_SIZE
 
 FILE_SIZE = 8 * KIB
@@ -128,6 +130,33 @@ async def test_an_entry_may_be_larger_than_what_is_read_at_a_time(served: engine
                 await producer.send(value)
         assert [value for *_, value in await read(near, await ranges_of(near))] == values
         assert counted(served) == (0, 4)
+
+
+@pytest.mark.parametrize("near_blocks", [0, 1, 12])
+async def test_what_is_read_from_files_is_not_read_far_ahead(served: engine.AsyncEngine, near_blocks: int):
+    """Nobody waits for it. Over the connection, also behind files that fail, as much is under way as may be."""
+    left = near_blocks
+
+    class Failing(ReadFile):
+        async def read_into(self, view: memoryview, position: int) -> int:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise OSError(5, "the disk does not answer")
+            return await super().read_into(view, position)
+
+    async with client_of(served, Failing) as near:
+        await near.admin.create_topic("t", segments=1)
+        async with await near.producer("t") as producer:
+            await producer.send_batch([bytes([n]) * (MIB - KIB) for n in range(12)])
+        async with await near.range_reader("t", {0: (0, 12)}) as reader:
+            waiting = {0: 12, 1: 12, 12: NEAR_WINDOW_BYTES // MIB + 1}[near_blocks]
+            await until(lambda: reader.statistics().messages_queued >= waiting)
+            for _ in range(100):  # more would come at once
+                await asyncio.sleep(0)
+            assert reader.statistics().messages_queued == waiting
+            found = [m.value[0] async for batch in reader.batches(1) for m in batch]
+        assert found == list(range(12))
 
 
 @pytest.mark.parametrize("files", [True, False])

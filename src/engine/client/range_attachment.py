@@ -32,6 +32,11 @@ class RangeAttachment(Attachment):
         self._messages = self._bytes = 0  # credit for what is read from files
 
     @property
+    def near(self) -> bool:
+        """Whether it is served from files now."""
+        return self._near is not None
+
+    @property
     def connected(self) -> bool:
         """Whether it is served now."""
         return self._near is not None or super().connected

@@ -24,11 +24,14 @@ from engine.client.range_attachment import RangeAttachment
 from engine.client.receiver import Receiver
 from engine.client.topic import TopicLayout
 from engine.errors import AlreadyClosedError, InvalidArgumentError, NotFoundError
+from engine.limits import READ_BLOCK_SIZE
 from engine.model.names import TopicName
 from engine.model.positions import Checkpoint
 from engine.wire.commands import Command
 
 BATCH_MESSAGES = 65_536
+# Nobody waits for what is read from files; and what was just read is in the processor's cache when it is copied.
+NEAR_WINDOW_BYTES = 2 * READ_BLOCK_SIZE
 
 Ranges = Mapping[int, tuple[int, int]]
 
@@ -67,6 +70,8 @@ class AsyncRangeReader(Receiver):
         self._hashes: tuple[int, ...] | None = None
         self._deleted: dict[int, int] = {}
         self._arrived = self._exhausted = False  # all of it; and received by the user
+        self._window = messages, size = self._budget.whole
+        self._near_window = messages, min(size, NEAR_WINDOW_BYTES)
 
     async def start(self) -> None:
         """Look whether all of it is there, and begin."""
@@ -164,6 +169,7 @@ class AsyncRangeReader(Receiver):
             attachment.segment_id, min(attachment.position, attachment.stop) - self._standing(attachment.segment_id)
         )
         attachment.ungranted = attachment.stop - attachment.expected
+        self._budget.whole = self._near_window if attachment.near else self._window
         if attachment.ungranted <= 0:
             self._finish(attachment)
         else:

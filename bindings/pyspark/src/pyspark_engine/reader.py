@@ -10,6 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 import engine
+from pyspark_engine.arrival import Arriving
 from pyspark_engine.connection import connect
 from pyspark_engine.filters import Scope
 from pyspark_engine.offsets import Wanted, read_place
@@ -37,7 +38,7 @@ class _PushFilters:
         return self._push(filters)
 
 
-class TopicReader(DataSourceReader):
+class TopicReader(Arriving, DataSourceReader):
     """Made by DefaultSource where the query is planned; travels to the tasks."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:

@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_engine import offsets as form
 from pyspark_engine import progress
+from pyspark_engine.arrival import Arriving
 from pyspark_engine.driver import Driver
 from pyspark_engine.errors import DataLossError
 from pyspark_engine.offsets import Offsets, read_place
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class _StreamReader(DataSourceStreamReader):
+class _StreamReader(Arriving, DataSourceStreamReader):
     """Made by DefaultSource, once for the driver and once to travel to the tasks. How far a micro-batch goes is a
     matter of the two below, who know what Spark asks them.
     """

@@ -13,6 +13,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 from pyspark.sql.types import StructType
 
 from pyspark_engine import attempts
+from pyspark_engine.arrival import Arriving
 from pyspark_engine.options import WriteOptions
 from pyspark_engine.writing import record_batches, write_partition
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class TopicWriter(DataSourceArrowWriter):
+class TopicWriter(Arriving, DataSourceArrowWriter):
     """Of a batch write. The name of its transaction is the user's, or one that nobody else has."""
 
     def __init__(self, options: WriteOptions) -> None:
@@ -49,7 +50,7 @@ class TopicWriter(DataSourceArrowWriter):
         attempts.abort(self._options.connection, messages, self._name, for_good=own)
 
 
-class TopicStreamWriter(DataSourceStreamArrowWriter):
+class TopicStreamWriter(Arriving, DataSourceStreamArrowWriter):
     """Of a streaming query. The name of the transaction comes from the query and the micro-batch."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
