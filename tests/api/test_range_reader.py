@@ -63,6 +63,17 @@ async def test_a_view_follows(client: engine.AsyncClient):
             await view.segments(exact=True)
 
 
+async def test_the_end_is_found_once(client: engine.AsyncClient):
+    """A look that a receive in another thread has asked for may come behind it."""
+    await client.admin.create_topic("t", segments=1)
+    await fill(client, "t", range(10))
+    async with await client.range_reader("t", {0: (0, 10)}) as reader:
+        assert len(await reader.next_batch() or []) == 10
+        for _ in range(2):
+            reader._return_credit()
+            assert await reader.next_batch() is None
+
+
 async def test_what_was_acknowledged_before_is_seen_after(client: engine.AsyncClient):
     """Also in segments of which the view has not been told yet."""
     await client.admin.create_topic("t", segments=1)

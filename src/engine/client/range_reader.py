@@ -31,7 +31,7 @@ from engine.wire.commands import Command
 
 BATCH_MESSAGES = 65_536
 # Nobody waits for what is read from files; and what was just read is in the processor's cache when it is copied.
-NEAR_WINDOW_BYTES = 2 * READ_BLOCK_SIZE
+NEAR_WINDOW_BYTES = READ_BLOCK_SIZE
 
 Ranges = Mapping[int, tuple[int, int]]
 
@@ -147,8 +147,8 @@ class AsyncRangeReader(Receiver):
         self._end_if_received()
 
     def _end_if_received(self) -> None:
-        if self._arrived and not self._queue.messages and not self._unread:
-            self._exhausted = self._failure is None
+        if self._failure is None and self._arrived and not self._queue.messages and not self._unread:
+            self._exhausted = True
             self.fail(AlreadyClosedError(f"all that was to be read of {self._topic} was received"))
 
     def _lose(self, segment_id: int, count: int) -> None:

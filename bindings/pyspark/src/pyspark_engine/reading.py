@@ -20,9 +20,10 @@ from pyspark_engine.schema import converter
 if TYPE_CHECKING:
     import pyarrow as pa
 
-BATCH_MESSAGES = 32_768  # of a record batch: small ones cost Spark more for each row
-BATCH_BYTES = 16 * 1024 * 1024  # of keys and values, from which on it is not waited for more
-AHEAD_MESSAGES = 8 * BATCH_MESSAGES  # so the broker sends while Spark takes a batch; in bytes the client's limit counts
+# Of a record batch, which is complete with either. What is larger than a processor's cache costs Spark more for each row.
+BATCH_MESSAGES = 8_192
+BATCH_BYTES = 2 * 1024 * 1024
+AHEAD_MESSAGES = 32 * BATCH_MESSAGES  # so the broker sends while Spark takes a batch; in bytes the client's limit counts
 
 
 def read_partition(
