@@ -20,10 +20,10 @@ from pyspark_engine.schema import converter
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Of a record batch, which is complete with either. What is larger than a processor's cache costs Spark more for each row.
+# A record batch is complete with either. In one larger than a processor's cache, each row costs Spark more.
 BATCH_MESSAGES = 8_192
-BATCH_BYTES = 2 * 1024 * 1024
-AHEAD_MESSAGES = 32 * BATCH_MESSAGES  # so the broker sends while Spark takes a batch; in bytes the client's limit counts
+BATCH_BYTES = 2 * 1024 * 1024  # of keys and values
+AHEAD_MESSAGES = 32 * BATCH_MESSAGES  # the broker sends while Spark takes a batch; in bytes the client's limit counts
 
 
 def read_partition(
