@@ -31,7 +31,7 @@ from engine.wire.commands import Command
 
 BATCH_MESSAGES = 65_536
 # Nobody waits for what is read from files; and what was just read is in the processor's cache when it is copied.
-NEAR_WINDOW_BYTES = READ_BLOCK_SIZE
+NEAR_WINDOW_BYTES = 4 * READ_BLOCK_SIZE
 
 Ranges = Mapping[int, tuple[int, int]]
 
