@@ -33,13 +33,13 @@ async def test_it_reads_from_anywhere_to_the_end(path: Path):
 
 async def test_what_is_not_cached_is_read_on_a_thread(path: Path, monkeypatch: pytest.MonkeyPatch):
     threads: list[int] = []
-    read = ReadFile._read
+    read = ReadFile.read_now
 
     def noted(self: ReadFile, view: memoryview, position: int) -> int:
         threads.append(threading.get_ident())
         return read(self, view, position)
 
-    monkeypatch.setattr(ReadFile, "_read", noted)
+    monkeypatch.setattr(ReadFile, "read_now", noted)
     monkeypatch.setattr("engine.aio.files._NOWAIT", None)
     buffer = bytearray(100)
     assert await ReadFile(str(path)).read_into(memoryview(buffer), 0) == 100
@@ -51,7 +51,7 @@ async def test_what_is_not_cached_is_read_on_a_thread(path: Path, monkeypatch: p
 async def test_it_stays_open_while_a_thread_reads(path: Path, monkeypatch: pytest.MonkeyPatch):
     """Also when whoever asked has gone: another file may get its number."""
     begun, go_on, found = threading.Event(), threading.Event(), []
-    read = ReadFile._read
+    read = ReadFile.read_now
 
     def slow(self: ReadFile, view: memoryview, position: int) -> int:
         begun.set()
@@ -59,7 +59,7 @@ async def test_it_stays_open_while_a_thread_reads(path: Path, monkeypatch: pytes
         found.append(read(self, view, position))
         return found[0]
 
-    monkeypatch.setattr(ReadFile, "_read", slow)
+    monkeypatch.setattr(ReadFile, "read_now", slow)
     monkeypatch.setattr("engine.aio.files._NOWAIT", None)
     file: ReadFile | None = ReadFile(str(path))
     reading = asyncio.ensure_future(file.read_into(memoryview(bytearray(10)), 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 import engine
+from engine.broker import server
+from engine.limits import KIB
 
 KINDS = ["embedded", "tcp"]
 
@@ -43,5 +46,13 @@ def blocking(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[engine.
 @pytest.fixture
 async def served(tmp_path: Path) -> AsyncIterator[engine.AsyncEngine]:
     """An engine that other clients may connect to."""
-    async with engine.open_async(tmp_path / "data", listen="127.0.0.1:0") as served:
+    async with engine.open_async(tmp_path / "data", listen="127.0.0.1:0", admin="127.0.0.1:0") as served:
         yield served
+
+
+@pytest.fixture
+def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments have many files; name it before what opens an engine."""
+    configured = server.storage_config
+    small = lambda config: dataclasses.replace(configured(config), file_size_max=8 * KIB)  # noqa: E731
+    monkeypatch.setattr(server, "storage_config", small)

@@ -5,83 +5,23 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import random
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from near_reading import client_of, counted, nothing_opens, ranges_of, read, write
 from reshaping import until
 
 import engine
 from engine.aio.files import ReadFile
-from engine.broker import server, short_circuit
+from engine.broker import short_circuit
 from engine.client import near_files
 from engine.client.range_reader import NEAR_WINDOW_BYTES
 from engine.limits import ENTRY_SIZE_MAX, KIB, MIB, READ_BLOCK_SIZE
 
-FILE_SIZE = 8 * KIB
 WAIT_S = 20.0
-Place = tuple[int, int, bytes]
 
-
-@pytest.fixture
-async def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[engine.AsyncEngine]:
-    """Its segments have many files."""
-    configured = server.storage_config
-    small = lambda config: dataclasses.replace(configured(config), file_size_max=FILE_SIZE)  # noqa: E731
-    monkeypatch.setattr(server, "storage_config", small)
-    async with engine.open_async(tmp_path / "data", listen="127.0.0.1:0", admin="127.0.0.1:0") as opened:
-        yield opened
-
-
-@asynccontextmanager
-async def client_of(
-    served: engine.AsyncEngine, open_file: Callable[[str], ReadFile] = ReadFile
-) -> AsyncIterator[engine.AsyncClient]:
-    async with engine.AsyncClient(served.service_url) as client:
-        client._pool.options = dataclasses.replace(client._pool.options, open_file=open_file)
-        yield client
-
-
-def nothing_opens(path: str) -> ReadFile:
-    raise PermissionError(13, "not for you", path)
-
-
-async def write(client: engine.AsyncClient, count: int = 2000, topic: str = "t") -> None:
-    """Over two segments and a split; every third group of messages is in a transaction, every other one aborted."""
-    await client.admin.create_topic(topic, segments=2, entry_buckets=4)
-    async with await client.producer(topic, compression="lz4") as producer:
-        for start in range(0, count, 50):
-            if start == count // 2:
-                await client.admin.split_segment(topic, 0)
-            values = [b"%d" % n * (1 + n % 40) for n in range(start, start + 50)]
-            keys = [b"k%d" % (n % 30) for n in range(50)]
-            if start % 150:
-                await producer.send_batch(values, keys=keys)
-                await producer.flush()
-                continue
-            transaction = await client.transaction()
-            await producer.send_batch(values, keys=keys, transaction=transaction)
-            await (transaction.abort() if start % 300 else transaction.commit())
-
-
-async def ranges_of(client: engine.AsyncClient, topic: str = "t") -> dict[int, tuple[int, int]]:
-    async with await client.topic_view(topic) as view:
-        found = await view.segments(exact=True)
-    return {i: (s.first, s.end) for i, s in found.segments.items()}
-
-
-async def read(client: engine.AsyncClient, ranges: Any, topic: str = "t", **options: Any) -> list[Place]:
-    async with await client.range_reader(topic, ranges, **options) as reader:
-        batches = [batch async for batch in reader.batches(options.get("receive_queue_size", 1000))]
-    return [(m.id.segment_id, m.id.offset, m.value) for batch in batches for m in batch]
-
-
-def counted(served: engine.AsyncEngine) -> tuple[int, int]:
-    """(messages that were sent, messages that were to be read from files)."""
-    hosted = list(served.broker.hosting)
-    return sum(h.sent_messages for h in hosted), sum(h.near_messages for h in hosted)
+pytestmark = pytest.mark.usefixtures("small_files")
 
 
 @pytest.mark.parametrize("block_size", [2 * KIB, READ_BLOCK_SIZE])

@@ -51,7 +51,8 @@ class ReadFile:
         """
         if (count := read_cached(self._fd, view, position)) == len(view):
             return count
-        return await asyncio.to_thread(self._read, view, position)
+        return await asyncio.to_thread(self.read_now, view, position)
 
-    def _read(self, view: memoryview, position: int) -> int:
+    def read_now(self, view: memoryview, position: int) -> int:
+        """The same. Blocks."""
         return os.preadv(self._fd, [view], position)

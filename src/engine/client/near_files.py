@@ -7,7 +7,8 @@ opened when they are needed, and read in order. What retention deletes meanwhile
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from engine._native import log
@@ -49,9 +50,11 @@ class _Stretch(NamedTuple):
 
 
 class NearFiles:
-    """Loop thread only. `upto`: what is at or above this offset is not here."""
+    """Loop thread only, but for next_now(). `upto`: what is at or above this offset is not here."""
 
-    __slots__ = ("_chunks", "_file", "_hidden", "_left", "_open_file", "_position", "_segment_id", "offset", "upto")
+    __slots__ = (
+        "_chunks", "_file", "_hidden", "_left", "_open_file", "_position", "_segment_id", "_wanted", "offset", "upto"
+    )  # fmt: skip
 
     def __init__(self, segment_id: int, start: int, answer: dict[str, Any], open_file: OpenFile) -> None:
         """`answer`: to SEGMENT_FILES. Raises ProtocolError for one that makes no sense."""
@@ -62,52 +65,69 @@ class NearFiles:
         self._chunks = ChunkPool(_WANTED)
         self._file: ReadFile | None = None
         self._position = 0
+        self._wanted = _WANTED
 
     async def open(self) -> None:
         """The next file. Raises OSError where that is not to be, NotFoundError for another one than was meant."""
-        stretch = self._left[-1]
-        self._file, self._position = await asyncio.to_thread(self._opened, stretch), stretch.position
+        await asyncio.to_thread(self._open)
 
-    def _opened(self, stretch: _Stretch) -> ReadFile:
+    def _open(self) -> ReadFile:
+        stretch = self._left[-1]
         file = self._open_file(stretch.path)
         if file.head(len(stretch.opening)) != stretch.opening:
             raise NotFoundError(f"{stretch.path} is another file than the broker's")
+        self._file, self._position = file, stretch.position
         return file
 
     async def next(self) -> NearBlock:
         """The block at `offset`, which is below `upto`. Raises OSError, CorruptionError, NotFoundError."""
-        if self._file is None:
-            await self.open()
-        stretch, wanted = self._left[-1], _WANTED
-        messages = 0
-        while not messages:
-            size = min(wanted, stretch.end - self._position)
-            data = await self._read(size)
-            start, stop, first, after, messages, missing = log.cut(
-                data, stretch.salt, self._segment_id, self.offset, READ_BLOCK_SIZE, False, self.upto
-            )
-            self._position += stop
-            wanted = max(missing, _WANTED)
-            left = stretch.end - self._position
-            if not messages and (len(data) < size or missing > left or not (stop or missing)):
+        block = None
+        while block is None:
+            file = self._file
+            if file is None:
+                file = await asyncio.to_thread(self._open)
+            with self._memory() as view:
+                block = self._cut(view, await file.read_into(view, self._position))
+        return block
+
+    def next_now(self) -> NearBlock:
+        """The same. Blocks; for one thread at a time, and none of the loop meanwhile."""
+        block = None
+        while block is None:
+            file = self._file or self._open()
+            with self._memory() as view:
+                block = self._cut(view, file.read_now(view, self._position))
+        return block
+
+    @contextmanager
+    def _memory(self) -> Iterator[memoryview]:
+        """For what is to be read next; nobody overwrites it while there is a view of it."""
+        size = min(self._wanted, self._left[-1].end - self._position)
+        chunk = self._chunks.take(size)
+        assert chunk.view is not None
+        try:
+            yield chunk.view[:size]
+        finally:
+            self._chunks.give(chunk, chunk.size)
+
+    def _cut(self, view: memoryview, count: int) -> NearBlock | None:
+        """The block in the first `count` bytes, None when more has to be read. Raises CorruptionError."""
+        stretch, data = self._left[-1], view[:count].toreadonly()
+        start, stop, first, after, messages, missing = log.cut(
+            data, stretch.salt, self._segment_id, self.offset, READ_BLOCK_SIZE, False, self.upto
+        )
+        self._position += stop
+        self._wanted = max(missing, _WANTED)
+        if not messages:
+            if len(data) < len(view) or missing > stretch.end - self._position or not (stop or missing):
                 raise CorruptionError(f"{stretch.path}, position {self._position}: offset {self.offset} is not there")
-        self.offset = after
+            return None
+        self.offset, self._wanted = after, _WANTED
         if after >= stretch.next_offset:
             self._left.pop()
             self.close()
         skip = self._skipped(first, after)
         return NearBlock(data[start:stop], stretch.salt, messages - sum(b + 1 - a for a, b in skip), skip)
-
-    async def _read(self, size: int) -> memoryview:
-        """At most so many bytes of the file, which nobody overwrites while there is a view of them."""
-        file, chunk = self._file, self._chunks.take(size)
-        assert file is not None
-        assert chunk.view is not None
-        view = chunk.view[:size]
-        try:
-            return view[: await file.read_into(view, self._position)].toreadonly()
-        finally:
-            self._chunks.give(chunk, chunk.size)
 
     def _skipped(self, first: int, after: int) -> list[list[int]]:
         found = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from asyncio import sleep
+from collections.abc import Callable
 
 from engine.client.attachment import READER, Attachment, AttachmentOwner
 from engine.client.connection import Connection
@@ -32,9 +33,9 @@ class RangeAttachment(Attachment):
         self._messages = self._bytes = 0  # credit for what is read from files
 
     @property
-    def near(self) -> bool:
-        """Whether it is served from files now."""
-        return self._near is not None
+    def near(self) -> NearFiles | None:
+        """What it is served from now, if from files."""
+        return self._near
 
     @property
     def connected(self) -> bool:
@@ -98,18 +99,43 @@ class RangeAttachment(Attachment):
                     await self._read_block(near)
                     await sleep(0)  # others' turn
                     continue
-                more = await self._ask(self._near_url)
-                if self._near is not near:
+                if not await self._ask_more(near):
                     return
-                if more is None:
-                    self._leave_files(f"{near.upto} is reached")
-                    return
-                self._near = near = more
+                near = self._near
         except (OSError, EngineError) as e:
             if self._near is near:
                 self._leave_files(str(e))
         finally:
             self._reading = False
+
+    async def _ask_more(self, near: NearFiles) -> bool:
+        """Behind the end of what the owner has told. Whether there is more."""
+        more = await self._ask(self._near_url)
+        if self._near is not near:
+            return False
+        if more is None:
+            self._leave_files(f"{near.upto} is reached")
+            return False
+        self._near = more
+        return True
+
+    def go_on(self, near: NearFiles, error: Exception | None, more: Callable[[RangeAttachment], None]) -> None:
+        """Behind what somebody else has read of them, as far as they go, or until there was an error. `more`: is told
+        when there are others.
+        """
+        if self._near is not near:
+            return
+        if error is not None:
+            self._leave_files(str(error))
+            return
+        self.position = self.confirmed = self.expected = near.offset
+        self.arrived = max(self.arrived, self.expected)
+        if self.expected < self.stop:
+            self._owner.pool.tasks.spawn(self._go_on(near, more), name=f"read {self.name}")
+
+    async def _go_on(self, near: NearFiles, more: Callable[[RangeAttachment], None]) -> None:
+        if await self._ask_more(near):
+            more(self)
 
     async def _read_block(self, near: NearFiles) -> None:
         block = await near.next()

@@ -18,7 +18,9 @@ from engine._native.hashing import MURMUR3, XXH64, key32
 from engine._native.message import Message
 from engine._native.offsets import overlap
 from engine.client.attachment import Attachment
-from engine.client.options import ConsumerOptions
+from engine.client.handover import Handover
+from engine.client.near_files import NearBlock
+from engine.client.options import ConsumerOptions, check_count
 from engine.client.pool import Pool
 from engine.client.range_attachment import RangeAttachment
 from engine.client.receiver import Receiver
@@ -72,6 +74,7 @@ class AsyncRangeReader(Receiver):
         self._arrived = self._exhausted = False  # all of it; and received by the user
         self._window = messages, size = self._budget.whole
         self._near_window = messages, min(size, NEAR_WINDOW_BYTES)
+        self._handover: Handover | None = None  # it is not for the loop to read
 
     async def start(self) -> None:
         """Look whether all of it is there, and begin."""
@@ -123,6 +126,69 @@ class AsyncRangeReader(Receiver):
                 return None
             raise
 
+    # -- who receives in threads reads files itself ------------------------------------------------------------
+
+    @property
+    def _threaded(self) -> bool:
+        return self.pool.options.threadsafe and not self.options.schema.evolves
+
+    def _hand_over(self, attachment: RangeAttachment) -> None:
+        if (near := attachment.near) is not None:
+            self._handover = Handover(self, attachment, near)
+            self._wake()
+
+    async def next_batch_or_handover(self, max_messages: int) -> MessageBatch | Handover | None:
+        """As next_batch(); or what the caller is to read by itself. For the blocking client, which has threads."""
+        check_count("max_messages", max_messages)
+
+        def pop() -> MessageBatch | Handover | None:
+            batch = self._pop_batch(max_messages, -1)
+            return self._handover if batch is None else batch
+
+        if not self._turns and (found := pop()) is not None:
+            self._popped()
+            return found
+        try:
+            return await self._in_turn(pop, None)
+        except AlreadyClosedError:
+            if self._exhausted:
+                return None
+            raise
+
+    def _wake(self) -> None:
+        if self._handover is not None and self._turns:
+            self._turns[0].wake(True)
+        else:
+            super()._wake()
+
+    def take_queued(self, max_messages: int) -> MessageBatch | None:
+        """From the thread that reads."""
+        return self._queue.pop_batch(max_messages, -1) or None
+
+    def queue_near(self, attachment: RangeAttachment, block: NearBlock, entries: list[Entry], begin: int) -> None:
+        """From the thread that reads."""
+        self._pushed_messages += block.messages
+        self._pushed_bytes += len(block.data)
+        wanted = [e for e in entries if e.first_offset < attachment.stop and self._is_wanted(e)]
+        skip, _ = _up_to(attachment.stop, wanted, block.skip)
+        attachment.pushed += self._queue.push(wanted, skip or None, None, begin)
+
+    def given_back(self, handover: Handover) -> None:
+        """It is over, and what it has read was received."""
+        if self._handover is not handover:
+            return  # somebody else has said so
+        self._handover = None
+        self._queue.take_credit()
+        self._credited_messages = self._pushed_messages - self._queue.messages
+        self._credited_bytes = self._pushed_bytes - self._queue.bytes
+        attachment = handover.attachment
+        if handover.damage is not None:
+            self.fail(handover.damage)
+            return
+        attachment.go_on(handover.near, handover.error, self._hand_over)
+        if attachment.expected >= attachment.stop and not attachment.closed:
+            self._finish(attachment)
+
     async def _iterate(self) -> AsyncIterator[Message]:
         async for batch in self.batches():
             for message in batch:
@@ -168,15 +234,18 @@ class AsyncRangeReader(Receiver):
         self._lose(
             attachment.segment_id, min(attachment.position, attachment.stop) - self._standing(attachment.segment_id)
         )
-        attachment.ungranted = attachment.stop - attachment.expected
-        self._budget.whole = self._near_window if attachment.near else self._window
+        near, attachment.ungranted = attachment.near, attachment.stop - attachment.expected
+        self._budget.whole = self._window if near is None else self._near_window
         if attachment.ungranted <= 0:
             self._finish(attachment)
+        elif near is not None and self._threaded:
+            self._hand_over(attachment)
         else:
             super().attached(attachment)
 
     def detached(self, attachment: Attachment) -> None:
         """Go on where delivery stands."""
+        self._handover = None
         super().detached(attachment)
         attachment.expected = self._standing(attachment.segment_id)
 
@@ -201,9 +270,8 @@ class AsyncRangeReader(Receiver):
             dropped = [e for e in entries if e.first_offset not in kept]
             messages = sum(e.count - overlap(skip, e.first_offset, e.first_offset + e.count) for e in dropped)
             self._grant({attachment.segment_id: (messages, sum(e.size for e in dropped))})
-        if wanted and (end := wanted[-1].first_offset + wanted[-1].count) > stop:
-            self._credited_messages += end - stop - overlap(skip, stop, end)
-            skip = [*([first, min(last, stop - 1)] for first, last in skip if first < stop), [stop, end - 1]]
+        skip, beyond = _up_to(stop, wanted, skip)
+        self._credited_messages += beyond
         return self._queue.push(wanted, skip or None, None, begin)
 
     def _is_wanted(self, entry: Entry) -> bool:
@@ -246,6 +314,14 @@ class AsyncRangeReader(Receiver):
     def _return_credit(self) -> None:
         super()._return_credit()
         self._end_if_received()
+
+
+def _up_to(stop: int, entries: list[Entry], skip: Any) -> tuple[Any, int]:
+    """What else is hidden in these entries when a range ends at `stop`; how many messages that are none's otherwise."""
+    if not entries or (end := entries[-1].first_offset + entries[-1].count) <= stop:
+        return skip, 0
+    within = [[first, min(last, stop - 1)] for first, last in skip if first < stop]
+    return [*within, [stop, end - 1]], end - stop - overlap(skip, stop, end)
 
 
 def check_ranges(ranges: object) -> Ranges:

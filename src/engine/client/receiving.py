@@ -142,6 +142,7 @@ class Receiving(ABC):
                 if found is not None:
                     self._popped()
                     return found
+                self._check_open()  # nobody wakes it any more
                 turn.future = self._loop.create_future()  # a take_now() was faster
             return None
         finally:

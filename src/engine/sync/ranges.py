@@ -7,6 +7,8 @@ from typing import Self
 
 from engine.aio.portal import Portal
 from engine.client import AsyncRangeReader, AsyncTopicView, Checkpoint, Message, MessageBatch, TopicSegments
+from engine.client.handover import Handover
+from engine.client.options import check_count
 from engine.client.range_reader import BATCH_MESSAGES
 from engine.errors import AlreadyClosedError
 from engine.sync.closing import run_to_close
@@ -82,6 +84,7 @@ class RangeReader:
     def __init__(self, portal: Portal, reader: AsyncRangeReader) -> None:
         self._portal = portal
         self._reader = reader
+        self._handover: Handover | None = None
         portal.fork_listeners.add(self)
 
     @property
@@ -100,8 +103,18 @@ class RangeReader:
         Raises NotFoundError for what retention has deleted, AlreadyClosedError when it was closed before the end,
         CorruptionError for damaged data, ConnectError, TimeoutError.
         """
-        batch: MessageBatch | None = self._reader.take_now(max_messages)
-        return self._portal.run(self._reader.next_batch(max_messages)) if batch is None else batch
+        check_count("max_messages", max_messages)
+        while True:
+            found: MessageBatch | Handover | None = self._handover or self._reader.take_now(max_messages)
+            if found is None:
+                found = self._portal.run(self._reader.next_batch_or_handover(max_messages))
+            if not isinstance(found, Handover):
+                return found
+            self._handover = found
+            if (batch := found.next_batch(max_messages)) is not None:
+                return batch
+            self._handover = None
+            self._portal.call(self._reader.given_back, found)
 
     def batches(self, max_messages: int = BATCH_MESSAGES) -> Iterator[MessageBatch]:
         """Everything, in order. Raises as next_batch()."""
