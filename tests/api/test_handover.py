@@ -147,8 +147,41 @@ async def test_damage_is_told_behind_what_is_good(served: engine.AsyncEngine, mo
     assert found == whole[: len(found)]
 
 
+async def test_who_is_interrupted_loses_nothing(served: engine.AsyncEngine, monkeypatch: pytest.MonkeyPatch):
+    """Between the read of a block and its place in the queue."""
+    decode, calls = handover.decode_block, 0
+
+    def interrupted(*args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls % 4 == 2:
+            raise KeyboardInterrupt
+        return decode(*args)
+
+    async with client_of(served, nothing_opens) as far:
+        await write(far)
+        ranges = await ranges_of(far)
+        whole = await read(far, ranges)
+    monkeypatch.setattr(handover, "decode_block", interrupted)
+
+    def work() -> list[Place]:
+        found: list[engine.MessageBatch] = []
+        with engine.Client(served.service_url) as client, client.range_reader("t", ranges) as reader:
+            while True:
+                try:
+                    batch = reader.next_batch(100)
+                except KeyboardInterrupt:
+                    continue
+                if batch is None:
+                    return places(found)
+                found.append(batch)
+
+    assert await asyncio.to_thread(work) == whole
+    assert calls > 2
+
+
 async def test_many_threads_share_one_reader(served: engine.AsyncEngine):
-    """Each message comes to one of them, and to each of them in order."""
+    """Each message comes to one of them, and to each of them in order, also while the loop counts what they took."""
     async with client_of(served, nothing_opens) as far:
         await write(far)
         ranges = await ranges_of(far)
@@ -161,6 +194,8 @@ async def test_many_threads_share_one_reader(served: engine.AsyncEngine):
             ThreadPoolExecutor(4) as threads,
         ):
             shares = [threads.submit(lambda: places(list(reader.batches(10)))) for _ in range(4)]
+            while not all(share.done() for share in shares):
+                reader._portal.call(reader._reader._return_credit)
             return [share.result(60) for share in shares]
 
     for _ in range(5):

@@ -40,11 +40,15 @@ class Handover:
     def next_batch(self, max_messages: int) -> MessageBatch | None:
         """The next messages, at most so many; None when it is over."""
         with self._lock:
-            while not self._over:
-                batch = self._reader.take_queued(max_messages)
-                if batch is not None:
-                    return batch
-                self._over = self._reader.failure is not None or not self._read()
+            try:
+                while not self._over:
+                    batch = self._reader.take_queued(max_messages)
+                    if batch is not None:
+                        return batch
+                    self._over = self._reader.failure is not None or not self._read()
+            except BaseException as e:  # what was read may not be queued: it is asked for
+                self._over, self.error = True, EngineError(f"interrupted by {e!r}")
+                raise
         return None
 
     def _read(self) -> bool:

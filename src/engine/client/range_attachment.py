@@ -16,7 +16,8 @@ log = logging.getLogger(__name__)
 
 
 class RangeAttachment(Attachment):
-    """It is granted no more than what is missing. `ungranted`: so many messages of that.
+    """It is granted no more than what is missing. `ungranted`: so many messages of that. `handed_over`: files are read
+    by who receives, who needs no credit.
 
     Where the owner says in which files the messages lie, they are read as the credit allows; the consumer sees no
     difference. Whatever those do not have, or refuse, the owner is asked for after all.
@@ -26,6 +27,7 @@ class RangeAttachment(Attachment):
         super().__init__(owner, segment_id, name, READER, start)
         self.stop = stop
         self.ungranted = 0
+        self.handed_over = False
         self._near: NearFiles | None = None
         self._near_url: str | None = None  # whom it asked for them
         self._asked = False  # whether there are files
@@ -81,6 +83,8 @@ class RangeAttachment(Attachment):
         self.ungranted -= messages
         if self._near is None:
             super().grant(messages, size)
+            return
+        if self.handed_over:
             return
         self._messages += messages
         self._bytes += size

@@ -134,6 +134,7 @@ class AsyncRangeReader(Receiver):
 
     def _hand_over(self, attachment: RangeAttachment) -> None:
         if (near := attachment.near) is not None:
+            attachment.handed_over = True
             self._handover = Handover(self, attachment, near)
             self._wake()
 
