@@ -6,10 +6,10 @@ processor's cache to another's; and for files nobody needs a loop.
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
 
 from engine._native.batch import MessageBatch, decode_block
+from engine.aio.locks import Lock
 from engine.client.compression import decompressor
 from engine.errors import CorruptionError, EngineError
 
@@ -34,7 +34,7 @@ class Handover:
         self._reader = reader
         self._upto = min(near.upto, attachment.stop)
         self._over = False
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._decompress = decompressor()
 
     def next_batch(self, max_messages: int) -> MessageBatch | None:
