@@ -16,6 +16,7 @@ import engine
 from engine.aio.files import ReadFile
 from engine.broker import short_circuit
 from engine.client import handover
+from engine.client.range_attachment import RangeAttachment
 
 pytestmark = pytest.mark.usefixtures("small_files")
 
@@ -115,6 +116,30 @@ async def test_what_is_told_may_be_a_part(served: engine.AsyncEngine, monkeypatc
         monkeypatch.setattr(short_circuit, "_files", less)
         assert await read_blocking(served, ranges, 100) == whole
         assert counted(served)[0] == sent
+
+
+async def test_who_cannot_be_asked_for_more_is_asked_again(served: engine.AsyncEngine, monkeypatch: pytest.MonkeyPatch):
+    """The connection is lost just then."""
+    told, ask, asked = short_circuit._files, RangeAttachment._ask, 0
+
+    async def less(hosted: Any, start: int, stop: int) -> dict[str, Any]:
+        return {**await told(hosted, start, stop), "upto": min(stop, start + max(1, (stop - start) // 2))}
+
+    async def fails(self: RangeAttachment, url: str | None) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked % 3 == 2:
+            raise engine.ConnectError("the connection is lost")
+        return await ask(self, url)
+
+    async with client_of(served, nothing_opens) as far:
+        await write(far)
+        ranges = await ranges_of(far)
+        whole, sent = await read(far, ranges), counted(served)[0]
+        monkeypatch.setattr(short_circuit, "_files", less)
+        monkeypatch.setattr(RangeAttachment, "_ask", fails)
+        assert await asyncio.wait_for(read_blocking(served, ranges, 100), 60) == whole
+        assert counted(served)[0] > sent
 
 
 async def test_damage_is_told_behind_what_is_good(served: engine.AsyncEngine, monkeypatch: pytest.MonkeyPatch):

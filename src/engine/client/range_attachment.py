@@ -138,8 +138,12 @@ class RangeAttachment(Attachment):
             self._owner.pool.tasks.spawn(self._go_on(near, more), name=f"read {self.name}")
 
     async def _go_on(self, near: NearFiles, more: Callable[[RangeAttachment], None]) -> None:
-        if await self._ask_more(near):
-            more(self)
+        try:
+            if await self._ask_more(near):
+                more(self)
+        except (OSError, EngineError) as e:
+            if self._near is near:
+                self._leave_files(str(e))
 
     async def _read_block(self, near: NearFiles) -> None:
         block = await near.next()
