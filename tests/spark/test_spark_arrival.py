@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import socket
 import struct
@@ -50,6 +51,16 @@ def test_what_has_come_is_acknowledged(both_ends: tuple[socket.socket, socket.so
         worker.sendall(b"its outcome")
         spark.recv(100)
     assert put_off
+
+
+def test_what_blocks_goes_on_blocking(both_ends: tuple[socket.socket, socket.socket]):
+    """Also where the program has a default timeout."""
+    socket.setdefaulttimeout(60)
+    try:
+        arrival.acknowledge_now()
+    finally:
+        socket.setdefaulttimeout(None)
+    assert all(os.get_blocking(end.fileno()) for end in both_ends)
 
 
 def test_what_is_no_connection_is_left_alone(tmp_path: Any):

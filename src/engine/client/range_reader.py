@@ -74,7 +74,8 @@ class AsyncRangeReader(Receiver):
         self._arrived = self._exhausted = False  # all of it; and received by the user
         self._window = messages, size = self._budget.whole
         self._near_window = messages, min(size, NEAR_WINDOW_BYTES)
-        self._handover: Handover | None = None  # it is not for the loop to read
+        self.hands_over = False  # whoever receives calls next_batch_or_handover(), and reads files itself
+        self._handover: Handover | None = None
 
     async def start(self) -> None:
         """Look whether all of it is there, and begin."""
@@ -128,12 +129,8 @@ class AsyncRangeReader(Receiver):
 
     # -- who receives in threads reads files itself ------------------------------------------------------------
 
-    @property
-    def _threaded(self) -> bool:
-        return self.pool.options.threadsafe and not self.options.schema.evolves
-
     def _hand_over(self, attachment: RangeAttachment) -> None:
-        if (near := attachment.near) is not None:
+        if (near := attachment.near) is not None and self._failure is None:
             attachment.handed_over = True
             self._handover = Handover(self, attachment, near)
             self._wake()
@@ -164,7 +161,7 @@ class AsyncRangeReader(Receiver):
 
     def take_queued(self, max_messages: int) -> MessageBatch | None:
         """From the thread that reads."""
-        return self._queue.pop_batch(max_messages, -1) or None
+        return None if self._closed else self._queue.pop_batch(max_messages, -1) or None
 
     def queue_near(self, attachment: RangeAttachment, block: NearBlock, entries: list[Entry], begin: int) -> None:
         """From the thread that reads."""
@@ -185,6 +182,7 @@ class AsyncRangeReader(Receiver):
         attachment = handover.attachment
         if handover.damage is not None:
             self.fail(handover.damage)
+        if self._failure is not None:
             return
         attachment.go_on(handover.near, handover.error, self._hand_over)
         if attachment.expected >= attachment.stop and not attachment.closed:
@@ -239,7 +237,7 @@ class AsyncRangeReader(Receiver):
         self._budget.whole = self._window if near is None else self._near_window
         if attachment.ungranted <= 0:
             self._finish(attachment)
-        elif near is not None and self._threaded:
+        elif near is not None and self.hands_over and not self.options.schema.evolves:
             self._hand_over(attachment)
         else:
             super().attached(attachment)

@@ -23,7 +23,7 @@ from engine.sync.admin import Admin
 from engine.sync.closing import close_before_exit, run_to_close
 from engine.sync.consumers import CheckpointConsumer, QueueConsumer, StreamConsumer
 from engine.sync.producer import Producer
-from engine.sync.ranges import RangeReader, TopicView
+from engine.sync.ranges import RangeReader, TopicView, handing_over
 from engine.sync.topic_watch import TopicWatch
 from engine.sync.transaction import Transaction
 
@@ -158,7 +158,8 @@ class Client:
 
         Raises NotFoundError, ConnectError, TimeoutError; InvalidArgumentError, also for a range beyond a segment's end.
         """
-        return RangeReader(self._portal, self._portal.run(self._client.range_reader(topic, ranges, **options)))
+        opening = handing_over(self._client.range_reader(topic, ranges, **options))
+        return RangeReader(self._portal, self._portal.run(opening))
 
     def list_topics(self, namespace: str = "public/default", **options: Unpack[TopicListKeywords]) -> list[str]:
         """The topics of a "tenant/namespace", sorted, that have all of `properties`, and whose own name the RE2

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Self
+from collections.abc import Coroutine, Iterator
+from typing import Any, Self
 
 from engine.aio.portal import Portal
 from engine.client import AsyncRangeReader, AsyncTopicView, Checkpoint, Message, MessageBatch, TopicSegments
@@ -73,6 +73,13 @@ class TopicView:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+async def handing_over(opening: Coroutine[Any, Any, AsyncRangeReader]) -> AsyncRangeReader:
+    """A reader for RangeReader. Until it has asked where files are, nothing is read of them."""
+    reader = await opening
+    reader.hands_over = True
+    return reader
 
 
 class RangeReader:

@@ -29,8 +29,8 @@ def acknowledge_now() -> None:
     """Acknowledge all that has come over this process's TCP connections. Which one is Spark's it does not say; for the
     others this means nothing.
     """
-    if _QUICKACK is None:
-        return
+    if _QUICKACK is None or socket.getdefaulttimeout() is not None:
+        return  # with a default timeout, to make a socket of a descriptor would have nobody's block any more
     with contextlib.suppress(OSError):
         for name in os.listdir(_DESCRIPTORS):
             _acknowledge(int(name), _QUICKACK)
