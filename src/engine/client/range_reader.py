@@ -8,9 +8,9 @@ before children (ids rise along every path); while one is being received, the ne
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from engine._native.batch import MessageBatch
 from engine._native.entry import Entry
@@ -36,6 +36,7 @@ BATCH_MESSAGES = 65_536
 NEAR_WINDOW_BYTES = 4 * READ_BLOCK_SIZE
 
 Ranges = Mapping[int, tuple[int, int]]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +121,12 @@ class AsyncRangeReader(Receiver):
 
     async def next_batch(self, max_messages: int = BATCH_MESSAGES) -> MessageBatch | None:
         """The next messages, None at the end. Raises as batches()."""
+        return await self._or_end(self.receive_batch(max_messages))
+
+    async def _or_end(self, receiving: Awaitable[T]) -> T | None:
+        """None when all that was to be read was received."""
         try:
-            return await self.receive_batch(max_messages)
+            return await receiving
         except AlreadyClosedError:
             if self._exhausted:
                 return None
@@ -146,12 +151,7 @@ class AsyncRangeReader(Receiver):
         if not self._turns and (found := pop()) is not None:
             self._popped()
             return found
-        try:
-            return await self._in_turn(pop, None)
-        except AlreadyClosedError:
-            if self._exhausted:
-                return None
-            raise
+        return await self._or_end(self._in_turn(pop, None))
 
     def _wake(self) -> None:
         if self._handover is not None and self._turns:
