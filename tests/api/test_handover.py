@@ -21,6 +21,16 @@ from engine.client.range_attachment import RangeAttachment
 pytestmark = pytest.mark.usefixtures("small_files")
 
 
+def tell_halves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what is asked for, the broker says each time where the first half is."""
+    told = short_circuit._files
+
+    async def less(hosted: Any, start: int, stop: int) -> dict[str, Any]:
+        return {**await told(hosted, start, stop), "upto": min(stop, start + max(1, (stop - start) // 2))}
+
+    monkeypatch.setattr(short_circuit, "_files", less)
+
+
 def places(batches: list[engine.MessageBatch]) -> list[Place]:
     return [(m.id.segment_id, m.id.offset, m.value) for batch in batches for m in batch]
 
@@ -104,26 +114,18 @@ async def test_behind_a_file_that_fails_it_is_asked_for(served: engine.AsyncEngi
 
 async def test_what_is_told_may_be_a_part(served: engine.AsyncEngine, monkeypatch: pytest.MonkeyPatch):
     """Then the owner is asked for more, however often."""
-    told = short_circuit._files
-
-    async def less(hosted: Any, start: int, stop: int) -> dict[str, Any]:
-        return {**await told(hosted, start, stop), "upto": min(stop, start + max(1, (stop - start) // 2))}
-
     async with client_of(served, nothing_opens) as far:
         await write(far)
         ranges = await ranges_of(far)
         whole, sent = await read(far, ranges), counted(served)[0]
-        monkeypatch.setattr(short_circuit, "_files", less)
+        tell_halves(monkeypatch)
         assert await read_blocking(served, ranges, 100) == whole
         assert counted(served)[0] == sent
 
 
 async def test_who_cannot_be_asked_for_more_is_asked_again(served: engine.AsyncEngine, monkeypatch: pytest.MonkeyPatch):
     """The connection is lost just then."""
-    told, ask, asked = short_circuit._files, RangeAttachment._ask, 0
-
-    async def less(hosted: Any, start: int, stop: int) -> dict[str, Any]:
-        return {**await told(hosted, start, stop), "upto": min(stop, start + max(1, (stop - start) // 2))}
+    ask, asked = RangeAttachment._ask, 0
 
     async def fails(self: RangeAttachment, url: str | None) -> Any:
         nonlocal asked
@@ -136,7 +138,7 @@ async def test_who_cannot_be_asked_for_more_is_asked_again(served: engine.AsyncE
         await write(far)
         ranges = await ranges_of(far)
         whole, sent = await read(far, ranges), counted(served)[0]
-        monkeypatch.setattr(short_circuit, "_files", less)
+        tell_halves(monkeypatch)
         monkeypatch.setattr(RangeAttachment, "_ask", fails)
         assert await asyncio.wait_for(read_blocking(served, ranges, 100), 60) == whole
         assert counted(served)[0] > sent
