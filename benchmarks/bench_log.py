@@ -20,7 +20,7 @@ from engine.model.names import SegmentName, TopicName
 from engine.storage.disk import OsDisk
 from engine.storage.segment import Segment
 from engine.storage.store import SegmentStore
-from engine.storage.writer import FileWorkers
+from engine.storage.workers import NativeWorkers
 
 TINY = bool(os.environ.get("ENGINE_BENCH_TINY"))
 MIB = 1024 * 1024
@@ -49,7 +49,7 @@ class Directory:
 
     def __init__(self) -> None:
         self.path = tempfile.mkdtemp(prefix="bench-log-", dir=os.environ.get("ENGINE_BENCH_DIR"))
-        self.workers = FileWorkers()
+        self.workers = NativeWorkers()
 
     def store(self) -> SegmentStore:
         """A store of it."""

@@ -15,6 +15,7 @@ from engine.metadata import keys
 from engine.metadata.sqlite import SqliteMetadataStore
 from engine.model.layout import SegmentLayout
 from engine.model.names import TopicName
+from engine.storage.metadata_commits import NativeCommits
 
 PUTS = sized(500, 5)
 CONCURRENT = 100
@@ -30,7 +31,7 @@ def key(number: int) -> str:
 
 async def open_store(path: str) -> SqliteMetadataStore:
     """A store in a folder."""
-    return await SqliteMetadataStore.open(f"{path}/metadata.db", clock=clocks.SystemClock())
+    return await SqliteMetadataStore.open(f"{path}/metadata.db", clock=clocks.SystemClock(), native=NativeCommits)
 
 
 async def single_seconds(path: str) -> float:

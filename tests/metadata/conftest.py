@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ import pytest
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.sqlite import SqliteMetadataStore
 from engine.metadata.store import MetadataStore
+from engine.storage.metadata_commits import NativeCommits
 
 
 class HandClock:
@@ -30,12 +31,23 @@ def clock() -> HandClock:
     return HandClock()
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+Opened = Callable[[Path, HandClock], Awaitable[SqliteMetadataStore]]
+
+
+@pytest.fixture(params=["python", "native"])
+def opened(request: pytest.FixtureRequest) -> Opened:
+    """Opens a durable store that commits through Python's `sqlite3`, or on a native thread, as a broker's does."""
+    native = NativeCommits if request.param == "native" else None
+    return lambda path, clock: SqliteMetadataStore.open(path, clock=clock, native=native)
+
+
+@pytest.fixture(params=["memory", "sqlite", "native"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path, clock: HandClock) -> AsyncIterator[MetadataStore]:
     made: MetadataStore
     if request.param == "memory":
         made = MemoryMetadataStore(clock)
     else:
-        made = await SqliteMetadataStore.open(tmp_path / "metadata.db", clock=clock)
+        native = NativeCommits if request.param == "native" else None
+        made = await SqliteMetadataStore.open(tmp_path / "metadata.db", clock=clock, native=native)
     yield made
     await made.close()

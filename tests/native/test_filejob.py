@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 import pytest
 
-from engine._native.filejob import ZEROS_MAX, FileJob, FileThreads
+from engine._native.filejob import ZEROS_MAX, FileJob
+from engine._native.jobs import JobThreads
 
 WAIT_S_MAX = 30.0
 
@@ -31,7 +32,7 @@ def pipe():
         os.close(end)
 
 
-def take(threads: FileThreads, wakes: int, count: int) -> list[FileJob]:
+def take(threads: JobThreads, wakes: int, count: int) -> list[FileJob]:
     """So many jobs, in the order in which they ended."""
     found: list[FileJob] = []
     while len(found) < count:
@@ -86,7 +87,7 @@ def test_buffers_are_lent_until_the_job_has_ended(fd, pipe):
     job = FileJob(fd, [data], 0, 0, True)
     with pytest.raises(BufferError):
         data.append(0)
-    threads = FileThreads(pipe[1], 1)
+    threads = JobThreads(pipe[1], 1)
     threads.submit(job)
     assert take(threads, pipe[0], 1) == [job]
     data.append(0)
@@ -95,7 +96,7 @@ def test_buffers_are_lent_until_the_job_has_ended(fd, pipe):
 
 @pytest.mark.parametrize("threads_max", [1, 4, 1000])
 def test_every_job_comes_back_once(fd, pipe, threads_max):
-    threads = FileThreads(pipe[1], threads_max)
+    threads = JobThreads(pipe[1], threads_max)
     jobs = [FileJob(fd, [b"%08d" % i], 8 * i, 0, i % 10 == 0) for i in range(500)]
     for job in jobs:
         threads.submit(job)
@@ -109,7 +110,7 @@ def test_every_job_comes_back_once(fd, pipe, threads_max):
 
 
 def test_close_runs_what_was_submitted_and_hands_it_out(fd, pipe):
-    threads = FileThreads(pipe[1], 2)
+    threads = JobThreads(pipe[1], 2)
     jobs = [FileJob(fd, [b"x"], i, 0, True) for i in range(20)]
     for job in jobs:
         threads.submit(job)
@@ -145,7 +146,7 @@ def in_a_fork(work: Callable[[], None]) -> int:
 
 
 def test_a_fork_does_not_wait_for_threads_that_it_has_not(fd, pipe):
-    threads = FileThreads(pipe[1], 2)
+    threads = JobThreads(pipe[1], 2)
     threads.submit(FileJob(fd, [b"x"], 0, 0, True))
     take(threads, pipe[0], 1)
     assert in_a_fork(threads.close) == 0

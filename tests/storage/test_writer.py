@@ -11,7 +11,8 @@ import pytest
 from engine.aio.workers import InlineWorkers, ThreadWorkers, Workers, run
 from engine.storage.disk import OsDisk, OsFile
 from engine.storage.logfile import SyncFailed
-from engine.storage.writer import FileWorkers, write_job
+from engine.storage.workers import NativeWorkers
+from engine.storage.writer import write_job
 
 
 class OtherFile(OsFile):
@@ -43,7 +44,7 @@ def file(tmp_path):
 
 @pytest.fixture(params=["file", "threads", "inline"])
 def workers(request):
-    made: Workers = {"file": FileWorkers, "threads": ThreadWorkers, "inline": InlineWorkers}[request.param]()
+    made: Workers = {"file": NativeWorkers, "threads": ThreadWorkers, "inline": InlineWorkers}[request.param]()
     yield made
     made.close()
 
@@ -81,7 +82,7 @@ async def test_another_kind_of_file_is_written_by_its_own_methods(tmp_path, work
 
 
 async def test_close_finishes_what_was_posted(file):
-    workers = FileWorkers(2)
+    workers = NativeWorkers(2)
     done: list[BaseException | None] = []
     for i in range(20):
         workers.post(write_job(file, [b"x"], i, 0, True), lambda _, error: done.append(error))
@@ -92,12 +93,12 @@ async def test_close_finishes_what_was_posted(file):
 
 
 def test_a_second_loop_is_served_as_well(file):
-    workers = FileWorkers(2)
+    workers = NativeWorkers(2)
     for loops in range(3):
         asyncio.run(_write(workers, file, loops))
     workers.close()
     assert file.size() == 3
 
 
-async def _write(workers: FileWorkers, file: OsFile, position: int) -> None:
+async def _write(workers: NativeWorkers, file: OsFile, position: int) -> None:
     await asyncio.wait_for(run(workers, write_job(file, [b"x"], position, 0, True)), 30)

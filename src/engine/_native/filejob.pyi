@@ -1,12 +1,14 @@
-"""Writes and syncs of open files, on threads of their own that never need the interpreter lock."""
+"""Writes and syncs of open files, for JobThreads."""
 
 from collections.abc import Sequence
 
 from typing_extensions import Buffer
 
+from engine._native.jobs import Job
+
 ZEROS_MAX: int
 
-class FileJob:
+class FileJob(Job):
     @property
     def padded(self) -> bool: ...
     @property
@@ -14,10 +16,3 @@ class FileJob:
     @property
     def sync_error(self) -> int: ...
     def __init__(self, fd: int, buffers: Sequence[Buffer], position: int, zeros: int, syncs: bool) -> None: ...
-    def run(self) -> None: ...
-
-class FileThreads:
-    def __init__(self, wake_fd: int, threads_max: int) -> None: ...
-    def submit(self, job: FileJob) -> None: ...
-    def take(self) -> list[FileJob]: ...
-    def close(self) -> list[FileJob]: ...

@@ -38,8 +38,9 @@ from engine.metadata.sqlite import MetadataStatistics, SqliteMetadataStore
 from engine.metadata.store import MetadataStore
 from engine.storage.config import storage_error
 from engine.storage.disk import Disk, OsDisk
+from engine.storage.metadata_commits import NativeCommits
 from engine.storage.store import SegmentStore
-from engine.storage.writer import FileWorkers
+from engine.storage.workers import NativeWorkers
 from engine.wire.chunks import ChunkPool
 from engine.wire.stream import Connector, FrameStream
 from engine.wire.tcp import listen
@@ -101,7 +102,7 @@ class Broker(Addresses):
         self._connector = connector
         self._executor = executor
         self._own_metadata: SqliteMetadataStore | None = None
-        self._own_workers: FileWorkers | None = None
+        self._own_workers: NativeWorkers | None = None
         self._retention: RetentionLoop | None = None
         # Doors.
         self._pool = ChunkPool()
@@ -143,10 +144,12 @@ class Broker(Addresses):
         self._make_directory()
         metadata = self._metadata
         if metadata is None:
-            metadata = self._own_metadata = await SqliteMetadataStore.open(self._data / METADATA_FILE, clock=self.clock)
+            metadata = self._own_metadata = await SqliteMetadataStore.open(
+                self._data / METADATA_FILE, clock=self.clock, native=NativeCommits
+            )
         executor = self._executor
         if executor is None:
-            executor = self._own_workers = FileWorkers()
+            executor = self._own_workers = NativeWorkers()
         store = self.store = SegmentStore(
             self._disk,
             str(self._data),

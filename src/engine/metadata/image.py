@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,6 +23,7 @@ from engine.errors import (
     StorageError,
     UnsupportedError,
 )
+from engine.metadata.library import Connection, Library, LibraryError
 from engine.metadata.lockfile import LockFile
 from engine.metadata.store import Indexes, OutcomeUnknownError, Record, Stat
 from engine.metadata.table import NO_INDEXES, Change, Row
@@ -31,9 +33,9 @@ FORMAT = 1  # on disk: do not change the meaning of a number
 APPLICATION_ID = 0x454E474D  # "ENGM"; on disk: do not change
 _DIGEST_MASK = (1 << 63) - 1
 _LOG_SIZE_KEPT = 4 << 20
+_EXCLUSIVE = "PRAGMA locking_mode = EXCLUSIVE"
 
-_Fields = tuple[str, bytes, int, int, int, int | None, str | None, int]  # a row of `records`
-_VERSION = 2  # among them
+Fields = tuple[str, bytes, int, int, int, int | None, str | None, int]  # a row of `records`
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 _SCHEMA = f"""
@@ -55,22 +57,34 @@ INSERT INTO meta VALUES ({FORMAT}, 0, 0, 0, {zlib.crc32(f"{FORMAT} 0 0 0".encode
 COMMIT;
 """
 
-# Almost every commit is one put. This makes it one statement: each of them gives the interpreter lock away several
-# times, and has to get it back from a busy loop.
-_PUT_ONE = """
-CREATE TEMP VIEW put AS SELECT *, 0 AS "rows", 0 AS digest, 0 AS summary FROM records;
-CREATE TEMP TRIGGER put_one INSTEAD OF INSERT ON put BEGIN
-    INSERT OR REPLACE INTO records VALUES (
-        NEW.key, NEW.value, NEW.version, NEW.created_ms, NEW.modified_ms, NEW.session, NEW.indexes, NEW.checksum
-    );
-    UPDATE meta SET version = NEW.version, "rows" = NEW."rows", digest = NEW.digest, checksum = NEW.summary;
-END;
+# What a commit takes, for whoever prepares it.
+STATEMENTS = {
+    "begin": "BEGIN IMMEDIATE",
+    "remove": "DELETE FROM records WHERE key = ?",
+    "put": "INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+    "summary": "UPDATE meta SET version = ?, rows = ?, digest = ?, checksum = ?",
+    "commit": "COMMIT",
+    "rollback": "ROLLBACK",
+}
+_PRAGMAS = f"""
+PRAGMA cell_size_check = ON;
+PRAGMA synchronous = FULL;
+PRAGMA journal_mode = WAL;
+PRAGMA journal_size_limit = {_LOG_SIZE_KEPT};
+PRAGMA temp_store = MEMORY;
 """
-_INSERT_ONE = "INSERT INTO put VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+
+
+class Step(NamedTuple):
+    """What one commit does: rows put, keys removed, and the summary after that: version, rows, digest, checksum."""
+
+    put: list[Fields]
+    removed: list[str]
+    summary: tuple[int, int, int, int]
 
 
 class Image:
-    """The open file. It stays with the thread that opened it."""
+    """The open file. It stays with the thread that opened it, but for step() and committed(): those are the loop's."""
 
     def __init__(self, path: Path) -> None:
         """Lock and open `path`, creating it when there is none.
@@ -81,6 +95,7 @@ class Image:
         self.version = 0
         self._count = 0
         self._digest = 0
+        self._connection: Connection | None = None  # in place of the database
         self._lock = LockFile(path.with_name(path.name + ".lock"))
         try:
             with _errors_named(path):
@@ -123,61 +138,73 @@ class Image:
         form, version, rows, digest, _ = found[0]
         return form, version, rows, digest
 
-    def commit(self, changes: list[Change]) -> None:
-        """Make changes durable, all or none.
-
-        Raises DiskFullError, StorageError (nothing was written), OutcomeUnknownError (a failed sync: the image must be
-        closed and opened again before it is used).
-        """
-        put, removed, meta = self._step(changes)
-        try:
-            if len(put) == 1 and not removed and put[0][_VERSION] == meta[0]:
-                self._database.execute(_INSERT_ONE, (*put[0], *meta[1:], _meta_checksum(FORMAT, *meta)))
-            else:
-                self._begin(put, removed, meta)
-                self._database.execute("COMMIT")
-        except sqlite3.Error as e:
-            if _primary(e) != sqlite3.SQLITE_FULL:
-                raise OutcomeUnknownError(f"{self._path}: the commit failed: {e}") from e
-            self._roll_back()
-            raise _translated(self._path, e) from e
-        self.version, self._count, self._digest = meta
-
-    def _step(self, changes: list[Change]) -> tuple[list[_Fields], list[tuple[str]], tuple[int, int, int]]:
-        """Rows to put, keys to remove, and the summary's version, count and digest after that."""
+    def step(self, changes: list[Change]) -> Step:
+        """What makes these changes, which are the next, durable."""
         before: dict[str, Row | None] = {}
         after: dict[str, Row | None] = {}
         for change in changes:
             before.setdefault(change.key, change.old)
             after[change.key] = change.new
         put = [_to_fields(row) for row in after.values() if row is not None]
-        removed = [(key,) for key, row in after.items() if row is None and before[key] is not None]
+        removed = [key for key, row in after.items() if row is None and before[key] is not None]
         count = self._count + sum(row is not None for row in after.values())
         count -= sum(row is not None for row in before.values())
         digest = self._digest + sum(fields[-1] for fields in put)
         digest -= sum(row.checksum for row in before.values() if row is not None)  # each was put, or loaded
-        return put, removed, (changes[-1].version, count, digest & _DIGEST_MASK)
+        summary = (changes[-1].version, count, digest & _DIGEST_MASK)
+        return Step(put, removed, (*summary, _meta_checksum(FORMAT, *summary)))
 
-    def _begin(self, put: list[_Fields], removed: list[tuple[str]], meta: tuple[int, int, int]) -> None:
-        """Do it all in a transaction that is left open. Raises as commit() does when nothing was written."""
+    def committed(self, step: Step) -> None:
+        """It is durable."""
+        self.version, self._count, self._digest, _ = step.summary
+
+    def commit(self, step: Step) -> None:
+        """Make a step durable, all or nothing.
+
+        Raises DiskFullError, StorageError (nothing was written), OutcomeUnknownError (a failed sync: the image must be
+        closed and opened again before it is used).
+        """
         try:
-            self._database.execute("BEGIN IMMEDIATE")
-            if removed:
-                self._database.executemany("DELETE FROM records WHERE key = ?", removed)
-            self._database.executemany("INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?)", put)
-            summary = (*meta, _meta_checksum(FORMAT, *meta))
-            self._database.execute("UPDATE meta SET version = ?, rows = ?, digest = ?, checksum = ?", summary)
+            self._database.execute(STATEMENTS["begin"])
+            if step.removed:
+                self._database.executemany(STATEMENTS["remove"], [(key,) for key in step.removed])
+            self._database.executemany(STATEMENTS["put"], step.put)
+            self._database.execute(STATEMENTS["summary"], step.summary)
         except sqlite3.Error as e:
             self._roll_back()
-            raise _translated(self._path, e) from e
+            raise error_of(self._path, _code(e), str(e), committing=False) from e
+        try:
+            self._database.execute(STATEMENTS["commit"])
+        except sqlite3.Error as e:
+            error = error_of(self._path, _code(e), str(e), committing=True)
+            if isinstance(error, DiskFullError):
+                self._roll_back()
+            raise error from e
 
     def _roll_back(self) -> None:
         if self._database.in_transaction:
-            self._database.execute("ROLLBACK")
+            self._database.execute(STATEMENTS["rollback"])
+
+    def connect(self, library: Library) -> Connection:
+        """Give the file, once it is loaded, to who commits without this: commit() may not be called any more.
+
+        The image closes the connection. Raises DataDirectoryError, StorageError; the image is closed then.
+        """
+        try:
+            with _errors_named(self._path):
+                self._database.close()
+                self._connection = Connection(library, self._path)
+                self._connection.execute(f"{_EXCLUSIVE};{_PRAGMAS}")
+        except BaseException:
+            self.close()
+            raise
+        return self._connection
 
     def close(self) -> None:
         """Fold the write-ahead log into the file and release the lock."""
         try:
+            if self._connection is not None:
+                self._connection.close()
             self._database.close()
         finally:
             self._lock.release()
@@ -186,14 +213,9 @@ class Image:
 def _connect(path: Path) -> sqlite3.Connection:
     database = sqlite3.connect(path, timeout=0, isolation_level=None)
     try:
-        database.execute("PRAGMA locking_mode = EXCLUSIVE")
+        database.execute(_EXCLUSIVE)
         _check_format(path, database)
-        database.execute("PRAGMA cell_size_check = ON")
-        database.execute("PRAGMA synchronous = FULL")
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute(f"PRAGMA journal_size_limit = {_LOG_SIZE_KEPT}")
-        database.execute("PRAGMA temp_store = MEMORY")
-        database.executescript(_PUT_ONE)
+        database.executescript(_PRAGMAS)
     except BaseException:
         database.close()
         raise
@@ -253,7 +275,7 @@ def _indexes_of(text: object) -> Indexes:
     return {name: tuple(keys) if isinstance(keys, list) else keys for name, keys in json.loads(text).items()}
 
 
-def _to_fields(row: Row) -> _Fields:
+def _to_fields(row: Row) -> Fields:
     record, stat = row.record, row.record.stat
     indexes = _indexes_text(row)
     row.checksum = checksum = _checksum(record.key, record.value, stat, indexes)
@@ -275,23 +297,25 @@ def _meta_checksum(form: int, version: int, rows: int, digest: int) -> int:
     return zlib.crc32(f"{form} {version} {rows} {digest}".encode())
 
 
-def _primary(error: sqlite3.Error) -> int:
+def _code(error: sqlite3.Error) -> int:
     code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
-    return code & 0xFF
+    return code
 
 
-def _translated(path: Path, error: sqlite3.Error) -> Exception:
-    text = f"{path}: {error}"
-    code = _primary(error)
-    if code == sqlite3.SQLITE_FULL:
+def error_of(path: Path, code: int, said: str, *, committing: bool) -> Exception:
+    """What a failure of SQLite means. `code`: its own, or an extended one; `committing`: it was the commit itself."""
+    text, primary = f"{path}: {said}", code & 0xFF
+    if primary == sqlite3.SQLITE_FULL:
         return DiskFullError(f"{text}; nothing was written")
-    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+    if committing:
+        return OutcomeUnknownError(f"{path}: the commit failed: {said}")
+    if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return DataDirectoryBusyError(f"{path} is open in another process")
-    if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
+    if primary in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
         return DataDirectoryError(f"{text}; a file, in a directory, that this process may write is right")
-    if code == sqlite3.SQLITE_IOERR:
+    if primary == sqlite3.SQLITE_IOERR:
         return StorageError(text)
-    return CorruptionError(f"{path} is damaged: {error}")
+    return CorruptionError(f"{path} is damaged: {said}")
 
 
 @contextmanager
@@ -300,7 +324,9 @@ def _errors_named(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as e:
-        raise _translated(path, e) from e
+        raise error_of(path, _code(e), str(e), committing=False) from e
+    except LibraryError as e:
+        raise error_of(path, e.code, str(e), committing=False) from e
     except PermissionError as e:
         raise DataDirectoryError(f"{path} cannot be written: {e.strerror}") from e
     except OSError as e:

@@ -21,12 +21,15 @@ from engine.clock import Clock
 from engine.errors import StorageError
 from engine.limits import METADATA_COMMIT_WRITES_MAX
 from engine.metadata.batch import Batch
-from engine.metadata.image import Image
+from engine.metadata.commits import Commits, ImageCommits
+from engine.metadata.image import Image, Step
+from engine.metadata.library import Connection, find_library
 from engine.metadata.local import LocalStore
 from engine.metadata.table import Row, Table
 from engine.metadata.watches import WatchHub
 
 T = TypeVar("T")
+_Opened = tuple[Image, list[Row], "Connection | None"]
 
 log = logging.getLogger(__name__)
 
@@ -71,12 +74,13 @@ class _Write:
 class SqliteMetadataStore(LocalStore):
     """Open it with `await SqliteMetadataStore.open(path, clock=…)`. All methods on the loop that opened it."""
 
-    def __init__(self, image: Image, table: Table, clock: Clock, owner: ThreadWorkers) -> None:
+    def __init__(self, image: Image, table: Table, clock: Clock, owner: ThreadWorkers, commits: Commits) -> None:
         """Use open()."""
         super().__init__(table, WatchHub(table))
         self._image = image
         self._clock = clock
         self._owner = owner  # the one thread that may touch the image
+        self._commits_to = commits
         # Writes not yet in a commit, in their order.
         self._queue: deque[_Write] = deque()
         self._committing = False
@@ -88,20 +92,24 @@ class SqliteMetadataStore(LocalStore):
         self._begun_at = 0.0
 
     @classmethod
-    async def open(cls, path: str | Path, *, clock: Clock) -> SqliteMetadataStore:
+    async def open(
+        cls, path: str | Path, *, clock: Clock, native: Callable[[Connection], Commits] | None = None
+    ) -> SqliteMetadataStore:
         """Open or create the file at `path`; beside it live `-wal`, while it is open, and `.lock`.
 
-        The store starts the thread that owns the file. Raises DataDirectoryBusyError, UnsupportedError (a newer
+        The store starts the thread that owns the file. `native`: who commits, where SQLite can be used without Python's
+        interpreter lock; else that thread does. Raises DataDirectoryBusyError, UnsupportedError (a newer
         format), CorruptionError, DiskFullError, StorageError.
         """
         owner = ThreadWorkers(1, "engine-metadata")
-        opening = run(owner, partial(_open_image, Path(path)))
+        opening = run(owner, partial(_open_image, Path(path), native is not None))
         try:
-            image, rows = await asyncio.shield(opening)
+            image, rows, connection = await asyncio.shield(opening)
         except BaseException:
             _discard(opening, owner)
             raise
-        store = cls(image, Table(image.version, rows), clock, owner)
+        commits = ImageCommits(image, owner) if native is None or connection is None else native(connection)
+        store = cls(image, Table(image.version, rows), clock, owner, commits)
         try:
             await store._end_leftover_sessions()
         except BaseException:
@@ -136,15 +144,19 @@ class SqliteMetadataStore(LocalStore):
                 write.evaluate(batch)
             if batch.changes:
                 self._begun_at = self._clock.monotonic()
-                self._owner.post(partial(self._image.commit, batch.changes), partial(self._committed, batch, writes))
+                step = self._image.step(batch.changes)
+                self._commits_to.post(step, partial(self._committed, batch, writes, step))
                 return
             self._finish(batch, writes)
         self._committing = False
         if self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
 
-    def _committed(self, batch: Batch, writes: list[_Write], _: None, failure: BaseException | None) -> None:
+    def _committed(
+        self, batch: Batch, writes: list[_Write], step: Step, _: None, failure: BaseException | None
+    ) -> None:
         if failure is None:
+            self._image.committed(step)
             self._commits += 1
             self._commit_s.observe(self._clock.monotonic() - self._begun_at)
             self._finish(batch, writes)
@@ -197,19 +209,22 @@ class SqliteMetadataStore(LocalStore):
             self._idle = asyncio.get_running_loop().create_future()
             await self._idle
         self._close_watches()
+        self._commits_to.close()
         await run(self._owner, self._image.close)
         self._owner.close()
 
 
-def _open_image(path: Path) -> tuple[Image, list[Row]]:
+def _open_image(path: Path, native: bool) -> _Opened:
     image = Image(path)
-    return image, image.load()
+    rows = image.load()
+    library = find_library() if native else None
+    return image, rows, None if library is None else image.connect(library)
 
 
-def _discard(opening: asyncio.Future[tuple[Image, list[Row]]], owner: ThreadWorkers) -> None:
+def _discard(opening: asyncio.Future[_Opened], owner: ThreadWorkers) -> None:
     """Release what a failed or cancelled open() holds, as soon as it can be."""
 
-    def release(done: asyncio.Future[tuple[Image, list[Row]]]) -> None:
+    def release(done: asyncio.Future[_Opened]) -> None:
         if not done.cancelled() and done.exception() is None:
             owner.post(done.result()[0].close, lambda _, error: None)
         owner.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 from collections.abc import Sequence
@@ -10,13 +9,11 @@ from typing import Protocol
 
 from typing_extensions import Buffer
 
-from engine._native.filejob import ZEROS_MAX, FileJob, FileThreads
-from engine.aio.workers import Done, ThreadWorkers, Work, call
+from engine._native.filejob import ZEROS_MAX, FileJob
 from engine.storage.disk import File, OsFile
 from engine.storage.logfile import SyncFailed, sync
 
 _ZEROS = memoryview(bytes(ZEROS_MAX))
-_WAKES_READ = 64
 
 
 class WriteJob(Protocol):
@@ -31,16 +28,12 @@ class WriteJob(Protocol):
 
 
 class _NativeJob(FileJob):
-    """Of the system's own file. FileWorkers run it without calling it."""
+    """Of the system's own file. NativeWorkers run it without calling it."""
 
     __slots__ = ()
 
-    def __call__(self) -> None:
-        self.run()
-        self.check()
-
     def check(self) -> None:
-        """Raise what came of it."""
+        """See WriteJob."""
         if self.write_error:
             raise OSError(self.write_error, os.strerror(self.write_error))
         if self.sync_error:
@@ -82,60 +75,3 @@ def write_job(file: File, buffers: Sequence[Buffer], position: int, zeros: int, 
     if type(file) is OsFile:
         return _NativeJob(file.fileno(), buffers, position, zeros, syncs)
     return _Job(file, buffers, position, zeros, syncs)
-
-
-class FileWorkers(ThreadWorkers):
-    """ThreadWorkers with a second set of threads for write_job()s, which never wait for a busy loop.
-
-    Those belong to the first loop that posts one; another loop's jobs run on Python's threads like the rest.
-    """
-
-    def __init__(self, threads: int = 16) -> None:
-        super().__init__(threads)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._native: FileThreads | None = None
-        self._wakes = (-1, -1)  # a pipe: a byte comes out when jobs have ended
-        self._waiting: dict[FileJob, Done] = {}
-
-    def post(self, work: Work, done: Done) -> None:
-        """Hand a job to a thread of the right kind."""
-        if isinstance(work, _NativeJob) and self._serves(asyncio.get_running_loop()):
-            assert self._native is not None
-            try:
-                self._native.submit(work)
-            except OSError as e:
-                asyncio.get_running_loop().call_soon(done, None, e)
-            else:
-                self._waiting[work] = done
-        else:
-            super().post(work, done)
-
-    def _serves(self, loop: asyncio.AbstractEventLoop) -> bool:
-        if self._loop is None:
-            self._loop = loop
-            self._wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-            self._native = FileThreads(self._wakes[1], self._threads_max)
-            loop.add_reader(self._wakes[0], self._ended)
-        return self._loop is loop and self._native is not None
-
-    def _ended(self) -> None:
-        assert self._native is not None
-        os.read(self._wakes[0], _WAKES_READ)
-        self._tell(self._native.take())
-
-    def _tell(self, jobs: Sequence[FileJob]) -> None:
-        for job in jobs:
-            assert isinstance(job, _NativeJob)
-            self._waiting.pop(job)(*call(job.check))
-
-    def close(self) -> None:
-        """Finish what was posted and stop the threads."""
-        native, self._native = self._native, None
-        if native is not None and self._loop is not None:
-            jobs = native.close()
-            if not self._loop.is_closed():  # else nobody waits any more
-                self._loop.remove_reader(self._wakes[0])
-                self._tell(jobs)
-            for fd in self._wakes:
-                os.close(fd)
-        super().close()

@@ -1,0 +1,203 @@
+# cython: language_level=3, auto_pickle=False
+"""Threads that do blocking work and never need the interpreter lock.
+
+A Python thread that writes and syncs has to get the lock back after each of the calls, from a loop that is busy: that
+wait is often as long as the sync. What there is to do is a kind of Job of its own: files in filejob, commits of a
+database in commitjob.
+"""
+cimport cython
+from libc.stdlib cimport calloc, free
+from posix.signal cimport SIG_BLOCK, SIG_SETMASK, sigfillset, sigset_t
+from posix.unistd cimport getpid, pid_t, write
+
+cdef extern from "<signal.h>" nogil:
+    int pthread_sigmask(int how, const sigset_t* wanted, sigset_t* before)
+
+cdef extern from "<pthread.h>" nogil:
+    ctypedef struct pthread_t:
+        pass
+    ctypedef struct pthread_mutex_t:
+        pass
+    ctypedef struct pthread_cond_t:
+        pass
+    int pthread_create(pthread_t* thread, const void* attributes, void* (*run)(void*) noexcept nogil, void* argument)
+    int pthread_join(pthread_t thread, void** result)
+    int pthread_mutex_init(pthread_mutex_t* mutex, const void* attributes)
+    int pthread_mutex_lock(pthread_mutex_t* mutex)
+    int pthread_mutex_unlock(pthread_mutex_t* mutex)
+    int pthread_mutex_destroy(pthread_mutex_t* mutex)
+    int pthread_cond_init(pthread_cond_t* condition, const void* attributes)
+    int pthread_cond_wait(pthread_cond_t* condition, pthread_mutex_t* mutex)
+    int pthread_cond_signal(pthread_cond_t* condition)
+    int pthread_cond_broadcast(pthread_cond_t* condition)
+    int pthread_cond_destroy(pthread_cond_t* condition)
+
+cdef enum:
+    THREADS_MAX = 64
+
+
+cdef class Job:
+    """One piece of work, of a kind that derives from this. Its buffers are lent out from its making until it was run,
+    here or by JobThreads.
+    """
+
+    def run(self):
+        """Do it on this thread, without the interpreter lock, and return the buffers."""
+        with nogil:
+            self.task.run(self.task)
+        self.release()
+
+    def check(self):
+        """Raise what came of it. Each kind says what that is."""
+
+    def __call__(self):
+        """run() and check(), for whoever has no such threads."""
+        self.run()
+        self.check()
+
+    cdef void release(self):
+        pass
+
+
+cdef struct Shared:
+    pthread_mutex_t mutex                        # guards the rest
+    pthread_cond_t posted
+    Task* first                                  # waiting, in their order
+    Task* last
+    Task* done                                   # the newest first
+    int waiting
+    int idle
+    bint stopping
+    int wake_fd
+    pid_t process                                # whose threads they are; a fork has none of them
+    int threads
+    pthread_t[THREADS_MAX] ids
+
+
+cdef void* _work(void* argument) noexcept nogil:
+    """A thread: run tasks until told to stop and none is left."""
+    cdef Shared* shared = <Shared*> argument
+    cdef Task* task
+    pthread_mutex_lock(&shared.mutex)
+    while True:
+        while shared.first == NULL and not shared.stopping:
+            shared.idle += 1
+            pthread_cond_wait(&shared.posted, &shared.mutex)
+            shared.idle -= 1
+        task = shared.first
+        if task == NULL:
+            break
+        shared.first = task.next
+        shared.waiting -= 1
+        pthread_mutex_unlock(&shared.mutex)
+        task.run(task)
+        pthread_mutex_lock(&shared.mutex)
+        task.next = shared.done
+        shared.done = task
+        if task.next == NULL:
+            write(shared.wake_fd, b"", 1)        # one byte at a time: it never blocks
+    pthread_mutex_unlock(&shared.mutex)
+    return NULL
+
+
+@cython.no_gc_clear                              # what threads are working on lives until __dealloc__ has stopped them
+cdef class JobThreads:
+    """Runs Jobs; threads are started when there is work for one more, at most `threads_max`.
+
+    A byte is written to `wake_fd` when there is something to take() again. All methods on one thread.
+    """
+
+    def __cinit__(self, int wake_fd, int threads_max):
+        self.jobs = {}
+        self.threads_max = max(1, min(threads_max, THREADS_MAX))
+        self.shared = <Shared*> calloc(1, sizeof(Shared))
+        if self.shared == NULL:
+            raise MemoryError
+        pthread_mutex_init(&self.shared.mutex, NULL)
+        pthread_cond_init(&self.shared.posted, NULL)
+        self.shared.wake_fd = wake_fd
+        self.shared.process = getpid()
+
+    def __dealloc__(self):
+        self.close()
+
+    def submit(self, Job job not None):
+        """Hand a job to a thread; its buffers must not change until it is taken back. OSError: there is no thread."""
+        cdef Shared* shared = self.shared
+        cdef Task* task = job.task
+        cdef bint more
+        if shared == NULL:
+            raise RuntimeError("the threads were stopped")
+        pthread_mutex_lock(&shared.mutex)
+        more = shared.waiting >= shared.idle and shared.threads < self.threads_max
+        pthread_mutex_unlock(&shared.mutex)
+        if more:
+            self._start_one()
+        self.jobs[<size_t> task] = job
+        task.next = NULL
+        pthread_mutex_lock(&shared.mutex)
+        if shared.first == NULL:
+            shared.first = task
+        else:
+            shared.last.next = task
+        shared.last = task
+        shared.waiting += 1
+        pthread_mutex_unlock(&shared.mutex)
+        pthread_cond_signal(&shared.posted)
+
+    cdef int _start_one(self) except -1:
+        cdef Shared* shared = self.shared
+        cdef sigset_t all_signals, before
+        cdef int error
+        sigfillset(&all_signals)
+        pthread_sigmask(SIG_BLOCK, &all_signals, &before)
+        error = pthread_create(&shared.ids[shared.threads], NULL, _work, shared)
+        pthread_sigmask(SIG_SETMASK, &before, NULL)
+        if error == 0:
+            shared.threads += 1
+        elif shared.threads == 0:
+            raise OSError(error, "no thread could be started to write on")
+        return 0
+
+    def take(self):
+        """The jobs that have ended since the last call, in the order in which they did."""
+        cdef Shared* shared = self.shared
+        cdef Task* task
+        cdef list found = []
+        cdef Job job
+        if shared == NULL:
+            return found
+        pthread_mutex_lock(&shared.mutex)
+        task = shared.done
+        shared.done = NULL
+        pthread_mutex_unlock(&shared.mutex)
+        while task != NULL:
+            job = self.jobs.pop(<size_t> task)
+            task = task.next
+            job.release()
+            found.append(job)
+        found.reverse()
+        return found
+
+    def close(self):
+        """Run what was submitted, stop the threads, take() the last jobs. Idempotent; nothing after a fork."""
+        cdef Shared* shared = self.shared
+        cdef int i
+        if shared == NULL:
+            return []
+        if shared.process != getpid():
+            self.shared = NULL
+            return []
+        pthread_mutex_lock(&shared.mutex)
+        shared.stopping = True
+        pthread_mutex_unlock(&shared.mutex)
+        pthread_cond_broadcast(&shared.posted)
+        with nogil:
+            for i in range(shared.threads):
+                pthread_join(shared.ids[i], NULL)
+        found = self.take()
+        self.shared = NULL
+        pthread_cond_destroy(&shared.posted)
+        pthread_mutex_destroy(&shared.mutex)
+        free(shared)
+        return found

@@ -1,0 +1,44 @@
+"""`NativeCommits`: makes the steps of a metadata image durable on a thread that needs no interpreter lock."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from engine._native.commitjob import FUNCTIONS, CommitJob, Statements
+from engine.aio.workers import Done
+from engine.metadata.image import STATEMENTS, Step, error_of
+from engine.metadata.library import Connection
+from engine.storage.workers import NativeWorkers
+
+
+class _Commit(CommitJob):
+    """Of a step."""
+
+    __slots__ = ("path",)
+    path: Path
+
+    def check(self) -> None:
+        """Raise what Image.commit() raises."""
+        if self.code:
+            raise error_of(self.path, self.code, self.message, committing=self.committing)
+
+
+class NativeCommits:
+    """See Commits. The connection stays its image's, which closes it."""
+
+    def __init__(self, connection: Connection) -> None:
+        prepared = {name: connection.prepare(text) for name, text in STATEMENTS.items()}
+        functions = connection.library.addresses(FUNCTIONS)
+        self._path = connection.path
+        self._statements = Statements(connection.address, functions, prepared)
+        self._workers = NativeWorkers(1)
+
+    def post(self, step: Step, done: Done) -> None:
+        """See Commits."""
+        job = _Commit(self._statements, step.put, step.removed, step.summary)
+        job.path = self._path
+        self._workers.post(job, done)
+
+    def close(self) -> None:
+        """Stop the thread."""
+        self._workers.close()
