@@ -121,11 +121,13 @@ METADATA_VALUE_SIZE_MAX = 8 * MIB
 METADATA_KEY_SIZE_MAX = 8 * KIB
 METADATA_CHANGES_MAX = 16_384  # remembered for watches that resume
 METADATA_COMMIT_WRITES_MAX = 4_096
+METADATA_WRITE_ALL_MAX = 256  # writes with one call
 
 
 def check() -> None:
     """Raise if two limits contradict each other. Runs when the module loads."""
     agreements = {
+        "one commit holds what one call writes": METADATA_COMMIT_WRITES_MAX >= METADATA_WRITE_ALL_MAX,
         "an entry holds the largest message with its key": ENTRY_SIZE_MAX
         > MESSAGE_SIZE_MAX + KEY_SIZE_MAX + PROPERTIES_SIZE_MAX + ENTRY_HEADER_SIZE,
         "a frame holds the largest entry": FRAME_SIZE_MAX > ENTRY_SIZE_MAX + FRAME_HEADER_SIZE_MAX,

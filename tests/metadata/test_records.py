@@ -254,6 +254,7 @@ async def test_after_close_everything_says_so(store: MetadataStore):
         store.list_index("i", "", "z"),
         store.delete_range("/", "0"),
         store.put_sequence("/s", b""),
+        store.write_all([]),
         store.session(),
     ]
     for call in calls:

@@ -13,20 +13,23 @@ from hypothesis import HealthCheck, example, given, settings
 from engine.clock import SystemClock
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.sqlite import SqliteMetadataStore
-from engine.metadata.store import ABSENT, ANY, ConflictError, EventKind
+from engine.metadata.store import ABSENT, ANY, ConflictError, Delete, EventKind, Put
 
 KEYS = st.sampled_from(["/a", "/a/b", "/a/c", "/b", "/c/d"])
+KINDS = st.sampled_from(["any", "absent", "present"])
 INDEXES = st.none() | st.fixed_dictionaries({"i": st.sampled_from("xyz")})
+PUTS = st.none() | st.tuples(st.binary(max_size=3), INDEXES)  # None: a deletion
 STEPS = st.one_of(
-    st.tuples(st.just("put"), KEYS, st.binary(max_size=3), st.sampled_from(["any", "absent", "present"]), INDEXES),
-    st.tuples(st.just("delete"), KEYS, st.sampled_from(["any", "absent", "present"])),
+    st.tuples(st.just("put"), KEYS, st.binary(max_size=3), KINDS, INDEXES),
+    st.tuples(st.just("delete"), KEYS, KINDS),
     st.tuples(st.just("delete_range"), KEYS, KEYS),
     st.tuples(st.just("read_watch"), st.integers(1, 3)),
     st.tuples(st.just("resume_watch")),
     st.tuples(st.just("ephemeral"), KEYS),
     st.tuples(st.just("end_session")),
     st.tuples(st.just("sequence")),
-    st.tuples(st.just("with_sequence"), KEYS, st.sampled_from(["any", "absent", "present"]), INDEXES, INDEXES),
+    st.tuples(st.just("with_sequence"), KEYS, KINDS, INDEXES, INDEXES),
+    st.tuples(st.just("write_all"), st.lists(st.tuples(KEYS, KINDS, PUTS), max_size=6)),
     st.tuples(st.just("reopen")),
 )
 
@@ -120,6 +123,29 @@ class Model:
         self.versions[key] = stat.version
         self.records[key] = (b"w", (indexes or {}).get("i"), False)
 
+    async def write_all(self, writes):
+        """Like one after the other; a version that is demanded is the one of before."""
+        before, keys = dict(self.versions), dict(self.records)
+        demanded = [self.expected(key, kind) for key, kind, _ in writes]
+        outcomes = await self.store.write_all(
+            [
+                Delete(key, expected) if put is None else Put(key, put[0], expected, indexes=put[1])
+                for (key, _, put), expected in zip(writes, demanded, strict=True)
+            ]
+        )
+        for (key, kind, put), outcome in zip(writes, outcomes, strict=True):
+            untouched = self.versions.get(key) == before.get(key) and (key in self.records) == (key in keys)
+            met = self.met(key, kind) and (kind != "present" or untouched)
+            assert isinstance(outcome, ConflictError) == (not met)
+            if not met:
+                continue
+            if put is None:
+                assert outcome == (self.records.pop(key, None) is not None)
+                continue
+            assert outcome.version > max(self.versions.values(), default=0)
+            self.versions[key] = outcome.version
+            self.records[key] = (put[0], (put[1] or {}).get("i"), False)
+
     async def read_watch(self, count):
         for _ in range(min(count, self.watch.owed)):
             self.take(await anext(aiter(self.watch)))
@@ -188,6 +214,8 @@ def test_memory_agrees_with_a_dict(steps):
 @example([("sequence",), ("read_watch", 2), ("reopen",), ("resume_watch",)])
 @example([("with_sequence", "/a", "absent", {"i": "x"}, {"i": "y"}), ("with_sequence", "/a", "present", None, None),
           ("with_sequence", "/a", "absent", None, None), ("reopen",), ("delete", "/a", "present")])  # fmt: skip
+@example([("put", "/a", b"", "any", None), ("write_all", [("/a", "present", (b"1", {"i": "x"})),
+          ("/a", "present", None), ("/b", "absent", (b"", None)), ("/b", "any", None)]), ("reopen",)])  # fmt: skip
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_sqlite_agrees_with_a_dict_also_over_restarts(steps):
     async def body(directory):

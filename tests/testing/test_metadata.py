@@ -9,7 +9,7 @@ import pytest
 
 from engine.errors import TimeoutError as EngineTimeoutError
 from engine.metadata.memory import MemoryMetadataStore
-from engine.metadata.store import EventKind, OutcomeUnknownError
+from engine.metadata.store import Delete, EventKind, OutcomeUnknownError, Put
 from engine.testing.clock import FakeClock, LoopClock
 from engine.testing.loop import run_virtual
 from engine.testing.metadata import FaultyMetadataStore
@@ -32,7 +32,8 @@ def test_without_faults_everything_passes_through():
         assert [k for k, _ in await store.list_index("i", "", "z")] == ["k"]
         assert await store.delete(record.key)
         assert await store.delete_range("", "z") == 1
-        assert store.version == 4
+        assert await store.write_all([Delete("/a"), Put("/b", b"")]) == [False, (await store.get("/b")).stat]
+        assert store.version == 5
         await store.close()
 
     run_virtual(body())
@@ -53,6 +54,20 @@ def test_unknown_outcomes_are_half_done():
                 assert await inner.get(f"/{i}") is not None
         assert 150 < unknown < 250
         assert 0.3 < done / unknown < 0.7
+
+    run_virtual(body())
+
+
+def test_of_several_writes_with_an_unknown_outcome_all_are_done_or_none():
+    async def body():
+        store, inner = wrapped(5)
+        store.unknown_rate = 1.0
+        done = set()
+        for i in range(20):
+            with pytest.raises(OutcomeUnknownError):
+                await store.write_all([Put(f"/{i}/{at}", b"") for at in range(3)])
+            done.add(len(await inner.list_keys(f"/{i}/", f"/{i}0")))
+        assert done == {0, 3}
 
     run_virtual(body())
 

@@ -6,9 +6,11 @@ does that in between. One batch at a time.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from engine.errors import AlreadyClosedError, InvalidArgumentError
 from engine.limits import METADATA_KEY_SIZE_MAX, METADATA_VALUE_SIZE_MAX
-from engine.metadata.store import ABSENT, ANY, ConflictError, Expected, Indexes, Record, Stat
+from engine.metadata.store import ABSENT, ANY, ConflictError, Expected, Indexes, Outcome, Outcomes, Record, Stat
 from engine.metadata.table import NO_INDEXES, Change, Row, Table
 
 
@@ -18,6 +20,7 @@ class Batch:
     def __init__(self, table: Table, now_ms: int) -> None:
         self.changes: list[Change] = []
         self.ended: set[int] = set()
+        self.refused = 0  # by write_all()
         self._table = table
         self._now_ms = now_ms
         self._staged: dict[str, Row | None] = {}
@@ -79,6 +82,17 @@ class Batch:
         keys = set(self._table.keys(start, end))
         keys.update(key for key in self._staged if start <= key < end)
         return sum(self.delete(key, ANY) for key in sorted(keys))
+
+    def write_all(self, operations: Iterable[Callable[[Batch], Outcome]]) -> Outcomes:
+        """Each for itself: what it returns, or why it was refused."""
+        outcomes: Outcomes = []
+        for operation in operations:
+            try:
+                outcomes.append(operation(self))
+            except (ConflictError, AlreadyClosedError) as e:
+                outcomes.append(e)
+                self.refused += 1
+        return outcomes
 
     def end_session(self, session: int) -> None:
         """Delete the records of a session; later puts under it are refused."""

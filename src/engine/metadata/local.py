@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import TypeVar
 
-from engine.errors import AlreadyClosedError
+from engine.errors import AlreadyClosedError, InvalidArgumentError
+from engine.limits import METADATA_WRITE_ALL_MAX
 from engine.metadata.batch import Batch, check_indexes, check_key, check_value, check_version
-from engine.metadata.store import ANY, Expected, IndexedRecords, Indexes, Keys, Record, Session, Stat
+from engine.metadata.store import (
+    ANY,
+    Delete,
+    Expected,
+    IndexedRecords,
+    Indexes,
+    Keys,
+    Outcome,
+    Outcomes,
+    Put,
+    Record,
+    Session,
+    Stat,
+)
 from engine.metadata.table import Table
 from engine.metadata.watches import IndexWatch, PrefixWatch, TableWatch, WatchHub
 
@@ -53,8 +67,11 @@ class LocalStore(ABC):
         self._closed = False
 
     @abstractmethod
-    async def _write(self, operation: Callable[[Batch], T]) -> T:
-        """Evaluate `operation`, make its changes durable, then visible. What it raises is raised here."""
+    async def _write(self, operation: Callable[[Batch], T], count: int = 1) -> T:
+        """Evaluate `operation`, make its changes durable, then visible. What it raises is raised here.
+
+        `count`: as how many writes it counts.
+        """
 
     def _check_open(self) -> None:
         if self._closed:
@@ -78,10 +95,7 @@ class LocalStore(ABC):
     ) -> Stat:
         """Write one record; its new facts. Raises ConflictError, AlreadyClosedError when the session has ended."""
         self._check_open()
-        check_key(key)
-        value, expected, own = check_value(key, value), check_version(expected), check_indexes(indexes)
-        owner = None if session is None else session.id
-        return await self._write(lambda batch: batch.put(key, value, expected, owner, own))
+        return await self._write(_putting(key, value, expected, session, indexes))
 
     async def put_sequence(
         self,
@@ -122,13 +136,20 @@ class LocalStore(ABC):
     async def delete(self, key: str, expected: Expected | int = ANY) -> bool:
         """Delete one record; False when there was none. Raises ConflictError."""
         self._check_open()
-        check_version(expected)
-        return await self._write(lambda batch: batch.delete(key, expected))
+        return await self._write(_deleting(key, expected))
 
     async def delete_range(self, start: str, end: str) -> int:
         """Delete the records with start <= key < end, atomically; how many there were."""
         self._check_open()
         return await self._write(lambda batch: batch.delete_range(start, end))
+
+    async def write_all(self, writes: Sequence[Put | Delete]) -> Outcomes:
+        """Do them all with one call; what came of each."""
+        self._check_open()
+        if len(writes) > METADATA_WRITE_ALL_MAX:
+            raise InvalidArgumentError(f"{len(writes)} writes at once; at most {METADATA_WRITE_ALL_MAX} are allowed")
+        operations = [_operation(write) for write in writes]
+        return await self._write(lambda batch: batch.write_all(operations), len(operations))
 
     async def list(self, start: str, end: str, limit: int | None = None) -> list[Record]:
         """The records with start <= key < end, in order."""
@@ -190,3 +211,28 @@ class LocalStore(ABC):
     def version(self) -> int:
         """The version of the last visible write."""
         return self._table.version
+
+
+def _putting(
+    key: str, value: bytes, expected: Expected | int, session: Session | None, indexes: Indexes | None
+) -> Callable[[Batch], Stat]:
+    """Raises InvalidArgumentError."""
+    check_key(key)
+    content, demanded, own = check_value(key, value), check_version(expected), check_indexes(indexes)
+    owner = None if session is None else session.id
+    return lambda batch: batch.put(key, content, demanded, owner, own)
+
+
+def _deleting(key: str, expected: Expected | int) -> Callable[[Batch], bool]:
+    """Raises InvalidArgumentError."""
+    check_version(expected)
+    return lambda batch: batch.delete(key, expected)
+
+
+def _operation(write: Put | Delete) -> Callable[[Batch], Outcome]:
+    """Raises InvalidArgumentError."""
+    if isinstance(write, Put):
+        return _putting(write.key, write.value, write.expected, write.session, write.indexes)
+    if isinstance(write, Delete):
+        return _deleting(write.key, write.expected)
+    raise InvalidArgumentError(f"a write is {write!r:.80}; Put or Delete is right")

@@ -89,7 +89,7 @@ class MemoryMetadataStore(LocalStore):
         """End a session on the store's side after a while."""
         return asyncio.get_running_loop().call_later(seconds, self._expire, session, context=self._context.copy())
 
-    async def _write(self, operation: Callable[[Batch], T]) -> T:
+    async def _write(self, operation: Callable[[Batch], T], count: int = 1) -> T:
         batch = Batch(self._table, self._clock.time_ms())
         result = operation(batch)
         batch.apply()

@@ -52,6 +52,7 @@ class _Write:
 
     operation: Callable[[Batch], Any]
     future: asyncio.Future[Any]
+    count: int = 1  # as so many writes
     result: Any = None
     error: Exception | None = None
 
@@ -122,11 +123,11 @@ class SqliteMetadataStore(LocalStore):
         for session in leftover:
             await self._write(lambda batch, session=session: batch.end_session(session))  # type: ignore[misc]
 
-    async def _write(self, operation: Callable[[Batch], T]) -> T:
+    async def _write(self, operation: Callable[[Batch], T], count: int = 1) -> T:
         if self._failure is not None:
             raise StorageError(self._failure)
         loop = asyncio.get_running_loop()
-        write = _Write(operation, loop.create_future())
+        write = _Write(operation, loop.create_future(), count)
         self._queue.append(write)
         if not self._committing:
             # Not at once: what else this turn of the loop writes comes along.
@@ -138,9 +139,10 @@ class SqliteMetadataStore(LocalStore):
     def _commit_next(self) -> None:
         """Evaluate what waits and hand it to the owner thread. One commit at a time."""
         while self._queue:
-            writes = [self._queue.popleft() for _ in range(min(len(self._queue), METADATA_COMMIT_WRITES_MAX))]
+            writes, count = [], 0
             batch = Batch(self._table, self._clock.time_ms())
-            for write in writes:
+            while self._queue and (count := count + self._queue[0].count) <= METADATA_COMMIT_WRITES_MAX:
+                writes.append(write := self._queue.popleft())
                 write.evaluate(batch)
             if batch.changes:
                 self._begun_at = self._clock.monotonic()
@@ -166,8 +168,9 @@ class SqliteMetadataStore(LocalStore):
 
     def _finish(self, batch: Batch, writes: list[_Write]) -> None:
         batch.apply()
+        self._conflicts += batch.refused
         for write in writes:
-            self._writes += 1
+            self._writes += write.count
             self._conflicts += write.error is not None
             write.finish()
         self._hub.notify(batch.changes)

@@ -8,8 +8,10 @@ bytes. Every write of a key gives it a new, larger version.
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
+
+from engine.errors import AlreadyClosedError
 
 
 class Expected(enum.Enum):
@@ -104,6 +106,29 @@ IndexedRecords = list[tuple[str, Record]]
 Indexes = Mapping[str, str | tuple[str, ...]]  # index name -> the record's key there, or its keys
 
 
+class Put(NamedTuple):
+    """For write_all(): what MetadataStore.put() is given."""
+
+    key: str
+    value: bytes
+    expected: Expected | int = ANY
+    session: Session | None = None
+    partition_key: str | None = None
+    indexes: Indexes | None = None
+
+
+class Delete(NamedTuple):
+    """For write_all(): what MetadataStore.delete() is given."""
+
+    key: str
+    expected: Expected | int = ANY
+
+
+# What came of one of several writes: what put() or delete() returns, or what it raises because of record or session.
+Outcome = Stat | bool | ConflictError | AlreadyClosedError
+Outcomes = list[Outcome]
+
+
 class MetadataStore(Protocol):
     """A small, asynchronous, linearisable (per key) key-value store with watches and secondary indexes.
 
@@ -169,6 +194,15 @@ class MetadataStore(Protocol):
         """Write `key` as put() does and `appended` as put_sequence() does below `prefix`: atomically, both or nothing.
 
         The new record's version is smaller than the key's. Raises ConflictError, OutcomeUnknownError.
+        """
+
+    async def write_all(self, writes: Sequence[Put | Delete]) -> Outcomes:
+        """Do up to METADATA_WRITE_ALL_MAX writes with one call; what came of each, in their order, not raised.
+
+        They are independent: a conflict of one is not the others'. They are done in their order, and each finds what
+        those before it did; nobody else's write comes in between. What is done of them is durable, and is seen, at
+        once, and no part of it without the rest. What is raised concerns all of them: OutcomeUnknownError, they were
+        done or were not; InvalidArgumentError (what one of them cannot be), nothing was.
         """
 
     async def list_index(self, index: str, start: str, end: str, limit: int | None = None) -> IndexedRecords:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TypeVar
 from weakref import WeakSet
 
@@ -12,13 +12,16 @@ from engine.errors import StorageError
 from engine.errors import TimeoutError as EngineTimeoutError
 from engine.metadata.store import (
     ANY,
+    Delete,
     Event,
     Expected,
     IndexedRecords,
     Indexes,
     Keys,
     MetadataStore,
+    Outcomes,
     OutcomeUnknownError,
+    Put,
     Record,
     Session,
     Stat,
@@ -146,6 +149,10 @@ class FaultyMetadataStore:
                 appended_indexes=appended_indexes,
             )
         )
+
+    async def write_all(self, writes: Sequence[Put | Delete]) -> Outcomes:
+        """See MetadataStore."""
+        return await self._write(lambda: self._inner.write_all(writes))
 
     async def list_index(self, index: str, start: str, end: str, limit: int | None = None) -> IndexedRecords:
         """See MetadataStore."""
