@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -29,6 +29,7 @@ class Writes:
         store: Any = broker.hosting._metadata
         for name in WRITES:
             monkeypatch.setattr(store, name, self._through(name, getattr(store, name)))
+        monkeypatch.setattr(store, "write_all", self._through_all(store.write_all))
 
     def _through(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         async def through(key: str, *arguments: Any, **named: Any) -> Any:
@@ -43,6 +44,13 @@ class Writes:
             if error is not None:
                 raise error
             return result
+
+        return through
+
+    def _through_all(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        async def through(writes: Sequence[Any]) -> Any:
+            self.names += ["write_all" for _ in writes[:1] if writes[0].key.startswith("/txn")]
+            return await call(writes)
 
         return through
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,12 +12,14 @@ import pytest
 from engine.broker.operations import PARTS_MAX, Operations
 from engine.control.operation_records import Operation, operations_in
 from engine.errors import StorageError
+from engine.limits import METADATA_WRITE_ALL_MAX
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.store import OutcomeUnknownError, Record
 from engine.model.hashrange import HashRange
 from engine.model.names import SegmentName, TopicName
 from engine.model.transactions import OperationKind, TransactionOperation
 from engine.testing.clock import FakeClock
+from engine.testing.metadata import FaultyMetadataStore
 
 SEGMENTS = [TopicName.parse("t").segment(range_, at) for at, range_ in enumerate(HashRange.divide(4))]
 
@@ -123,6 +126,43 @@ async def test_all_of_an_ended_transaction_goes_in_one_write(store: Unsure, oper
     await operations.forget_settled(one.part for one in found)
     assert await records(store) == []
     assert store.version - before == 3  # one record, a part of the other, the rest
+
+
+async def test_records_of_many_ended_transactions_go_in_one_write(
+    store: Unsure, operations: Operations, monkeypatch: pytest.MonkeyPatch
+):
+    parts = [one.part for number in range(1, 6) for one in await written(operations, number)]
+    write_all, bulks = store.write_all, []
+
+    async def noted(writes: Any) -> Any:
+        bulks.append(len(writes))
+        return await write_all(writes)
+
+    monkeypatch.setattr(store, "write_all", noted)
+    await operations.forget_settled(parts[:-1])
+    assert bulks == [4]
+    (left,) = await records(store)
+    assert [one.facts.segment for one in operations_in(left)] == [SEGMENTS[3]]
+    assert left.key.split("/")[2] == f"{5:016x}"
+
+
+async def test_so_many_records_as_one_call_may_not_delete_go_in_several(store: Unsure, operations: Operations):
+    wanted = METADATA_WRITE_ALL_MAX + 1
+    found = await asyncio.gather(*(operations.append(number, write(SEGMENTS[0])) for number in range(wanted)))
+    await operations.forget_settled(one.part for one in found)
+    assert await records(store) == []
+
+
+async def test_what_is_not_surely_deleted_is_deleted_again(store: Unsure, operations: Operations):
+    faulty = FaultyMetadataStore(store, random.Random(1))
+    parts = [one.part for one in await written(operations)]
+    faulty.unknown_rate = 1.0
+    with pytest.raises(OutcomeUnknownError):
+        await Operations(faulty).forget_settled(parts)
+    faulty.unknown_rate = 0.0
+    for _ in range(2):  # it may be gone by then
+        await Operations(faulty).forget_settled(parts)
+        assert await records(store) == []
 
 
 async def test_a_segment_that_is_gone_takes_its_own_part_along(store: Unsure, operations: Operations):

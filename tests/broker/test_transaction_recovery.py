@@ -86,12 +86,10 @@ async def test_to_forget_a_record_without_an_entry_takes_no_other_record_along(w
     """Its transaction is open, and goes on to be written to while the record is being deleted."""
     number = await world.begin()
     await world.record(number, 7, 9)
-    world.metadata.after_list_keys = write = lambda: world.write(number, 0)
+    world.metadata.before_deletion = lambda: world.write(number, 0)
     await world.reopen()
     await world.buffer.settle()
-    if world.metadata.after_list_keys is not None:
-        world.metadata.after_list_keys = None
-        await write()
+    assert world.metadata.before_deletion is None
     assert await world.records() == 1
     await world.crash()
     await world.end(number)

@@ -47,7 +47,7 @@ class CountingStore(MemoryMetadataStore):
         self.lists = 0
         self.refusals: list[tuple[Exception, bool]] = []
         self.after_list: Callable[[], Awaitable[object]] | None = None  # awaited once an index was listed
-        self.after_list_keys: Callable[[], Awaitable[object]] | None = None  # likewise, keys of operation records
+        self.before_deletion: Callable[[], Awaitable[object]] | None = None  # likewise, of operation records
 
     async def list(self, *args: Any) -> Any:
         self.lists += 1
@@ -61,12 +61,23 @@ class CountingStore(MemoryMetadataStore):
             await after()
         return found
 
-    async def list_keys(self, start: str, *more: Any) -> Any:
-        found = await super().list_keys(start, *more)
-        if self.after_list_keys is not None and start.startswith(keys.transaction_ops("")):
-            after, self.after_list_keys = self.after_list_keys, None
-            await after()
-        return found
+    async def delete(self, key: str, *more: Any) -> Any:
+        await self._deletes(key)
+        return await super().delete(key, *more)
+
+    async def delete_range(self, start: str, end: str) -> Any:
+        await self._deletes(start)
+        return await super().delete_range(start, end)
+
+    async def write_all(self, writes: Any) -> Any:
+        for write in writes:
+            await self._deletes(write.key)
+        return await super().write_all(writes)
+
+    async def _deletes(self, key: str) -> None:
+        if self.before_deletion is not None and key.startswith(keys.transaction_ops("")):
+            before, self.before_deletion = self.before_deletion, None
+            await before()
 
     async def put_sequence(self, *args: Any, **more: Any) -> Record:
         if not self.refusals:

@@ -14,7 +14,7 @@ from engine.errors import EngineError, TransactionConflictError, TransactionNotF
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.store import OutcomeUnknownError
 from engine.model.names import SegmentName
-from engine.model.transactions import OperationKind, TransactionOperation, TransactionState
+from engine.model.transactions import BEGUN_MAX, OperationKind, TransactionOperation, TransactionState
 from engine.testing.clock import FakeClock
 
 COMMITTED, ABORTED = TransactionState.COMMITTED, TransactionState.ABORTED
@@ -147,28 +147,65 @@ async def test_an_id_that_somebody_has_is_given_to_nobody_else(world: World) -> 
     one = world.coordinator(Few(7, 6, 40))
     first = await one.begin(60)
     begun = await one.begin_some(90, 3)
-    assert (first.number, [view.number for view in begun]) == (7, [6, 40, 4])
+    assert (first.number, [view.number for view in begun]) == (7, [6, 4, 40])
     assert await one.get(7) == first
     assert [await one.get(view.number) for view in begun] == begun
     assert {view.header.timeout_ms - first.header.timeout_ms for view in begun} == {30_000}
     assert one.counters.begun == 4
 
 
-@pytest.mark.parametrize("failing", [1, 3])
-async def test_those_that_the_store_takes_are_begun(
-    world: World, monkeypatch: pytest.MonkeyPatch, failing: int
-) -> None:
-    put, failures = world.store.put, [EngineError("no")] * failing
+@pytest.mark.parametrize("taken", [1, 3])
+async def test_those_that_the_store_takes_are_begun(world: World, monkeypatch: pytest.MonkeyPatch, taken: int) -> None:
+    """Others have these ids, and then it fails."""
 
-    async def unsure(*arguments: Any, **named: Any) -> Any:
-        if failures:
-            raise failures.pop()
-        return await put(*arguments, **named)
+    async def failing(*arguments: Any, **named: Any) -> Any:
+        raise EngineError("no")
 
-    monkeypatch.setattr(world.store, "put", unsure)
-    if failing == 3:
+    one = world.coordinator(Few(8, 9, 10, 8, 40, 41, 42))
+    for _ in range(taken):
+        await one.begin(60)
+    one._rng.numbers = [8, 40, 41, 42]  # type: ignore[attr-defined]
+    monkeypatch.setattr(world.store, "put", failing)
+    if taken == 3:
         with pytest.raises(EngineError, match="no"):
-            await world.one.begin_some(60, 3)
+            await one.begin_some(60, 3)
     else:
-        assert len(await world.one.begin_some(60, 3)) == 2
-    assert len(await world.one.list_open()) == world.one.counters.begun == 3 - failing
+        assert [view.number for view in await one.begin_some(60, 3)] == [9, 10]
+    assert len(await one.list_open()) == one.counters.begun == 3
+
+
+async def test_none_is_begun_by_a_store_that_fails(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def failing(writes: Any) -> Any:
+        raise EngineError("no")
+
+    monkeypatch.setattr(world.store, "write_all", failing)
+    with pytest.raises(EngineError, match="no"):
+        await world.one.begin_some(60, 3)
+    assert (await world.one.list_open(), world.one.counters.begun) == ([], 0)
+
+
+@pytest.mark.parametrize("done", [True, False])
+async def test_those_whose_outcome_was_left_open_are_found_or_drafted_anew(
+    world: World, monkeypatch: pytest.MonkeyPatch, done: bool
+) -> None:
+    one, write_all = world.coordinator(Few(9, 8, 40, 41, 42)), world.store.write_all
+    await one.begin(60)
+
+    async def unsure(writes: Any) -> Any:
+        if done:
+            await write_all(writes)
+        raise OutcomeUnknownError("lost")
+
+    monkeypatch.setattr(world.store, "write_all", unsure)
+    begun = await one.begin_some(90, 3)
+    assert [view.number for view in begun] == ([8, 10, 40] if done else [40, 41, 42])
+    assert [await one.get(view.number) for view in begun] == begun
+    assert len(await one.list_open()) == one.counters.begun == 4
+
+
+async def test_many_are_begun_with_one_write(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world.store, "put", None)
+    begun = await world.one.begin_some(60, BEGUN_MAX)
+    assert sorted(view.number for view in begun) == sorted({view.number for view in await world.one.list_open()})
+    assert len({view.number // BEGUN_MAX for view in begun}) == 1
+    assert [await world.one.get(view.number) for view in begun] == begun

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import errno
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from engine.metadata.store import ConflictError
+from engine.metadata.store import ConflictError, Delete, Put
 from engine.model.transactions import OperationKind, TransactionHeader, TransactionOperation
 from engine.testing.cluster import SimBroker, SimCluster
 from engine.testing.disk import SimFile
@@ -61,6 +61,7 @@ class CrashPoints:
         metadata: Any = self._broker.metadata
         for name in ("put", "put_sequence", "put_with_sequence", "delete", "delete_range"):
             setattr(metadata, name, self._through(name, getattr(metadata, name)))
+        metadata.write_all = self._through_all(metadata.write_all)
 
     def _through(self, operation: str, call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         async def through(key: str, *arguments: Any, **named: Any) -> Any:
@@ -68,20 +69,34 @@ class CrashPoints:
             if operation.startswith("put"):
                 value = arguments[0] if arguments else named["value"]
             due = self._due(label_of(operation, key, value))
-            if due == BEFORE:
-                self._die()
-                await asyncio.Event().wait()
-            try:
-                result = await call(key, *arguments, **named)
-            except ConflictError:  # it is done, too
-                if due != AFTER:
-                    raise
-            if due == AFTER:
-                self._die()
-                await asyncio.Event().wait()
-            return result
+            return await self._around(due, lambda: call(key, *arguments, **named))
 
         return through
+
+    def _through_all(self, call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        """They are one durable call, which is about all of them."""
+
+        async def through(writes: Sequence[Put | Delete]) -> Any:
+            those = [(write.key, write.value if isinstance(write, Put) else None) for write in writes]
+            labels = [label_of("delete" if value is None else "put", key, value) for key, value in those]
+            dues = [self._due(label) for label in labels]
+            return await self._around(next(filter(None, dues), None), lambda: call(writes))
+
+        return through
+
+    async def _around(self, due: str | None, call: Callable[[], Awaitable[Any]]) -> Any:
+        if due == BEFORE:
+            self._die()
+            await asyncio.Event().wait()
+        try:
+            result = await call()
+        except ConflictError:  # it is done, too
+            if due != AFTER:
+                raise
+        if due == AFTER:
+            self._die()
+            await asyncio.Event().wait()
+        return result
 
     def on_disk(self, operation: str, call: Callable[..., None], file: SimFile, *arguments: Any) -> None:
         """In place of a write or sync of a segment's log."""

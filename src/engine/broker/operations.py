@@ -22,8 +22,9 @@ from engine.control.operation_records import (
     operations_in,
 )
 from engine.errors import UnknownOutcomeError
+from engine.limits import METADATA_WRITE_ALL_MAX
 from engine.metadata import keys, unsure
-from engine.metadata.store import MetadataStore, OutcomeUnknownError, Record
+from engine.metadata.store import Delete, MetadataStore, OutcomeUnknownError, Record
 from engine.model.names import SegmentName
 from engine.model.transactions import OperationKind, TransactionHeader, TransactionOperation, id_text
 
@@ -273,35 +274,25 @@ class Operations:
     async def forget_settled(self, parts: Iterable[Part]) -> None:
         """Delete what records say of transactions that have ended, when participants have applied that durably.
 
-        In one write for each transaction that has no others: a record that comes later cannot count any more.
+        The records of which nothing is left go many with one write.
         """
-        settled: dict[str, dict[str, set[Part]]] = {}
-        for part in parts:
-            prefix = part.key[: part.key.rindex("/") + 1]
-            settled.setdefault(prefix, {}).setdefault(part.key, set()).add(part)
-        prefixes = list(settled)
-        for start in range(0, len(prefixes), PAGE):
-            await asyncio.gather(*(self._forget_of(p, settled[p]) for p in prefixes[start : start + PAGE]))
-
-    async def _forget_of(self, prefix: str, settled: dict[str, set[Part]]) -> None:
-        end = keys.prefix_end(prefix)
-        if all(map(_is_whole, settled.values())):
-            found = await self._metadata.list_keys(prefix, end, len(settled) + 1)
-            if settled.keys() >= set(found):
-                await self._metadata.delete_range(prefix, end)
-                return
-        await self.forget([part for parts in settled.values() for part in parts])
+        by_key = _by_key(parts)
+        whole = [Delete(key) for key, those in by_key.items() if _is_whole(those)]
+        for start in range(0, len(whole), METADATA_WRITE_ALL_MAX):
+            await self._metadata.write_all(whole[start : start + METADATA_WRITE_ALL_MAX])
+        if len(whole) < len(by_key):
+            await self._forget({key: those for key, those in by_key.items() if not _is_whole(those)})
 
     async def forget(self, parts: Iterable[Part]) -> None:
         """Delete what records say, also of transactions that are open: what else is in those stays."""
-        by_key: dict[str, set[Part]] = {}
-        for part in parts:
-            by_key.setdefault(part.key, set()).add(part)
+        await self._forget(_by_key(parts))
+
+    async def _forget(self, by_key: dict[str, set[Part]]) -> None:
         found = list(by_key.items())
         for start in range(0, len(found), PAGE):
-            await asyncio.gather(*(self._forget(key, those) for key, those in found[start : start + PAGE]))
+            await asyncio.gather(*(self._forget_of(key, those) for key, those in found[start : start + PAGE]))
 
-    async def _forget(self, key: str, parts: set[Part]) -> None:
+    async def _forget_of(self, key: str, parts: set[Part]) -> None:
         if _is_whole(parts):
             await self.delete(key)
         else:
@@ -315,6 +306,13 @@ class Operations:
     async def forget_segment(self, segment: SegmentName) -> None:
         """A segment is gone, and may not be taken for a later one of its name."""
         await self.forget([operation.part for operation in await self.of_segment(segment)])
+
+
+def _by_key(parts: Iterable[Part]) -> dict[str, set[Part]]:
+    found: dict[str, set[Part]] = {}
+    for part in parts:
+        found.setdefault(part.key, set()).add(part)
+    return found
 
 
 def _is_whole(parts: set[Part]) -> bool:

@@ -1,7 +1,7 @@
 """`Settling`: what was decided about a segment's messages is made durable with it, and why is forgotten after that.
 
 A transaction ends in all its segments at once, so those of one broker settle together: each saves its own, and then the
-operation records go, those of one transaction in one write where they are all here.
+operation records go, with one write where nothing is left of them.
 """
 
 from __future__ import annotations

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from engine.control.operation_records import Recording
 from engine.metadata import keys
-from engine.metadata.store import ConflictError, Expected, MetadataStore, OutcomeUnknownError, Record
+from engine.metadata.store import (
+    ABSENT,
+    ConflictError,
+    Expected,
+    MetadataStore,
+    OutcomeUnknownError,
+    Put,
+    Record,
+    Stat,
+)
 from engine.model.transactions import TransactionHeader, TransactionState, id_text, parse_id, partition_of
 
 INDEX_DEADLINE = "txn-by-deadline"  # open ones: "{partition:x}/{deadline in ms}"
@@ -44,6 +54,10 @@ class HeaderDraft(NamedTuple):
     def id(self) -> str:
         """As users see it."""
         return id_text(self.number)
+
+    def beside(self, number: int) -> HeaderDraft:
+        """The same for another transaction of its partition."""
+        return HeaderDraft(number, self.header, keys.transaction(id_text(number)), self.value, self.indexes)
 
     def written(self, version: int) -> TransactionView:
         """It is, with that version."""
@@ -101,11 +115,27 @@ class HeaderRecords:
         try:
             stat = await self._metadata.put(key, value, expected, partition_key=draft.id, indexes=draft.indexes)
         except OutcomeUnknownError:
-            found = await self._metadata.get(key)
-            if found is not None and found.value == value:
-                return draft.written(found.stat.version)
-            raise ConflictError(key) from None  # not written, or changed since: whoever asked looks again
+            if (written := await self._read_back(draft)) is None:
+                raise ConflictError(key) from None  # not written, or changed since: whoever asked looks again
+            return written
         return draft.written(stat.version)
+
+    async def put_new(self, drafts: Sequence[HeaderDraft]) -> list[TransactionView | None]:
+        """Headers of new transactions, with one write; None for one whose id is taken, or that was not written."""
+        puts = [Put(draft.key, draft.value, ABSENT, partition_key=draft.id, indexes=draft.indexes) for draft in drafts]
+        try:
+            outcomes = await self._metadata.write_all(puts)
+        except OutcomeUnknownError:
+            return await asyncio.gather(*map(self._read_back, drafts))
+        return [
+            draft.written(outcome.version) if isinstance(outcome, Stat) else None
+            for draft, outcome in zip(drafts, outcomes, strict=True)
+        ]
+
+    async def _read_back(self, draft: HeaderDraft) -> TransactionView | None:
+        """The header, as far as the store has it; None: it was not written, or was changed since."""
+        found = await self._metadata.get(draft.key)
+        return draft.written(found.stat.version) if found is not None and found.value == draft.value else None
 
     async def put_with(self, draft: HeaderDraft, expected: int, recording: Recording) -> tuple[TransactionView, Record]:
         """The same, and a record of these operations."""

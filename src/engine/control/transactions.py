@@ -124,11 +124,16 @@ class TransactionCoordinator:
         if not 1 <= count <= BEGUN_MAX:
             raise InvalidArgumentError(f"{count} transactions are to be begun at once; 1 to {BEGUN_MAX} are right")
         first = self._draft(timeout_s, None)
-        drafts = [self._headers.draft(first.number ^ i, first.header) for i in range(count)]
-        found = await asyncio.gather(*map(self._write_begin, drafts), return_exceptions=True)
-        begun = [one for one in found if isinstance(one, TransactionView)]
-        if not begun and isinstance(found[0], BaseException):
-            raise found[0]
+        found = await self._headers.put_new([first.beside(first.number ^ i) for i in range(count)])
+        begun = [view for view in found if view is not None]
+        self.counters.begun += len(begun)
+        if len(begun) == count:
+            return begun
+        others = [self._write_begin(self._redraft(first)) for _ in range(count - len(begun))]
+        more = await asyncio.gather(*others, return_exceptions=True)
+        begun += [view for view in more if isinstance(view, TransactionView)]
+        if not begun and isinstance(more[0], BaseException):
+            raise more[0]
         return begun
 
     async def _write_begin(self, draft: HeaderDraft) -> TransactionView:
@@ -136,11 +141,15 @@ class TransactionCoordinator:
             try:
                 begun = await self._headers.put(draft, ABSENT)
             except ConflictError:
-                draft = self._headers.draft(self._rng.getrandbits(ID_BITS), draft.header)
+                draft = self._redraft(draft)
                 continue
             self.counters.begun += 1
             return begun
         raise EngineError("no free transaction id was found")
+
+    def _redraft(self, draft: HeaderDraft) -> HeaderDraft:
+        """With another id, since that one is taken."""
+        return self._headers.draft(self._rng.getrandbits(ID_BITS), draft.header)
 
     async def _begin_named(self, timeout_s: float, name: str) -> TransactionView:
         for _ in range(_ATTEMPTS_MAX):
