@@ -10,12 +10,18 @@ from typing import Generic, TypeVar
 T = TypeVar("T", str, tuple[str, str])
 
 _CHUNK_SIZE_MAX = 1024
+_UNSORTED_MAX = 512  # put in, and as many taken out
+_SORTED_AT_ONCE = 64  # some tenths of a millisecond
 
 
 class OrderedSet(Generic[T]):
-    """Distinct items in order, as a list of short sorted lists.
+    """Distinct items in order, as a list of short sorted lists, and beside them what was put in or taken out last.
 
-    Invariant: no chunk is empty, and `_lasts[i]` is the last item of `_chunks[i]`.
+    An item is given its place when somebody reads, or when many have come after it: most are taken out again before
+    that, and were never searched for.
+
+    Invariants: no chunk is empty, and `_lasts[i]` is the last item of `_chunks[i]`. No item of `_added` is in a chunk,
+    every item of `_removed` is.
     """
 
     def __init__(self, items: Iterable[T] = ()) -> None:
@@ -25,12 +31,40 @@ class OrderedSet(Generic[T]):
         while chunk := list(islice(source, _CHUNK_SIZE_MAX // 2)):
             self._chunks.append(chunk)
         self._lasts: list[T] = [chunk[-1] for chunk in self._chunks]
+        self._added: dict[T, None] = {}  # the oldest first
+        self._removed: dict[T, None] = {}
 
     def __len__(self) -> int:
-        return sum(map(len, self._chunks))
+        return sum(map(len, self._chunks)) + len(self._added) - len(self._removed)
 
     def add(self, item: T) -> None:
         """Put in an item that is not there."""
+        if item in self._removed:
+            del self._removed[item]
+            return
+        self._added[item] = None
+        if len(self._added) > _UNSORTED_MAX:
+            self._sort(_SORTED_AT_ONCE)
+
+    def remove(self, item: T) -> None:
+        """Take out an item that is there."""
+        if item in self._added:
+            del self._added[item]
+            return
+        self._removed[item] = None
+        if len(self._removed) > _UNSORTED_MAX:
+            self._sort(_SORTED_AT_ONCE)
+
+    def _sort(self, count: int | None = None) -> None:
+        """Give what has changed its place; only so many, the oldest."""
+        for item in sorted(islice(self._removed, count)):
+            del self._removed[item]
+            self._take_out(item)
+        for item in sorted(islice(self._added, count)):
+            del self._added[item]
+            self._put_in(item)
+
+    def _put_in(self, item: T) -> None:
         if not self._chunks:
             self._chunks, self._lasts = [[item]], [item]
             return
@@ -47,8 +81,7 @@ class OrderedSet(Generic[T]):
         self._chunks[at : at + 1] = [chunk[:half], chunk[half:]]
         self._lasts[at : at + 1] = [chunk[half - 1], chunk[-1]]
 
-    def remove(self, item: T) -> None:
-        """Take out an item that is there."""
+    def _take_out(self, item: T) -> None:
         at = bisect_left(self._lasts, item)
         chunk = self._chunks[at]
         del chunk[bisect_left(chunk, item)]
@@ -59,6 +92,8 @@ class OrderedSet(Generic[T]):
 
     def between(self, start: T, end: T, limit: int | None = None) -> list[T]:
         """The items with start <= item < end, in order, at most `limit`."""
+        if self._added or self._removed:
+            self._sort()
         found: list[T] = []
         for chunk in self._chunks[bisect_left(self._lasts, start) :]:
             low, high = bisect_left(chunk, start), bisect_left(chunk, end)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+import msgspec
 
 from engine.errors import AlreadyClosedError
 
@@ -25,7 +27,7 @@ ANY = Expected.ANY
 ABSENT = Expected.ABSENT
 
 
-class Stat(NamedTuple):
+class Stat(msgspec.Struct, frozen=True, gc=False):
     """Facts about one record. Times are wall-clock milliseconds. `session` is the owner of an ephemeral, or None."""
 
     version: int
@@ -34,7 +36,7 @@ class Stat(NamedTuple):
     session: int | None = None
 
 
-class Record(NamedTuple):
+class Record(msgspec.Struct, frozen=True, gc=False):
     """One key and what it holds."""
 
     key: str
@@ -50,7 +52,7 @@ class EventKind(enum.Enum):
     SNAPSHOT_END = "snapshot_end"
 
 
-class Event(NamedTuple):
+class Event(msgspec.Struct, frozen=True, gc=False):
     """One change. Events of a key arrive in version order; several may collapse into the last (SEMANTICS 37).
 
     `version` is the store-wide version at which it happened: hand the last one seen to `watch` to resume.
@@ -106,7 +108,7 @@ IndexedRecords = list[tuple[str, Record]]
 Indexes = Mapping[str, str | tuple[str, ...]]  # index name -> the record's key there, or its keys
 
 
-class Put(NamedTuple):
+class Put(msgspec.Struct, frozen=True):
     """For write_all(): what MetadataStore.put() is given."""
 
     key: str
@@ -117,7 +119,7 @@ class Put(NamedTuple):
     indexes: Indexes | None = None
 
 
-class Delete(NamedTuple):
+class Delete(msgspec.Struct, frozen=True):
     """For write_all(): what MetadataStore.delete() is given."""
 
     key: str

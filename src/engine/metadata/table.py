@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import NamedTuple
+
+import msgspec
 
 from engine.limits import METADATA_CHANGES_MAX
 from engine.metadata.ordered import OrderedSet
@@ -24,18 +24,17 @@ def each_key(index_keys: str | tuple[str, ...]) -> tuple[str, ...]:
     return (index_keys,) if isinstance(index_keys, str) else index_keys
 
 
-@dataclass(slots=True)
-class Row:
+class Row(msgspec.Struct, eq=False, gc=False):
     """A record, and its key in each index it is declared in, or its keys. `checksum`: of its image, for whoever makes
     it durable.
     """
 
     record: Record
     indexes: Indexes
-    checksum: int = field(default=-1, compare=False)
+    checksum: int = -1
 
 
-class Change(NamedTuple):
+class Change(msgspec.Struct, frozen=True, eq=False, gc=False):
     """One key's step from `old` to `new`; None where it does not exist. Every change has a version of its own."""
 
     version: int
