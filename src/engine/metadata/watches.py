@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 
 from engine.metadata.keys import prefix_end
 from engine.metadata.snapshots import Snapshot
@@ -56,8 +56,10 @@ class TableWatch:
         """Owe one change, if it is ours."""
         before = change.old is not None and self.matches(change.old)
         after = change.new is not None and self.matches(change.new)
-        if not before and not after:
-            return
+        if before or after:
+            self._hear(change, before, after)
+
+    def _hear(self, change: Change, before: bool, after: bool) -> None:
         self._owe(change, before, after)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
@@ -70,9 +72,10 @@ class TableWatch:
             self._unseen.discard(key)
             del self._owed[key]
             return
-        if not before and key not in self._owed:
+        if key in self._owed:
+            self._owed.move_to_end(key)
+        elif not before:
             self._unseen.add(key)
-        self._owed.pop(key, None)
         self._owed[key] = change.version
 
     def __aiter__(self) -> AsyncIterator[Event]:
@@ -143,6 +146,10 @@ class PrefixWatch(TableWatch):
         """Whether the key has the prefix."""
         return row.record.key.startswith(self.prefix)
 
+    def notice(self, change: Change) -> None:
+        """Owe one change; its key has the prefix."""
+        self._hear(change, change.old is not None, change.new is not None)
+
     def detach(self) -> None:
         """Ask the hub for no more changes."""
         self._hub.drop_prefix(self)
@@ -183,7 +190,7 @@ class WatchHub:
             for length in self._lengths:
                 for prefix_watch in self._by_prefix.get(change.key[:length], ()):
                     prefix_watch.notice(change)
-            for index in _indexes_of(change) if self._by_index else ():
+            for index in _indexes_of(change):
                 for index_watch in self._by_index.get(index, ()):
                     index_watch.notice(change)
 
@@ -225,9 +232,10 @@ class WatchHub:
             del self._by_index[watch.index]
 
 
-def _indexes_of(change: Change) -> set[str]:
-    names: set[str] = set()
-    for row in (change.old, change.new):
-        if row is not None and row.indexes:
-            names.update(row.indexes)
-    return names
+def _indexes_of(change: Change) -> Iterable[str]:
+    """Each once."""
+    old, new = change.old, change.new
+    if old is None or new is None:
+        row = old or new
+        return () if row is None else row.indexes
+    return {**old.indexes, **new.indexes}
