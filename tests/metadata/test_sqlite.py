@@ -182,6 +182,18 @@ async def test_a_full_file_system_is_a_disk_full_error_and_is_survived(opened, p
     await store.close()
 
 
+async def test_a_commit_that_cannot_be_begun_stops_the_store(opened, path, clock):
+    store = await opened(path, clock)
+    commits, store._commits_to = store._commits_to, None
+    results = await asyncio.gather(store.put("/a", b"2"), store.put("/b", b"2"), return_exceptions=True)
+    assert [type(r) for r in results] == [AttributeError] * 2
+    with pytest.raises(StorageError, match="open it again"):
+        await store.put("/a", b"3")
+    store._commits_to = commits
+    await store.close()
+    await (await opened(path, clock)).close()
+
+
 async def test_an_unknown_outcome_stops_the_store(opened, path, clock):
     store = await opened(path, clock)
     await store.put("/a", b"1")

@@ -144,15 +144,24 @@ class SqliteMetadataStore(LocalStore):
             while self._queue and (count := count + self._queue[0].count) <= METADATA_COMMIT_WRITES_MAX:
                 writes.append(write := self._queue.popleft())
                 write.evaluate(batch)
-            if batch.changes:
-                self._begun_at = self._clock.monotonic()
-                step = self._image.step(batch.changes)
-                self._commits_to.post(step, partial(self._committed, batch, writes, step))
+            if not batch.changes:
+                self._finish(batch, writes)
+            elif self._post(batch, writes):
                 return
-            self._finish(batch, writes)
         self._committing = False
         if self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
+
+    def _post(self, batch: Batch, writes: list[_Write]) -> bool:
+        """Hand a commit to its thread. False: that cannot be done, and its writes have failed."""
+        self._begun_at = self._clock.monotonic()
+        try:
+            step = self._image.step(batch.changes)
+            self._commits_to.post(step, partial(self._committed, batch, writes, step))
+        except Exception as e:
+            self._fail(e, writes)
+            return False
+        return True
 
     def _committed(
         self, batch: Batch, writes: list[_Write], step: Step, _: None, failure: BaseException | None
