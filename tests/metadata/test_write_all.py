@@ -150,7 +150,7 @@ async def test_a_commit_holds_only_so_many_writes_however_many_each_call_makes(p
     store = await SqliteMetadataStore.open(path, clock=clock)
     sizes: list[int] = []
     commit = store._image.commit
-    store._image.commit = lambda changes: (sizes.append(len(changes)), commit(changes))[1]  # type: ignore[assignment]
+    store._image.commit = lambda step: (sizes.append(len(step.put)), commit(step))[1]  # type: ignore[assignment]
     calls = METADATA_COMMIT_WRITES_MAX // METADATA_WRITE_ALL_MAX
     many = [[Put(f"/{call}/{at}", b"") for at in range(METADATA_WRITE_ALL_MAX)] for call in range(calls)]
     await asyncio.gather(store.put("/a", b""), *map(store.write_all, many), store.put("/b", b""))
@@ -163,7 +163,7 @@ async def test_a_commit_that_fails_is_told_of_all(path: Path, clock: Any, failur
     store = await SqliteMetadataStore.open(path, clock=clock)
     first = await store.put("/a", b"")
 
-    def fail(changes: Any) -> None:
+    def fail(step: Any) -> None:
         raise failure
 
     store._image.commit = fail  # type: ignore[method-assign]
