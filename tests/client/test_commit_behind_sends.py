@@ -95,7 +95,7 @@ async def test_an_end_that_is_heard_of_while_receipts_are_awaited_is_how_it_ende
         del program.broker.transactions[program.transaction.id]
     else:
         program.broker.transactions[program.transaction.id] = found
-    program.transaction._follow()
+    program.transaction.follow()
     await program.broker.until(lambda: program.transaction._over)
     program.broker.release()
     if error is None:

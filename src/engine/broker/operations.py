@@ -73,7 +73,7 @@ class Held:
 
     def count(self, sends: object) -> int:
         """How many of a sender's there are."""
-        return sum(write.sends is sends for write in self.writes)
+        return len(self.of(sends))
 
     def of(self, sends: object) -> list[Gathered]:
         """Those of a sender."""

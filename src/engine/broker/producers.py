@@ -62,6 +62,11 @@ class _Held(NamedTuple):
 
         append.add_done_callback(ended)
 
+    def missed(self, append: asyncio.Future[list[Appended]]) -> None:
+        """It came to nothing so."""
+        if self.sends is not None:
+            self.sends.answered(append)
+
 
 _SIZE = struct.Struct("<I")
 _SEQUENCE = struct.Struct("<Q")
@@ -148,27 +153,25 @@ class Producer:
         self, payload: memoryview, transaction: str | None, attempt: str | None
     ) -> asyncio.Future[list[Appended]]:
         """At once, if nothing is held and the transaction is known to be open; else after what is held."""
-        loop, buffer = asyncio.get_running_loop(), self.hosted.transactions
+        buffer = self.hosted.transactions
         try:
             membership = None if transaction is None else (parse_id(transaction), attempt_number(attempt))
         except EngineError as e:
-            refused: asyncio.Future[list[Appended]] = loop.create_future()
+            refused: asyncio.Future[list[Appended]] = asyncio.get_running_loop().create_future()
             refused.set_exception(e)
             return refused
         sends = None if membership is None else self.connection.sends.of(membership[0])
         if sends is not None:
             sends.begin()
         if self._held is None and membership is not None and buffer is not None and buffer.admits(membership[0]):
-            appended = buffer.append(payload, *membership, sends)
-        else:
-            if self._held is None:
-                self._held = deque()
-                self._admitting = loop.create_task(self._admit_held())
-            appended = loop.create_future()
-            self._held.append(_Held(payload, membership, sends, appended))
-        if sends is not None:
-            appended.add_done_callback(sends.answered)
-        return appended
+            return buffer.append(payload, *membership, sends)
+        loop = asyncio.get_running_loop()
+        if self._held is None:
+            self._held = deque()
+            self._admitting = loop.create_task(self._admit_held())
+        held = _Held(payload, membership, sends, loop.create_future())
+        self._held.append(held)
+        return held.appended
 
     async def _admit_held(self) -> None:
         """Append what is held, each when it may be. Behind one that is refused the rest is dropped."""
@@ -179,6 +182,7 @@ class Producer:
             except Exception as e:
                 append = asyncio.get_running_loop().create_future()
                 append.set_exception(e)
+                held[0].missed(append)
             self._refusing = _is_refused_with_all_behind(append)
             held.popleft().becomes(append)
         self._drop_held()
@@ -195,6 +199,7 @@ class Producer:
         held, self._held = self._held, None
         for frame in held or ():
             frame.appended.cancel()
+            frame.missed(frame.appended)
 
     def _leave(self) -> None:
         self.closed = True

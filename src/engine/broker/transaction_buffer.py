@@ -98,11 +98,9 @@ class TransactionBuffer:
 
     def admits(self, number: int) -> bool:
         """Whether append() may be called at once: the transaction is known here to be open, nothing is in the way."""
-        if self._withdrawing or self._closed or not self._headers.is_open(number):
+        if self._withdrawing or self._closed or not self._headers.follow_open(number, self._heard):
             return False
-        if number not in self._followed:
-            self._headers.follow(number, self._heard)
-            self._followed.add(number)
+        self._followed.add(number)
         return True
 
     async def admit(self, number: int) -> None:
@@ -127,21 +125,23 @@ class TransactionBuffer:
         segment, first = self._segment, self._segment.next_offset
         appended = segment.append(payload, term=self._term, transaction=(number, attempt))
         if appended.done() and (appended.cancelled() or appended.exception() is not None):
+            if sends is not None:
+                sends.answered(appended)
             return appended
         pending, span = None, span_of(payload)
         if segment.next_offset > first:
             write = self.visibility.wrote(first, segment.next_offset - 1)
             pending = PendingWrite(number, attempt, write, self._term, span)
             self._writes.setdefault(number, []).append(pending)
-        append = TransactionalAppend(self, number, span, pending, appended, sends)
+        append = TransactionalAppend(self, number, span, pending, appended, sends, self._loop.create_future())
         self._confirming[append.confirmed] = append
-        append.confirmed.add_done_callback(self._confirmed)
         if pending is not None:
             self._operations.gather(number, append, sends)
         return append.confirmed
 
-    def _confirmed(self, future: asyncio.Future[list[Appended]]) -> None:
-        self._confirming.pop(future, None)
+    def confirmed(self, append: TransactionalAppend) -> None:
+        """It is answered, or never will be."""
+        self._confirming.pop(append.confirmed, None)
 
     def became_ready(self, number: int) -> None:
         """One more of its writes can be decided."""
@@ -176,7 +176,7 @@ class TransactionBuffer:
         span = Span(producer, place.first_sequence, place.last_sequence)
         for pending in self._writes.get(number, ()):
             if pending.holds(place, span):
-                await asyncio.wait([pending.recorded])
+                await pending.until_recorded()
                 return pending.version
         if place.first_offset >= 0:
             if self.visibility.is_decided(place.first_offset) and place.first_offset not in self.visibility.hidden:
@@ -202,7 +202,7 @@ class TransactionBuffer:
         return gone
 
     async def _forget_records(self, pending: PendingWrite) -> None:
-        await asyncio.wait([pending.recorded])
+        await pending.until_recorded()
         await insist(pending.write, lambda: self._operations.forget(pending.parts))
 
     async def recorded(self) -> None:
@@ -219,12 +219,13 @@ class TransactionBuffer:
 
     def _apply(self, number: int) -> None:
         """Decide what can be decided of a transaction that has ended."""
-        view, writes = self._ended[number], self._writes.pop(number, [])
-        left = [pending for pending in writes if not pending.ready]
-        for pending in writes:
+        view, left = self._ended[number], list[PendingWrite]()
+        for pending in self._writes.pop(number, ()):
             if pending.ready:
                 self.visibility.decide(pending.write, visible=pending.counts(view))
                 self._settling.soon(pending.parts)
+            else:
+                left.append(pending)
         if left:
             self._writes[number] = left
         else:
@@ -364,7 +365,7 @@ class TransactionBuffer:
         self._headers.follow(number, self._heard)
         self._followed.add(number)
         view = await self._headers.read(number)
-        unrecorded = [pending for pending in self._writes.get(number, ()) if not pending.recorded.done()]
+        unrecorded = [pending for pending in self._writes.get(number, ()) if not pending.recorded]
         if view is not None and view.header.state is TransactionState.OPEN:
             await asyncio.gather(*map(self._claim, unrecorded))
         else:

@@ -31,10 +31,15 @@ class _Followed:
 
     __slots__ = ("listeners", "version", "view")
 
-    def __init__(self) -> None:
+    def __init__(self, view: TransactionView | None) -> None:
         self.listeners: dict[Listener, None] = {}
-        self.view: TransactionView | None = None
-        self.version = -1
+        self.view = view
+        self.version = -1 if view is None else view.version
+
+    @property
+    def is_open(self) -> bool:
+        """As far as is known."""
+        return self.view is not None and self.view.header.state is TransactionState.OPEN
 
 
 class TransactionHeaders:
@@ -65,6 +70,23 @@ class TransactionHeaders:
 
     def follow(self, number: int, listener: Listener) -> None:
         """Call it when the transaction ends, until release(). Who begins to follow has to read() it once."""
+        self._of(number).listeners[listener] = None
+
+    def follow_open(self, number: int, listener: Listener) -> bool:
+        """The same, if it is known here, and open as far as is known; whether it is. No need to read() it then."""
+        if number not in self._followed and number not in self._recent:
+            return False
+        followed = self._of(number)
+        if not followed.is_open:
+            self._unless_followed(number, followed)
+            return False
+        followed.listeners[listener] = None
+        return True
+
+    def _of(self, number: int) -> _Followed:
+        followed = self._followed.get(number)
+        if followed is not None:
+            return followed
         if self._closed:
             raise AlreadyClosedError("the broker is closing")
         if self._version is None:
@@ -72,12 +94,9 @@ class TransactionHeaders:
             known = lambda: [keys.transaction(id_text(number)) for number in self._followed]  # noqa: E731
             watching = follow(self._metadata, self._watch, self._heard, known, what="the headers of transactions")
             self._tasks.spawn(watching, "headers of transactions")
-        followed = self._followed.get(number)
-        if followed is None:
-            followed = self._followed[number] = _Followed()
-            if (record := self._recent.pop(number, None)) is not None:
-                followed.view, followed.version = view_of(number, record), record.stat.version
-        followed.listeners[listener] = None
+        record = self._recent.pop(number, None)
+        followed = self._followed[number] = _Followed(None if record is None else view_of(number, record))
+        return followed
 
     def release(self, number: int, listener: Listener) -> None:
         """It is called no more. Idempotent."""
@@ -85,18 +104,11 @@ class TransactionHeaders:
         if followed is None:
             return
         followed.listeners.pop(listener, None)
+        self._unless_followed(number, followed)
+
+    def _unless_followed(self, number: int, followed: _Followed) -> None:
         if not followed.listeners:
             del self._followed[number]
-
-    def is_open(self, number: int) -> bool:
-        """Whether it is known here, and open as far as is known."""
-        followed = self._followed.get(number)
-        if followed is not None:
-            view = followed.view
-        else:
-            record = self._recent.get(number)
-            view = None if record is None else view_of(number, record)
-        return view is not None and view.header.state is TransactionState.OPEN
 
     # -- looking -----------------------------------------------------------------------------------------------------
 
@@ -105,10 +117,10 @@ class TransactionHeaders:
 
         Who followed it before goes on doing so, also when this raises.
         """
-        if number in self._followed and listener in self._followed[number].listeners and self.is_open(number):
-            return
         before = self._followed.get(number)
         mine = before is None or listener not in before.listeners
+        if before is not None and not mine and before.is_open:
+            return
         self.follow(number, listener)
         try:
             check_open(number, await self.read(number))

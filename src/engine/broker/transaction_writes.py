@@ -52,11 +52,11 @@ def span_of(payload: memoryview) -> Span:
 class PendingWrite:
     """Messages of one transaction from their append to the decision.
 
-    `durable`: they are in the log for good. `version`: of the operation record, None while there is none; `recorded` is
-    done when that is final. Only what is both can be decided.
+    `durable`: they are in the log for good. `version`: of the operation record, None while there is none; once it is
+    `recorded`, that is final. Only what is both can be decided.
     """
 
-    __slots__ = ("attempt", "durable", "number", "parts", "recorded", "span", "term", "version", "write")
+    __slots__ = ("_found", "attempt", "durable", "number", "parts", "recorded", "span", "term", "version", "write")
 
     def __init__(self, number: int, attempt: int, write: Write, term: int, span: Span) -> None:
         self.number = number
@@ -67,12 +67,13 @@ class PendingWrite:
         self.durable = False
         self.parts: list[Part] = []  # of operation records; more than one where a store was unsure
         self.version: int | None = None
-        self.recorded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.recorded = False
+        self._found: asyncio.Future[None] | None = None  # of those who wait for that
 
     @property
     def ready(self) -> bool:
         """Whether it can be decided."""
-        return self.durable and self.recorded.done()
+        return self.durable and self.recorded
 
     def add_record(self, record: Operation) -> None:
         """It stands for this write; the earliest one counts."""
@@ -83,8 +84,16 @@ class PendingWrite:
 
     def found(self) -> None:
         """All there is of operation records was added."""
-        if not self.recorded.done():
-            self.recorded.set_result(None)
+        self.recorded = True
+        if self._found is not None and not self._found.done():
+            self._found.set_result(None)
+
+    async def until_recorded(self) -> None:
+        """Done when it is."""
+        if not self.recorded:
+            if self._found is None:
+                self._found = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._found])
 
     def counts(self, view: TransactionView | None) -> bool:
         """Whether readers see it, once the transaction has ended so. None: nobody knows the transaction any more."""
@@ -94,14 +103,15 @@ class PendingWrite:
 
     def operation(self, segment: SegmentName) -> TransactionOperation:
         """What its operation record says."""
+        write, (producer, low, high) = self.write, self.span
         return TransactionOperation(
-            kind=OperationKind.WRITE,
-            segment=segment,
-            ranges=((self.write.first, self.write.last),),
+            OperationKind.WRITE,
+            segment,
+            ((write.first, write.last),),
             attempt=self.attempt,
             term=self.term,
-            producer=self.span.producer,
-            sequences=(self.span.low, self.span.high),
+            producer=producer,
+            sequences=(low, high),
         )
 
     def holds(self, place: Appended, span: Span) -> bool:

@@ -36,9 +36,10 @@ class TransactionalAppend:
         write: PendingWrite | None,
         appended: asyncio.Future[Places],
         sends: TransactionSends | None,
+        confirmed: asyncio.Future[Places],
     ) -> None:
         """`write`: None when all of it was sent before."""
-        self.confirmed: asyncio.Future[Places] = asyncio.get_running_loop().create_future()
+        self.confirmed = confirmed
         self._buffer = buffer
         self._number = number
         self._span = span
@@ -52,7 +53,7 @@ class TransactionalAppend:
 
     def abandon(self) -> None:
         """It is not answered any more. Idempotent."""
-        self.confirmed.cancel()
+        self._cancel()
         for task in (self._recording, self._task):
             if task is not None:
                 task.cancel()
@@ -61,7 +62,7 @@ class TransactionalAppend:
 
     def _logged(self, appended: asyncio.Future[Places]) -> None:
         if appended.cancelled():
-            self.confirmed.cancel()
+            self._cancel()
             return
         error = appended.exception()
         if self.confirmed.done():
@@ -112,12 +113,25 @@ class TransactionalAppend:
         if self._late or any(place.duplicate for place in places):
             self._task = self._start(self._check(places))
         else:
-            self.confirmed.set_result(places)
+            self._confirm(places)
+
+    def _confirm(self, places: Places) -> None:
+        self.confirmed.set_result(places)
+        self._over()
+
+    def _cancel(self) -> None:
+        if self.confirmed.cancel():
+            self._over()
+
+    def _over(self) -> None:
+        self._buffer.confirmed(self)
+        if self._sends is not None:
+            self._sends.answered(self.confirmed)
 
     # -- what seldom happens -----------------------------------------------------------------------------------------
 
     def _start(self, rest: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        return asyncio.get_running_loop().create_task(self._run(rest))
+        return self.confirmed.get_loop().create_task(self._run(rest))
 
     async def _run(self, rest: Coroutine[Any, Any, None]) -> None:
         try:
@@ -125,6 +139,7 @@ class TransactionalAppend:
         except Exception as e:
             if not self.confirmed.done():
                 self.confirmed.set_exception(e)
+                self._over()
 
     def _failed(self, error: BaseException) -> None:
         """It is not in the log after all."""
@@ -155,7 +170,7 @@ class TransactionalAppend:
                 versions.append(await self._buffer.version_of_original(place, self._number, self._span.producer))
         await self._buffer.check_in_time(self._number, [version for version in versions if version is not None])
         if not self.confirmed.done():
-            self.confirmed.set_result(places)
+            self._confirm(places)
 
     async def _refuse(self, error: BaseException, withdrawn: asyncio.Future[None] | None) -> None:
         if withdrawn is not None:

@@ -12,6 +12,7 @@ import builtins
 import logging
 from typing import Any, Protocol
 
+from engine.client.deadlines import Deadlines
 from engine.errors import (
     AlreadyClosedError,
     ConnectError,
@@ -72,6 +73,7 @@ class Connection:
         self.ended: asyncio.Future[None] = self._loop.create_future()  # done when it is lost
         self._handshake: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         self._requests: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._deadlines = Deadlines[int](self._missed)  # of those that have one
         self._attached: dict[int, Attached] = {}
         self._last_id = 0
         self._heard = True
@@ -154,9 +156,12 @@ class Connection:
             self.stream.send(command, {"session_id": ident})
 
     def start_request(
-        self, command: Command, header: dict[str, Any], payload: Payload = b""
+        self, command: Command, header: dict[str, Any], payload: Payload = b"", *, timeout_s: float | None = None
     ) -> asyncio.Future[dict[str, Any]]:
-        """Send a request; the future ends with the answer's header, the broker's error, or ConnectError."""
+        """Send a request; the future ends with the answer's header, the broker's error, or ConnectError.
+
+        `timeout_s`: it ends with TimeoutError when there is no answer by then, also where nobody waits for it any more.
+        """
         future: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         if self.lost is not None:
             future.set_exception(self.lost)
@@ -164,8 +169,16 @@ class Connection:
         request_id = self.next_id()
         header["request_id"] = request_id
         self._requests[request_id] = future
+        if timeout_s is not None:
+            self._deadlines.add(request_id, self._loop.time() + timeout_s)
         self.stream.send(command, header, payload)
         return future
+
+    def _missed(self, request_id: int) -> None:
+        """The answer has not come in its time."""
+        future = self._requests.pop(request_id, None)
+        if future is not None and not future.done():
+            future.set_exception(TimeoutError(f"{self.url} did not answer in time"))
 
     async def request(self, command: Command, header: dict[str, Any], timeout: float | None) -> dict[str, Any]:
         """The answer's header. Raises the broker's error, ConnectError, TimeoutError after `timeout` seconds."""
@@ -214,6 +227,7 @@ class Connection:
 
     def _answered(self, command: Command, header: dict[str, Any], request_id: int) -> None:
         future = self._requests.pop(request_id, None)
+        self._deadlines.discard(request_id)
         if future is None or future.done():
             return
         if command is Command.ERROR:
@@ -259,6 +273,7 @@ class Connection:
         if self._timer is not None:
             self._timer.cancel()
         requests, self._requests = self._requests, {}
+        self._deadlines.clear()
         for future in [*requests.values(), self._handshake]:
             if not future.done():
                 future.set_exception(self.lost)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from engine.client.connection import Connection
 from engine.client.pool import Pool, persist
@@ -25,8 +24,7 @@ Answer = asyncio.Future[dict[str, Any]]
 _ACTIONS = {TransactionState.COMMITTED: "commit", TransactionState.ABORTED: "abort"}
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(NamedTuple):
     """How a transaction stands. `accepted`: the numbers of the attempts that a commit has accepted; None: all. `mark`:
     of whoever has committed it, where he has one.
     """
@@ -52,7 +50,7 @@ async def begin_some(pool: Pool, timeout_s: float, count: int) -> list[Standing]
     """New transactions, so many or fewer. It is tried once. Raises what that raises, an EngineError."""
     found = await _ask(pool, Command.NEW_TXN, {"timeout": timeout_s, "name": None, "count": count})
     first = _standing(found)
-    return [first, *(replace(first, id=ident) for ident in found.get("more") or ())]
+    return [first, *(first._replace(id=ident) for ident in found.get("more") or ())]
 
 
 async def look(pool: Pool, ident: str) -> Standing:
@@ -86,23 +84,19 @@ def send_commit(
     The answer ends in that time, also when there is none and nobody waits for it any more.
     """
     connection, frames = sends
-    header = {**_request(ident, TransactionState.COMMITTED, accepted), "sent": frames, "mark": mark}
-    answer = connection.start_request(Command.END_TXN, header)
+    header = _request(ident, TransactionState.COMMITTED, accepted)
+    header["sent"], header["mark"] = frames, mark
+    answer = connection.start_request(Command.END_TXN, header, timeout_s=timeout_s)
     connection.stream.flush()
-    timer = asyncio.get_running_loop().call_later(timeout_s, _miss, answer, connection.url)
-    answer.add_done_callback(lambda _: timer.cancel())
     return answer
-
-
-def _miss(answer: Answer, url: str) -> None:
-    """It has not come in its time."""
-    if not answer.done():
-        answer.set_exception(TimeoutError(f"{url} did not answer {Command.END_TXN.name} in time"))
 
 
 def _request(ident: str, state: TransactionState, accepted: Sequence[str] | None) -> dict[str, Any]:
     """The header of END_TXN."""
-    return {"id": ident, "action": _ACTIONS[state], "accepted": accepted}
+    header: dict[str, Any] = {"id": ident, "action": _ACTIONS[state]}
+    if accepted is not None:
+        header["accepted"] = accepted
+    return header
 
 
 def is_committed_by(answer: Answer) -> bool:

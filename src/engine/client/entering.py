@@ -36,7 +36,7 @@ class Entering:
             raise
 
     async def __aenter__(self) -> AsyncTransaction:
-        self._made = await self
+        self._made = await self._enter()
         return self._made
 
     async def __aexit__(self, *exc: Any) -> None:

@@ -67,7 +67,7 @@ class Lane(LaneAttachment):
             if entries:
                 header = {"producer_id": self._producer_id, "entries": len(entries)}
                 if (scope := entries[0].scope) is not None:
-                    header |= scope.fields
+                    header.update(scope.fields)
                     connection.stream.gather()  # what ends it may come right behind
                     scope.frame_sent(connection, len(entries))
                 connection.stream.send(Command.SEND, header, [e.data for e in entries])

@@ -41,14 +41,13 @@ SECONDS_MAX = 1e9  # 31 years: what an event loop's timers can count
 
 def check_number(name: str, value: Any, low: float, high: float | None = None, *, whole: bool = False) -> None:
     """Raise InvalidArgumentError unless `value` is a number of [low, high] (an int where `whole`)."""
-    kinds = (int,) if whole else (int, float)
+    number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+    if number and low <= value < math.inf and (high is None or value <= high):
+        return
     right = f"{'an int' if whole else 'a number'} of at least {low}" + (
         f" and at most {high}" if high is not None else ""
     )
-    if isinstance(value, bool) or not isinstance(value, kinds):
-        raise InvalidArgumentError(f"{name} is {value!r}; {right} is right")
-    if not low <= value < math.inf or (high is not None and value > high):
-        raise InvalidArgumentError(f"{name} is {value}; {right} is right")
+    raise InvalidArgumentError(f"{name} is {value if number else repr(value)}; {right} is right")
 
 
 def check_choice(name: str, value: Any, choices: tuple[str | None, ...]) -> str:

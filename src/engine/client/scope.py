@@ -42,27 +42,29 @@ class Scope(TransactionScope):
     and nobody cares for what fails.
     """
 
+    # What each has of its own as soon as it is another: there is one for every transaction.
+    error: Exception | None = None
+    abandoned = False
+    on_acknowledged: Callable[[], object] | None = None  # called when a consumer wants to know how it ends
+    # By which it is known who has committed it: since it was asked for behind the sends, unless that was refused.
+    mark: int | None = None
+    answer: Answer | None = None  # to the commit behind everything that was sent
+    _under_way = _acknowledging = 0
+    # What was sent: each entry once and over one connection only, if it is not spread; entries that came under way, and
+    # on the wire.
+    _wire: Connection | None = None
+    _spread = False
+    _frames = _entries = _on_wire = 0
+    _awaited = 0  # of what is under way, entries with messages for whose ids somebody waits
+
     def __init__(self, pool: Pool, ident: str, attempt: str | None) -> None:
         super().__init__(parse_id(ident), attempt_number(attempt))
         self.pool = pool
         self.id = ident
         self.attempt = attempt
-        self.fields = {"transaction": ident, "attempt": attempt}
-        self.error: Exception | None = None
-        self.abandoned = False
-        self.on_acknowledged: Callable[[], object] | None = None  # called when a consumer wants to know how it ends
+        self.fields = {"transaction": ident} if attempt is None else {"transaction": ident, "attempt": attempt}
         self._senders: dict[Sender, None] = {}  # in order, so that a simulation repeats
         self._acknowledgers: dict[Acknowledger, None] = {}
-        # By which it is known who has committed it: since it was asked for behind the sends, unless that was refused.
-        self.mark: int | None = None
-        self._under_way = self._acknowledging = 0
-        # What was sent: each entry once and over one connection only, if it is not spread; entries that came under way,
-        # and on the wire.
-        self._wire: Connection | None = None
-        self._spread = False
-        self._awaited = 0  # of what is under way, entries with messages for whose ids somebody waits
-        self.answer: Answer | None = None  # to the commit behind everything that was sent
-        self._frames = self._entries = self._on_wire = 0
         self._waiting: list[asyncio.Future[None]] = []
 
     def join(self, sender: Sender) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from engine.aio.bag import Bag
-from engine.client.coordination import Standing, begin, begin_some, end
+from engine.client.coordination import Standing, begin_some, end
 from engine.client.pool import Pool
 from engine.errors import EngineError
 from engine.limits import TRANSACTION_TIMEOUT_S_MAX
@@ -115,15 +115,15 @@ class Spares:
         self._ended_at = float("-inf")
         self._tasks: Bag[asyncio.Task[None]] = Bag()  # that begin some, or abort some
 
-    async def begin(self, timeout_s: float) -> Standing:
-        """A transaction that has so long to live: a spare, if there is one. Raises as coordination.begin()."""
+    def take(self, timeout_s: float) -> Standing | None:
+        """One is needed that has so long to live: a spare, if there is one."""
         stock, now = self._stock(timeout_s), asyncio.get_running_loop().time()
         stock.note(now, now - self._ended_at <= KEPT_S_MAX)
         spare = stock.take(now)
         if count := stock.wanted():
             stock.coming += count
             self._spawn(self._fill(stock, count), "begin spare transactions")
-        return await begin(self._pool, timeout_s, None) if spare is None else spare
+        return spare
 
     def _stock(self, timeout_s: float) -> _Stock:
         stock = self._stocks.pop(timeout_s, None) or _Stock(timeout_s)

@@ -12,6 +12,7 @@ from engine.aio.backoff import Backoff
 from engine.aio.bag import Bag
 from engine.aio.turns import Turns
 from engine.client.coordination import Standing, begin, committed_behind, end, is_committed, look, send_commit
+from engine.client.deadlines import Deadlines
 from engine.client.entering import Entering
 from engine.client.options import check_number
 from engine.client.pool import Pool
@@ -66,15 +67,11 @@ class AsyncTransaction(InTransaction):
         self._state = TransactionState.OPEN
         self._accepted: tuple[int, ...] | None = None
         self._endings = Turns()
-        self._timer: asyncio.TimerHandle | None = None
         self._following = self._over = False
         if joined:
-            self.scope.on_acknowledged = self._follow  # consumers need to know
+            self.scope.on_acknowledged = self.follow  # consumers need to know
         if standing.state.final:
             self._learn(standing.state, standing.accepted)
-        else:
-            left = max(0.0, (standing.deadline_ms - pool.options.clock.time_ms()) / 1000)
-            self._timer = asyncio.get_running_loop().call_later(left + LOOK_S_FIRST, self._follow)
 
     # -- what it is ------------------------------------------------------------------------------------------
 
@@ -281,12 +278,10 @@ class AsyncTransaction(InTransaction):
     def _settle(self, refusal: EngineError, counted: bool) -> None:
         self._over = True
         self.scope.refusal = refusal
-        if self._timer is not None:
-            self._timer.cancel()
         self.scope.settle(counted)
         self._ended(self)
 
-    def _follow(self) -> None:
+    def follow(self) -> None:
         """Find out how it ends, in the background: its time is over, or somebody else ends it."""
         if not self._following and not self._over:
             self._following = True
@@ -308,8 +303,6 @@ class AsyncTransaction(InTransaction):
 
     def forget(self) -> None:
         """The client closes."""
-        if self._timer is not None:
-            self._timer.cancel()
         self._over = True
         self.scope.refusal = AlreadyClosedError("the client was closed")
 
@@ -339,6 +332,7 @@ class Transactions:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._open: Bag[AsyncTransaction] = Bag()
+        self._deadlines = Deadlines[AsyncTransaction](AsyncTransaction.follow)  # of the same
         self._spares = Spares(pool)
 
     def begin(self, timeout: float, name: str | None) -> Entering:
@@ -348,7 +342,7 @@ class Transactions:
     async def _begin(self, timeout: float, name: str | None) -> AsyncTransaction:
         check_number("timeout", timeout, TRANSACTION_TIMEOUT_S_MIN, TRANSACTION_TIMEOUT_S_MAX)
         if name is None:
-            return self._make(await self._spares.begin(timeout), None, None, False)
+            return self._make(self._spares.take(timeout) or await begin(self._pool, timeout, None), None, None, False)
         check_name(name, "transaction name")
         return self._make(await begin(self._pool, timeout, name), name, None, False)
 
@@ -366,10 +360,13 @@ class Transactions:
         made = AsyncTransaction(self._pool, standing, name=name, attempt=attempt, joined=joined, ended=self._has_ended)
         if not standing.state.final:
             self._open.add(made)
+            left_s = max(0.0, (standing.deadline_ms - self._pool.options.clock.time_ms()) / 1000)
+            self._deadlines.add(made, asyncio.get_running_loop().time() + left_s + LOOK_S_FIRST)
         return made
 
     def _has_ended(self, one: AsyncTransaction) -> None:
         self._open.discard(one)
+        self._deadlines.discard(one)
         self._spares.ended()
 
     async def close(self) -> None:
@@ -383,3 +380,4 @@ class Transactions:
         for one in list(self._open):
             one.forget()
         self._open.clear()
+        self._deadlines.clear()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from engine.control.operation_records import Recording
@@ -27,8 +26,7 @@ _TIME_DIGITS = 15
 _BATCH = 256  # found at a time
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionView:
+class TransactionView(NamedTuple):
     """A transaction as it stands: its id, its header, and the store's version of that."""
 
     number: int
