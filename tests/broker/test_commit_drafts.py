@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from peer import Peer, until
 from transacting import hosted
 
 from engine.broker.server import Broker
+from engine.broker.transaction_headers import TransactionHeaders
 from engine.errors import EngineError, InvalidArgumentError
 from engine.model.transactions import TransactionState, parse_id
 
@@ -18,7 +20,7 @@ COMMITTED, OPEN = TransactionState.COMMITTED, TransactionState.OPEN
 
 
 class Gets:
-    """Those of a transaction's header wait, or fail."""
+    """Those of a transaction's header wait, or fail; it is not known without them."""
 
     def __init__(self, broker: Broker, transaction: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun = asyncio.Event()
@@ -36,6 +38,7 @@ class Gets:
             return await get(key)
 
         monkeypatch.setattr(store, "get", through)
+        monkeypatch.setattr(broker.hosting.transactions.headers, "known", lambda _: None)
 
 
 async def is_recorded(broker: Broker, sender: Sender, count: int) -> None:
@@ -136,3 +139,16 @@ async def test_a_record_that_is_due_is_written_though_the_hold_is_over_twice(
     assert len(await sender.receipts() + await sender.receipts()) == 2
     assert writes.names.count("put_sequence") == 1
     assert broker.hosting.operations.written == before + 1
+
+
+async def test_what_is_known_of_it_is_not_looked_up(
+    broker: Broker, connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender = await Sender.ready(await connect())
+    sender.send(b"a", b"b")
+    ending = sender.end(2)
+    gets = Gets(broker, sender.transaction, monkeypatch)
+    headers = broker.hosting.transactions.headers
+    monkeypatch.setattr(headers, "known", partial(TransactionHeaders.known, headers))
+    assert await asyncio.wait_for(ending, 20) == COMMITTED
+    assert not gets.begun.is_set()

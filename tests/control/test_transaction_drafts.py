@@ -80,6 +80,18 @@ async def test_more_time_that_it_gets_meanwhile_stays(world: World) -> None:
     assert (world.one.counters.cas_conflict, world.one.counters.cas_ok) == (1, 1)
 
 
+async def test_a_draft_of_what_is_not_the_newest_any_more_is_made_anew(world: World) -> None:
+    begun = await world.one.begin(60, "job")
+    longer = await world.one.begin(600, "job")
+    draft = world.one.draft_commit_of(begun, None, 7)
+    assert draft is not None
+    view, record = await world.one.commit_with(begun.number, None, Recording([WRITE]), 7, draft)
+    assert view.header.timeout_ms == longer.header.timeout_ms > begun.header.timeout_ms
+    assert (view.header.state, view.header.mark) == (COMMITTED, 7)
+    assert record is not None
+    assert world.one.draft_commit_of(view, None, 7) is None
+
+
 async def test_an_abort_meanwhile_is_a_conflict_and_nothing_is_recorded(world: World) -> None:
     begun = await world.one.begin(60)
     draft = await world.one.draft_commit(begun.number, None)

@@ -83,7 +83,8 @@ class Answers:
         try:
             result = await work
             if result is not None:
-                await self.room()
+                if not connection.takes_answers:
+                    await self.room()
                 connection.succeed(request_id, result)
                 if self._count == 1:  # nobody else's answer comes along
                     connection.stream.flush()

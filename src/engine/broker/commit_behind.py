@@ -47,7 +47,6 @@ class CommitBehind:
         self._mark = mark
         self._coordinator = connection.broker.transactions.coordinator
         self._sends = connection.sends.of(number)
-        self._operations = connection.broker.hosting.operations
         self._writes: list[Gathered] = []
         self._recording: Recording | None = None
         self._draft: EndDraft | None = None
@@ -57,9 +56,10 @@ class CommitBehind:
         held, sends = self._held, self._sends
         if held is None:
             return False
-        if held.count(sends) == sends.open:
-            self._prepare(held.of(sends))
-        self._draft = await self._coordinator.draft_commit(self._number, self._accepted, self._mark)
+        writes = held.of(sends)
+        if len(writes) == sends.open:
+            self._prepare(writes)
+        await self._draft_header()
         if not await sends.complete(self._frames, held):
             return False
         writes = held.take(sends)
@@ -67,8 +67,15 @@ class CommitBehind:
             self._prepare(writes)
         return True
 
-    def _prepare(self, writes: Sequence[Gathered]) -> None:
-        self._writes = list(writes)
+    async def _draft_header(self) -> None:
+        known = self._connection.broker.hosting.transactions.headers.known(self._number)
+        if known is None:
+            self._draft = await self._coordinator.draft_commit(self._number, self._accepted, self._mark)
+        else:
+            self._draft = self._coordinator.draft_commit_of(known, self._accepted, self._mark)
+
+    def _prepare(self, writes: list[Gathered]) -> None:
+        self._writes = writes
         self._recording = Recording([write.writer.operation() for write in writes]) if writes else None
 
     async def commit(self) -> TransactionView:
@@ -84,7 +91,7 @@ class CommitBehind:
                 self._held.release(self._writes)  # they need a record of their own
             raise
         if self._recording is not None and record is not None:
-            self._operations.written += 1
+            self._connection.broker.hosting.operations.written += 1
             asyncio.get_running_loop().call_soon(self._tell, self._recording, record)  # the client is answered first
         return view
 

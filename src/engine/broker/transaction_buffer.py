@@ -20,7 +20,7 @@ from engine.broker.transaction_settling import Settling, insist
 from engine.broker.transaction_writes import PendingWrite, RecordsByEntry, Span, span_of, span_recorded, transacted_from
 from engine.broker.transactional_append import TransactionalAppend
 from engine.errors import AlreadyClosedError, StorageError, TransactionConflictError
-from engine.model.transactions import TransactionOperation, TransactionState, id_text
+from engine.model.transactions import TransactionState, id_text
 from engine.storage.logfile import Block
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class TransactionBuffer:
         changed: Callable[[], None],
     ) -> None:
         self.visibility = visibility
+        self.segment_name = segment.name
         self._segment = segment
         self._term = term
         self._headers = headers
@@ -155,13 +156,9 @@ class TransactionBuffer:
             ended = "is unknown" if view is None else f"is {view.header.standing}"
             raise TransactionConflictError(f"the transaction {id_text(number)} {ended}: this came too late for it")
 
-    def operation_of(self, pending: PendingWrite) -> TransactionOperation:
-        """What its operation record says."""
-        return pending.operation(self._segment.name)
-
     async def record(self, pending: PendingWrite) -> None:
         """Write its operation record, however long the metadata store is in trouble."""
-        operation = self.operation_of(pending)
+        operation = pending.operation(self.segment_name)
         pending.add_record(await insist(pending.write, lambda: self._operations.append(pending.number, operation)))
 
     async def look_again(self, pending: PendingWrite) -> None:

@@ -74,14 +74,21 @@ class TransactionHeaders:
 
     def follow_open(self, number: int, listener: Listener) -> bool:
         """The same, if it is known here, and open as far as is known; whether it is. No need to read() it then."""
-        if number not in self._followed and number not in self._recent:
-            return False
-        followed = self._of(number)
+        followed = self._followed.get(number)
+        if followed is None:
+            if number not in self._recent:
+                return False
+            followed = self._of(number)
         if not followed.is_open:
             self._unless_followed(number, followed)
             return False
         followed.listeners[listener] = None
         return True
+
+    def known(self, number: int) -> TransactionView | None:
+        """How one stands that is followed, as far as was heard."""
+        followed = self._followed.get(number)
+        return None if followed is None else followed.view
 
     def _of(self, number: int) -> _Followed:
         followed = self._followed.get(number)

@@ -53,8 +53,8 @@ class TransactionSends:
         self._wake()
 
     def _wake(self) -> None:
-        decided = self.failed or not self.unlogged  # each turn of who waits holds up the rest of the frames
-        if decided and self._waiting is not None and not self._waiting.done():
+        # Not before it is decided: each turn of who waits holds up the rest of the frames.
+        if self._waiting is not None and (self.failed or not self.unlogged) and not self._waiting.done():
             self._waiting.set_result(None)
 
     async def complete(self, frames: int, held: Held) -> bool:

@@ -104,14 +104,9 @@ class PendingWrite:
     def operation(self, segment: SegmentName) -> TransactionOperation:
         """What its operation record says."""
         write, (producer, low, high) = self.write, self.span
+        ranges, sequences = ((write.first, write.last),), (low, high)
         return TransactionOperation(
-            OperationKind.WRITE,
-            segment,
-            ((write.first, write.last),),
-            attempt=self.attempt,
-            term=self.term,
-            producer=producer,
-            sequences=(low, high),
+            OperationKind.WRITE, segment, ranges, None, None, self.attempt, self.term, producer, sequences
         )
 
     def holds(self, place: Appended, span: Span) -> bool:

@@ -79,7 +79,7 @@ class TransactionalAppend:
     def operation(self) -> TransactionOperation:
         """See Writer."""
         assert self._write is not None
-        return self._buffer.operation_of(self._write)
+        return self._write.operation(self._buffer.segment_name)
 
     @property
     def waits(self) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, Self
 from engine.aio.backoff import Backoff
 from engine.aio.bag import Bag
 from engine.aio.turns import Turns
-from engine.client.coordination import Standing, begin, committed_behind, end, is_committed, look, send_commit
+from engine.client.coordination import Answer, Standing, begin, committed_behind, end, is_committed, look, send_commit
 from engine.client.deadlines import Deadlines
 from engine.client.entering import Entering
 from engine.client.options import check_number
@@ -141,24 +141,23 @@ class AsyncTransaction(InTransaction):
         answer = send_commit(sends, self.id, names, mark, timeout_s)  # at once: it arrives together with them
         self.scope.answer = answer
         self._endings.wait_for(answer)
-
-        async def hear() -> bool:
-            said = committed_behind(asyncio.shield(answer))
-            found = await self._hear(TransactionState.COMMITTED, numbers, said)
-            if found is TransactionState.OPEN:
-                self.scope.mark = None  # it was refused
-            return found is TransactionState.COMMITTED
-
         try:
-            return await hear()
+            return await self._hear_behind(answer, numbers)
         except asyncio.CancelledError:
-            self._endings.begin(lambda: self._go_on(hear))
+            self._endings.begin(lambda: self._go_on(answer, numbers))
             raise
 
-    async def _go_on(self, hear: Callable[[], Awaitable[object]]) -> None:
+    async def _hear_behind(self, answer: Answer, numbers: tuple[int, ...] | None) -> bool:
+        said = committed_behind(asyncio.shield(answer))
+        found = await self._hear(TransactionState.COMMITTED, numbers, said)
+        if found is TransactionState.OPEN:
+            self.scope.mark = None  # it was refused
+        return found is TransactionState.COMMITTED
+
+    async def _go_on(self, answer: Answer, numbers: tuple[int, ...] | None) -> None:
         """Nobody waits for the commit any more, which is on its way: where nothing came of it, it is aborted."""
         with contextlib.suppress(EngineError):
-            await hear()
+            await self._hear_behind(answer, numbers)
         if not self._over and not self.scope.abandoned:
             self._pool.tasks.spawn(self.abort_quietly(), name=f"abort {self.id}")
 

@@ -208,8 +208,15 @@ class TransactionCoordinator:
         self, number: int, accepted: Sequence[str] | None, mark: int | None = None
     ) -> EndDraft | None:
         """What commit_with() is to write, made before it may be written. None: it has ended, or is unknown."""
-        known, numbers = await self.find(number), accepted_numbers(accepted)
-        if known is None or known.header.state.final:
+        known = await self.find(number)
+        return None if known is None else self.draft_commit_of(known, accepted, mark)
+
+    def draft_commit_of(
+        self, known: TransactionView, accepted: Sequence[str] | None, mark: int | None = None
+    ) -> EndDraft | None:
+        """The same, of what is known to the caller; where the store has something newer, that is looked at later."""
+        numbers = accepted_numbers(accepted)
+        if known.header.state.final:
             return None
         return self._draft_end(known, TransactionState.COMMITTED, numbers, mark)
 

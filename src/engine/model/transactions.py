@@ -131,15 +131,19 @@ class TransactionHeader(NamedTuple):
     def to_json(self) -> bytes:
         """The record's value."""
         fields: dict[str, Any] = {
-            "state": str(self.state),
+            "state": self.state,
             "timeout_ms": self.timeout_ms,
             "created_ms": self.created_ms,
-            "finalized_ms": self.finalized_ms,
-            "name": self.name,
-            "accepted": self.accepted,
-            "mark": self.mark,
         }
-        value = dump({key: value for key, value in fields.items() if value is not None})
+        if self.finalized_ms is not None:
+            fields["finalized_ms"] = self.finalized_ms
+        if self.name is not None:
+            fields["name"] = self.name
+        if self.accepted is not None:
+            fields["accepted"] = self.accepted
+        if self.mark is not None:
+            fields["mark"] = self.mark
+        value = dump(fields)
         _remember(value, self)
         return value
 
@@ -228,7 +232,7 @@ class TransactionOperation(NamedTuple):
 
     def fields(self) -> dict[str, Any]:
         """What a record says of it."""
-        fields: dict[str, Any] = {"kind": str(self.kind), "segment": str(self.segment), "term": self.term}
+        fields: dict[str, Any] = {"kind": self.kind, "segment": str(self.segment), "term": self.term}
         if self.subscription is not None:
             fields["subscription"] = self.subscription
         if self.attempt:
