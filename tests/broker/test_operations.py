@@ -7,6 +7,7 @@ import random
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from engine.broker.operations import PARTS_MAX, Operations
@@ -59,7 +60,7 @@ def operations(store: Unsure) -> Operations:
 async def written(operations: Operations, number: int = 1, first: int = 0) -> list[Operation]:
     """To all segments at once."""
     found = await asyncio.gather(*(operations.append(number, write(segment, first)) for segment in SEGMENTS))
-    return [one._replace(late=False) for one in found]  # nobody has begun these transactions
+    return [msgspec.structs.replace(one, late=False) for one in found]  # nobody has begun these transactions
 
 
 async def records(store: Unsure) -> list[Record]:

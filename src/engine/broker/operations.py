@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+import msgspec
 
 from engine.aio.bag import Bag
 from engine.aio.histogram import Histogram
@@ -50,7 +52,7 @@ class Writer(Protocol):
         """An attempt has failed, with an outcome that nobody knows."""
 
 
-class Gathered(NamedTuple):
+class Gathered(msgspec.Struct, frozen=True, eq=False):
     """One write that no record says yet. `sends`: who sent it, for Held."""
 
     writer: Writer

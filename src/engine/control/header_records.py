@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from engine.control.operation_records import Recording
 from engine.metadata import keys
@@ -26,7 +27,7 @@ _TIME_DIGITS = 15
 _BATCH = 256  # found at a time
 
 
-class TransactionView(NamedTuple):
+class TransactionView(msgspec.Struct, frozen=True):
     """A transaction as it stands: its id, its header, and the store's version of that."""
 
     number: int
@@ -39,7 +40,7 @@ class TransactionView(NamedTuple):
         return id_text(self.number)
 
 
-class HeaderDraft(NamedTuple):
+class HeaderDraft(msgspec.Struct, frozen=True):
     """A header as it is to be written: whoever makes it ahead of time loses none when it may be."""
 
     number: int

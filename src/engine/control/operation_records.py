@@ -7,7 +7,8 @@ forgets its own part of it; what is left counts as written when the whole record
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from engine.errors import UnknownOutcomeError
 from engine.metadata import keys, unsure
@@ -25,7 +26,7 @@ INDEX_ACKS = "txn-acks-by-segment-subscription"  # "{segment}/{encoded subscript
 _ATTEMPTS_MAX = 16
 
 
-class Part(NamedTuple):
+class Part(msgspec.Struct, frozen=True):
     """What a record says about some messages: the store's key; how much it said besides; segment and first message."""
 
     key: str
@@ -38,7 +39,7 @@ class Part(NamedTuple):
         return _first(operation) == self.first and str(operation.segment) == self.segment
 
 
-class Operation(NamedTuple):
+class Operation(msgspec.Struct, frozen=True):
     """What a record says of one write or acknowledgement: of which transaction, and when it was written.
 
     `late`: of one that was just written: the transaction had ended by then.

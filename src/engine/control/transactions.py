@@ -15,7 +15,8 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+
+import msgspec
 
 from engine.clock import Clock
 from engine.control.header_records import INDEX_DEADLINE, INDEX_FINAL, HeaderDraft, HeaderRecords, TransactionView
@@ -69,7 +70,7 @@ class TransactionCounters:
     cas_reject: int = 0
 
 
-class EndDraft(NamedTuple):
+class EndDraft(msgspec.Struct, frozen=True):
     """How a transaction is to end. `expected`: the version of its header that this was made of."""
 
     header: HeaderDraft

@@ -13,7 +13,9 @@ import hashlib
 from bisect import bisect_left
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from engine.errors import CorruptionError, InvalidArgumentError, TransactionConflictError, TransactionNotFoundError
 from engine.model.fields import Fields, dump
@@ -78,7 +80,7 @@ def partition_of(number: int) -> int:
     return number >> (ID_BITS - 4)
 
 
-class TransactionHeader(NamedTuple):
+class TransactionHeader(msgspec.Struct, frozen=True):
     """`/txn/{id}`. Times are wall-clock milliseconds; `timeout_ms` is when it is aborted unless it has ended before.
 
     `accepted`: the attempts (their numbers, rising) whose operations count after a commit; None: all. `mark`: by which
@@ -119,7 +121,7 @@ class TransactionHeader(NamedTuple):
 
     def extended(self, timeout_ms: int) -> TransactionHeader:
         """With that deadline, if it is a later one."""
-        return self if timeout_ms <= self.timeout_ms else self._replace(timeout_ms=timeout_ms)
+        return self if timeout_ms <= self.timeout_ms else msgspec.structs.replace(self, timeout_ms=timeout_ms)
 
     def counts(self, attempt: int) -> bool:
         """Whether operations of this attempt take effect, if they were recorded in time."""
@@ -212,7 +214,7 @@ class OperationKind(enum.StrEnum):
     ACK = "ack"
 
 
-class TransactionOperation(NamedTuple):
+class TransactionOperation(msgspec.Struct, frozen=True):
     """What `/txn-op/{id}/{seq}` says: a write to a segment, or an acknowledgement in it. A record may say several.
 
     A write: messages `ranges` = ((first, last),) inclusive, appended under the owner's `term`, which tells them from
