@@ -74,7 +74,7 @@ class HeaderRecords:
     async def find(self, number: int) -> TransactionView | None:
         """How a transaction stands; None when there is none."""
         record = await self._metadata.get(keys.transaction(id_text(number)))
-        return None if record is None else _view(record)
+        return None if record is None else _view_of(number, record)
 
     async def list_open(self, limit: int | None = None) -> list[TransactionView]:
         """Those that have not ended, of each partition by their deadlines."""
@@ -170,7 +170,10 @@ class HeaderRecords:
 
 
 def _view(record: Record) -> TransactionView:
-    number = parse_id(record.key.rpartition("/")[2])
+    return _view_of(parse_id(record.key.rpartition("/")[2]), record)
+
+
+def _view_of(number: int, record: Record) -> TransactionView:
     return TransactionView(number, TransactionHeader.from_json(record.value), record.stat.version)
 
 

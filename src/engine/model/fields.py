@@ -27,8 +27,8 @@ def _plain(value: object) -> object:
 _encode = msgspec.json.Encoder(enc_hook=_plain).encode
 
 
-def dump(fields: Mapping[str, Any]) -> bytes:
-    """A record's value: compact JSON, keys in the order given."""
+def dump(fields: Mapping[str, Any] | msgspec.Struct) -> bytes:
+    """A record's value: compact JSON, keys in the order given, or fields in theirs."""
     return _encode(fields)
 
 

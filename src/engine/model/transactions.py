@@ -80,7 +80,7 @@ def partition_of(number: int) -> int:
     return number >> (ID_BITS - 4)
 
 
-class TransactionHeader(msgspec.Struct, frozen=True):
+class TransactionHeader(msgspec.Struct, frozen=True, omit_defaults=True):
     """`/txn/{id}`. Times are wall-clock milliseconds; `timeout_ms` is when it is aborted unless it has ended before.
 
     `accepted`: the attempts (their numbers, rising) whose operations count after a commit; None: all. `mark`: by which
@@ -131,21 +131,8 @@ class TransactionHeader(msgspec.Struct, frozen=True):
         return at < len(self.accepted) and self.accepted[at] == attempt
 
     def to_json(self) -> bytes:
-        """The record's value."""
-        fields: dict[str, Any] = {
-            "state": self.state,
-            "timeout_ms": self.timeout_ms,
-            "created_ms": self.created_ms,
-        }
-        if self.finalized_ms is not None:
-            fields["finalized_ms"] = self.finalized_ms
-        if self.name is not None:
-            fields["name"] = self.name
-        if self.accepted is not None:
-            fields["accepted"] = self.accepted
-        if self.mark is not None:
-            fields["mark"] = self.mark
-        value = dump(fields)
+        """The record's value: the fields as they are called here; what is not known is left out."""
+        value = dump(self)
         _remember(value, self)
         return value
 
