@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import pytest
+from msgspec import structs
 
 from engine.errors import CorruptionError, InvalidArgumentError, TransactionConflictError
 from engine.model.names import SegmentName, TopicName
@@ -118,6 +121,27 @@ def test_a_record_says_several_operations() -> None:
     assert operations_from_json(operations_to_json(said[1:], since=17)) == (said[1:], 17)
     assert TransactionOperation.from_json(operations_to_json(said)) == said[0]
     assert operations_to_json(said[:1]) == said[0].to_json()
+
+
+def test_what_operations_of_a_record_have_in_common_is_said_once() -> None:
+    other = SegmentName.parse("segment://public/default/orders/8000-ffff-2")
+    write = TransactionOperation(OperationKind.WRITE, SEGMENT, ((5, 9),), term=3, producer=7, sequences=(1, 5))
+    alike = structs.replace(write, segment=other, ranges=((0, 4),))
+    value = operations_to_json([write, alike])
+    assert operations_from_json(value)[0] == [write, alike]
+    assert value.count(b'"term":') == value.count(b'"producer":') == value.count(b'"sequences":') == 1
+
+
+@pytest.mark.parametrize("order", list(permutations(range(4))))
+def test_what_some_operations_of_a_record_lack_is_not_taken_from_others(order: tuple[int, ...]) -> None:
+    kinds = [
+        TransactionOperation(OperationKind.WRITE, SEGMENT, ((5, 9),), attempt=8, term=3, producer=7, sequences=(1, 5)),
+        TransactionOperation(OperationKind.WRITE, SEGMENT, ((10, 12),)),
+        TransactionOperation(OperationKind.ACK, SEGMENT, ((0, 1), (5, 5)), subscription="s"),
+        TransactionOperation(OperationKind.ACK, SEGMENT, position=17, subscription="t", attempt=8),
+    ]
+    said = [kinds[at] for at in order]
+    assert operations_from_json(operations_to_json(said, since=4)) == (said, 4)
 
 
 @pytest.mark.parametrize("value", [b"{}", b"[", b'{"state":"ENDING","timeout_ms":1,"created_ms":1}'])

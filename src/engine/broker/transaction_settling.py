@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SETTLE_S = 0.1  # what is decided meanwhile is saved together
+SETTLE_S = 0.25  # what is decided meanwhile is saved together
 _AGAIN_S_FIRST, _AGAIN_S_MAX = 0.05, 1.0
 
 PASSING = (EngineError, OutcomeUnknownError)  # of the metadata store; what was asked for is asked for again

@@ -269,7 +269,7 @@ def operations_to_json(operations: Sequence[TransactionOperation], since: int | 
     """The value of a record that says all of them. `since`: the version with which it was written, saying more."""
     fields = operations[0].fields()
     if len(operations) > 1:
-        fields["more"] = [operation.fields() for operation in operations[1:]]
+        fields["more"] = [_beside(fields, operation.fields()) for operation in operations[1:]]
     if since is not None:
         fields["since"] = since
     return dump(fields)
@@ -280,7 +280,23 @@ def operations_from_json(value: bytes) -> tuple[list[TransactionOperation], int 
     fields = Fields.parse("transaction operation", value)
     more = fields.objects("more") if "more" in fields.values else []
     since = fields.number("since") if "since" in fields.values else None
-    return [TransactionOperation.of(each) for each in (fields, *more)], since
+    return [TransactionOperation.of(each) for each in (fields, *(_whole(fields, other) for other in more))], since
+
+
+def _beside(first: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
+    """What a record says of another operation: where it differs from the first one, and null for what it lacks. Most
+    differ in little, and the smaller a record is, the less of the store a commit writes.
+    """
+    names = dict.fromkeys((*first, *fields))
+    return {name: fields.get(name) for name in names if first.get(name) != fields.get(name)}
+
+
+def _whole(first: Fields, said: Fields) -> Fields:
+    """Undo _beside(). Raises CorruptionError."""
+    if not said.values:
+        raise CorruptionError(f"{said.what}: one of several is the first one again")
+    fields = {**first.values, **said.values}
+    return Fields(said.what, {name: value for name, value in fields.items() if value is not None})
 
 
 def operation_counts(header: TransactionHeader, decided_version: int, attempt: int, written_version: int) -> bool:
