@@ -92,6 +92,20 @@ def test_a_full_database_takes_everything_back(database):
     assert (rows, summary) == ([ROW], (7, 1, 99, 5))
 
 
+def test_a_disk_that_is_full_when_it_commits_takes_everything_back(database):
+    """SQLite writes with COMMIT; here that is played by a statement that finds no room."""
+    fill = "INSERT INTO records VALUES ('/fill', zeroblob(100000), 1, 1, 1, NULL, NULL, 1)"
+    full = {name: database.connection.prepare(text) for name, text in {**STATEMENTS, "commit": fill}.items()}
+    functions = database.connection.library.addresses(FUNCTIONS)
+    database.connection.execute("PRAGMA max_page_count = 10")
+    job = CommitJob(Statements(database.connection.address, functions, full), [ROW], [], (7, 1, 99, 5))
+    job.run()
+    assert (job.code & 0xFF, job.committing) == (FULL, True)
+    assert database.run([("/after", b"", 8, 0, 0, None, None, 1)], summary=(8, 1, 1, 5)).code == 0
+    rows, summary = database.closed()
+    assert ([row[0] for row in rows], summary) == (["/after"], (8, 1, 1, 5))
+
+
 def test_a_commit_inside_of_another_is_refused(database):
     database.connection.execute("BEGIN")
     job = database.run([ROW])
