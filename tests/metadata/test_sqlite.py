@@ -19,9 +19,12 @@ from engine.errors import (
     DiskFullError,
     StorageError,
 )
+from engine.metadata.commits import ImageCommits
 from engine.metadata.image import Step
+from engine.metadata.library import find_library
 from engine.metadata.sqlite import SqliteMetadataStore
 from engine.metadata.store import OutcomeUnknownError
+from engine.storage.metadata_commits import NativeCommits
 
 
 @pytest.fixture
@@ -319,4 +322,17 @@ async def test_several_keys_in_an_index_survive_a_restart(opened, path, clock):
     await store.close()
     store = await opened(path, clock)  # what it sums up is right
     assert await store.list("/", "0") == await store.list_index("segment", "", "a") == []
+    await store.close()
+
+
+async def test_where_the_library_cannot_be_used_python_commits(path, clock, monkeypatch):
+    monkeypatch.setattr("engine.metadata.sqlite.find_library", lambda: None)
+    store = await SqliteMetadataStore.open(path, clock=clock, native=NativeCommits)
+    assert isinstance(store._commits_to, ImageCommits)
+    await store.put("/a", b"1")
+    await store.close()
+    monkeypatch.undo()
+    store = await SqliteMetadataStore.open(path, clock=clock, native=NativeCommits)
+    assert isinstance(store._commits_to, NativeCommits) or find_library() is None
+    assert (await store.get("/a")).value == b"1"
     await store.close()

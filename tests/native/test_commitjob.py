@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,9 @@ class Database:
 @pytest.fixture
 def database(tmp_path):
     library = find_library()
-    assert library is not None
+    if library is None:
+        assert not hasattr(import_module("_sqlite3"), "__file__"), "SQLite's library was not found"
+        pytest.skip("this Python has SQLite inside it: commits go through sqlite3")
     made = Database(tmp_path / "metadata.db", library)
     yield made
     made.image.close()
