@@ -34,8 +34,10 @@ from engine.broker.transactions import Transactions
 from engine.clock import Clock, SystemClock
 from engine.control.service import ScalableTopicService
 from engine.errors import AlreadyClosedError, ConnectError, EngineError, InvalidArgumentError
+from engine.metadata.identity import raise_generation
 from engine.metadata.sqlite import MetadataStatistics, SqliteMetadataStore
 from engine.metadata.store import MetadataStore
+from engine.model.identity import Identity
 from engine.storage.config import storage_error
 from engine.storage.disk import Disk, OsDisk
 from engine.storage.metadata_commits import NativeCommits
@@ -94,6 +96,7 @@ class Broker(Addresses):
         self.dynamic: DynamicConfig
         self.loads: LoadReports
         self.store: SegmentStore
+        self.started_as: Identity
         self.transactions: Transactions
         self._data = Path(data)
         self._disk: Disk = disk or OsDisk()
@@ -159,6 +162,7 @@ class Broker(Addresses):
             config=storage_config(self.config),
             rng=self._rng,
         )
+        self.started_as = await raise_generation(metadata, store.rng)
         members = self.members = self._membership(store, metadata)
         self.hosting = members.hosting
         self.hosting.loads, self.hosting.reads = self.memory.topic_loads, self.memory.outbound.reads

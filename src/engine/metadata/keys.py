@@ -11,6 +11,7 @@ TOPICS = "/topics/"
 NAMESPACES = "/namespaces/"
 BROKERS = "/brokers/"
 CONFIGURATION = "/configuration/"
+STORE = "/store"  # holds the store's Identity: its number, and the generation of the last start
 LOAD = "load"  # what a segment's load report is called below the segment
 LAST = "\U0010ffff"  # behind every key
 
