@@ -29,6 +29,7 @@ from engine.client.unacked import Unacknowledged
 from engine.metadata.memory import MemoryMetadataStore
 from engine.model.hashrange import HashRange
 from engine.model.names import SegmentName, TopicName
+from engine.storage.continuation import Gaps
 from engine.storage.cursors import CursorStore
 
 MESSAGES = sized(1_000_000, 10_000)
@@ -74,6 +75,7 @@ async def holding(messages: int) -> QueueConsumer:
     """A consumer of a queue that holds so many."""
     loop_clock: Any = clock.SystemClock()
     segment: Any = SimpleNamespace(
+        gaps=Gaps(),
         name=NAME, first_offset=0, durable_offset=messages, next_offset=messages, sealed=False,
         read=lambda *_: None, when_durable=lambda _: asyncio.get_running_loop().create_future(),
     )  # fmt: skip

@@ -39,6 +39,7 @@ KEEP_ALIVE_S = 30.0
 
 # The segment log (DESIGN section 6).
 LOG_FILE_SIZE_MAX = 256 * MIB
+LOG_FILE_MESSAGES_MAX = 1 << 24  # on disk: do not lower; a log goes on so far above the file that a power cut ended
 LOG_COMMIT_BYTES_MAX = 64 * MIB
 LOG_INDEX_BYTES_STEP = 64 * KIB
 READ_BLOCK_SIZE = 1 * MIB

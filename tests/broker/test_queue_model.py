@@ -28,6 +28,7 @@ from engine.metadata.memory import MemoryMetadataStore
 from engine.model.hashrange import HashRange
 from engine.model.names import SegmentName, TopicName
 from engine.model.redelivery import Backoff
+from engine.storage.continuation import Gaps
 from engine.storage.cursors import CursorStore
 from engine.storage.logfile import Block
 from engine.testing.clock import LoopClock
@@ -46,6 +47,7 @@ class FakeSegment:
         self.entries: list[tuple[int, int]] = []
         self.durable_offset = self.first_offset = self.next_offset = 0
         self.sealed = self.sealing = False
+        self.gaps = Gaps()
         self.slow = False
         self._waiting: list[asyncio.Future[None]] = []
 

@@ -13,7 +13,7 @@ import engine.broker.leaders
 import engine.broker.open_segments
 from engine.broker.collection import Rule
 from engine.broker.leaders import LeaderTerms
-from engine.errors import FencedError, InvalidArgumentError, StorageError
+from engine.errors import CorruptionError, FencedError, InvalidArgumentError
 from engine.metadata import keys
 from engine.model.names import TopicName
 
@@ -70,9 +70,9 @@ async def test_a_sealed_segment_is_not_gone_when_nothing_of_its_topic_is_there(s
     shutil.move(place, tmp_path / "elsewhere")
     async with start_broker() as broker:
         spec = await broker.service.segment_spec("orders", 0)
-        with pytest.raises(StorageError, match="mounted"):
+        with pytest.raises(CorruptionError, match="mounted"):
             await broker.hosting.backlog(spec, "s")
-        with pytest.raises(StorageError, match="mounted"):
+        with pytest.raises(CorruptionError, match="mounted"):
             await broker._retention._sealed.collect(ORDERS, Rule(0, 0, ("s",)))
         assert 0 in (await broker.service.ensure_topic("orders")).layout.segments
 

@@ -13,7 +13,7 @@ from stores import log_files, make_store, name, read_blocks
 
 from engine._native.crc32c import crc32c
 from engine.errors import CorruptionError, EngineError, UnsupportedError
-from engine.storage.format import VERSION
+from engine.storage.format import HEADER_SIZES, VERSION
 
 VALUES = [f"value-{i}".encode() * 3 for i in range(8)]
 
@@ -116,7 +116,7 @@ async def test_d6_a_flipped_bit_anywhere_in_a_closed_file_is_reported_or_harmles
     for at in range(len(image)):
         path.write_bytes(image[:at] + bytes([image[at] ^ (1 << at % 8)]) + image[at + 1 :])
         harmless += await is_harmless(tmp_path / "a", path, VALUES)
-    assert harmless <= 64 + 16, "only the closing block, of which the footer knows all, and padding may be repaired"
+    assert harmless <= 64 + 64 + 16, "the closing block, which the footer repeats, the older witness, and padding"
 
 
 async def test_d6_a_flipped_bit_in_a_rolled_file_is_reported(tmp_path: Path) -> None:
@@ -133,7 +133,9 @@ async def test_d6_a_flipped_bit_in_a_rolled_file_is_reported(tmp_path: Path) -> 
     for at in sorted(rng.sample(range(len(image)), 300)):
         path.write_bytes(image[:at] + bytes([image[at] ^ 4]) + image[at + 1 :])
         if await is_harmless(tmp_path / "b", path, expected):
-            assert at < 128 + 48, "only what stands in the next file too: the closing block and the snapshot"
+            assert at < HEADER_SIZES[VERSION] + 48, (
+                "only what other blocks say too: the closing block, a witness and the snapshot"
+            )
     path.write_bytes(image)
     assert await read_values(tmp_path / "b") == expected
 
@@ -199,6 +201,6 @@ async def test_files_of_a_newer_format_are_refused_and_left_alone(tmp_path: Path
     struct.pack_into("<H", image, 4, VERSION + 1)
     struct.pack_into("<I", image, 60, crc32c(image[:60]))
     path.write_bytes(image)
-    with pytest.raises(UnsupportedError, match=rf"{path.name}.*format {VERSION + 1}.*format {VERSION}"):
+    with pytest.raises(UnsupportedError, match=rf"{path.name}.*format {VERSION + 1}.*formats up to {VERSION}"):
         await read_values(tmp_path / "a")
     assert path.read_bytes() == image

@@ -11,6 +11,7 @@ from entry_images import entry, values_of
 from stores import QUARTERS, make_store, name, read_blocks
 
 from engine.errors import CorruptionError, DiskFullError, StorageError, UnknownOutcomeError
+from engine.storage.format import HEADER_SIZES, VERSION
 from engine.testing.disk import Fault, SimDisk
 
 
@@ -104,7 +105,7 @@ async def test_damage_found_after_a_failed_sync_stops_the_segment() -> None:
     store = make_store("/data", disk=disk.mount())
     segment = await store.create(name())
     await segment.append(entry(0))
-    disk.corrupt(disk.paths()[0], 128 + 130)
+    disk.corrupt(disk.paths()[0], HEADER_SIZES[VERSION] + 130)
     disk.faults = [Fault("sync", errno.EIO)]
     with pytest.raises(UnknownOutcomeError):
         await segment.append(entry(1))

@@ -1,4 +1,4 @@
-"""Files stay under 400 lines, functions under 70, lines under 120 characters; and each file says its purpose."""
+"""Files stay under 600 lines, functions under 70, lines under 120 characters; and each file says its purpose."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from source_tree import ENGINE, ROOT, SRC, files, logical_lines, relative
 
-FILE_LINES_MAX = 400
+FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 LINE_CHARACTERS_MAX = 120
 

@@ -207,6 +207,7 @@ class LoneReader(Consumer):
             self._pumping = False
 
     def _pump(self) -> None:
+        self._next = self.hosted.segment.gaps.skip(self._next)
         while self.ready:
             try:
                 block = self._reader.read(self._next, min(self.bytes_credit, self.connection.block_size))

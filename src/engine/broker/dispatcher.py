@@ -243,6 +243,7 @@ class QueueDispatcher:
             self._pumping = False
 
     def _pump(self) -> None:
+        self._next = self.hosted.segment.gaps.skip(self._next)
         while not self._reader.busy and (ready := self._ready()):
             size = REPLAY_READ_SIZE if self._replay else ready[0].connection.block_size
             self._asked = self._first_due()

@@ -13,7 +13,7 @@ from engine.limits import HASH_RING_SIZE
 from engine.metadata.image import Image
 from engine.metadata.lockfile import LockFile
 from engine.metadata.store import Record
-from engine.storage.format import BLOCK_SIZE, HEADER_SIZE, Closing, Opening
+from engine.storage.format import HEADER_SIZE_MAX, Closing, Header, Opening
 from engine.storage.logfile import SUFFIX, parse_file_name
 
 _SQLITE_MAGIC = b"SQLite format 3\0"
@@ -59,23 +59,29 @@ def kind_of(path: Path) -> str:
 def read_log(path: Path) -> LogReport:
     """Read and check one log file. Raises CorruptionError when not even its header can be trusted, UnsupportedError."""
     data = path.read_bytes()
-    opening = Opening.unpack(data[:BLOCK_SIZE], str(path))
-    closing = Closing.unpack(data[BLOCK_SIZE:HEADER_SIZE], opening.salt)
+    header = Header.unpack(data[:HEADER_SIZE_MAX], str(path))
+    opening, closing = header.opening, header.closing
     start = opening.data_position
     stop = closing.end_position if closing else len(data)
-    known_end = closing.end_offset if closing else _next_file_offset(path, opening.first_offset)
+    known_end = closing.end_offset if closing else _next_file_begin(path, opening.first_offset)
     scan = log.Scan(opening.salt, opening.segment_id, opening.first_offset, start, [HASH_RING_SIZE - 1], known_end)
     size = scan.feed(memoryview(data)[start:stop])
     rest = memoryview(data)[start + size : stop]
     entries = walk(data[start : start + size])
     tail = 0 if is_zero(rest) else len(rest)
-    damage = _damage(opening, known_end, scan, rest)
+    damage = _damage(header, known_end, scan, rest)
     return LogReport(str(path), opening, closing, entries, scan.next_offset, tail, damage)
 
 
-def _next_file_offset(path: Path, first_offset: int) -> int | None:
-    """Where the segment goes on in another file; what an unclosed file has beyond that was never durable."""
-    return min((n for p in path.parent.glob(f"*{SUFFIX}") if (n := _number(p)) > first_offset), default=None)
+def _next_file_begin(path: Path, first_offset: int) -> int | None:
+    """Where the next file says that this one ends; what an unclosed file has beyond that was never durable."""
+    others = [p for p in path.parent.glob(f"*{SUFFIX}") if _number(p) > first_offset]
+    if not others:
+        return None
+    following = min(others, key=_number)
+    with following.open("rb") as file:
+        header = Header.unpack(file.read(HEADER_SIZE_MAX), str(following))
+    return header.opening.first_offset if header.origin is None else header.origin.previous_end
 
 
 def is_zero(data: memoryview) -> bool:
@@ -83,27 +89,30 @@ def is_zero(data: memoryview) -> bool:
     return not data.tobytes().strip(b"\0")
 
 
-def _damage(opening: Opening, known_end: int | None, scan: log.Scan, rest: memoryview) -> str | None:
+def _damage(header: Header, known_end: int | None, scan: log.Scan, rest: memoryview) -> str | None:
     """What is wrong after the last good entry; None when nothing is, or when it is only a torn tail."""
     where = f"position {scan.position}, offset {scan.next_offset}"
     if known_end is not None and scan.next_offset == known_end:
         return None
-    if known_end is None and not _was_durable(opening, scan, rest):
+    if known_end is None and not _was_durable(header, scan, rest):
         return None
     try:
-        log.raise_fault(scan.fault or log.FAULT_SHORT, opening.segment_id, scan.next_offset)
+        log.raise_fault(scan.fault or log.FAULT_SHORT, header.opening.segment_id, scan.next_offset)
     except CorruptionError as e:
         return f"{where}: {e}"
     return f"{where}: entries that were durable are missing"
 
 
-def _was_durable(opening: Opening, scan: log.Scan, rest: memoryview) -> bool:
-    """Whether more than the good entries was durable once; the rule of storage/recovery.py."""
-    if is_zero(rest):
-        return scan.durable_upto > scan.next_offset
-    if scan.fault in log.FAULTS_DELIBERATE or scan.durable_upto > scan.next_offset:
+def _was_durable(header: Header, scan: log.Scan, rest: memoryview) -> bool:
+    """Whether more than the good entries was durable once, as far as the file knows (storage/recovery.py)."""
+    witnessed = 0 if header.witness is None else header.witness.durable_offset
+    if max(scan.durable_upto, witnessed) > scan.next_offset:
         return True
-    return log.find_durable(rest, opening.salt, opening.segment_id, scan.next_offset) >= 0
+    if is_zero(rest):
+        return False
+    if scan.fault in log.FAULTS_DELIBERATE:
+        return True
+    return log.find_durable(rest, header.opening.salt, header.opening.segment_id, scan.next_offset) >= 0
 
 
 def log_files(directory: Path) -> Iterator[tuple[str, Path]]:

@@ -13,17 +13,20 @@ from engine.aio.semaphore import AsyncSemaphore
 from engine.aio.tasks import Supervisor
 from engine.broker.ownership import Owned, Ownership
 from engine.broker.pending_acks import Participation
+from engine.broker.remembered import Remembered
 from engine.broker.segment_transactions import SegmentTransactions
 from engine.broker.topics import HostedSegment
 from engine.control.ports import SegmentSpec
-from engine.errors import AlreadyClosedError, NotFoundError, NotOwnerError, StorageError
+from engine.errors import AlreadyClosedError, CorruptionError, NotFoundError, NotOwnerError, StorageError
 from engine.metadata import keys, unsure
+from engine.metadata.identity import load_identity
 from engine.metadata.store import MetadataStore
 from engine.model.layout import SegmentLayout
 from engine.model.names import SegmentName, TopicName
 
 if TYPE_CHECKING:
     from engine.broker.file_reads import FileReads
+    from engine.storage.segment import Segment
     from engine.storage.store import SegmentStore
 
 
@@ -54,6 +57,7 @@ class OpenSegments:
         self._ownership = ownership
         transactions = self.transactions = SegmentTransactions(metadata)
         self.headers, self.operations = transactions.headers, transactions.operations
+        self._remembered = Remembered(metadata, store.cursors)
         self._participation = Participation(self.headers, self.operations, Supervisor("acknowledgements"))
         self._hosted: dict[SegmentName, HostedSegment] = {}
         self._opening: dict[SegmentName, asyncio.Task[HostedSegment]] = {}
@@ -121,15 +125,25 @@ class OpenSegments:
 
     async def _load(self, spec: SegmentSpec, create: bool) -> HostedSegment:
         await self._left(spec.name)
-        if not (create or await self._store.exists(spec.name)):
-            raise NotFoundError(f"{spec.name} has no store")
+        if not await self._store.exists(spec.name):
+            await self._remembered.check_there(spec.name, self._store.directory(spec.name))
+            if not create:
+                raise NotFoundError(f"{spec.name} has no store")
         owned = await self._ownership.claim(spec.name)
         if create and owned.lease is not None:
             await self._check_wanted(spec.name)
         enter, term = self._store.create if create else self._store.open, owned.term
+        known = await self._remembered.reach(spec.name)
         segment = await enter(
-            spec.name, durability=spec.durability, bucket_ends=spec.bucket_ends, term=term, lease=owned.lease
-        )
+            spec.name, durability=spec.durability, bucket_ends=spec.bucket_ends, term=term, lease=owned.lease,
+            known=known,
+        )  # fmt: skip
+        try:
+            await self._check_identity(segment)
+            await self._remembered.stored(spec.name)
+        except BaseException:
+            await self._store.abandon(spec.name)
+            raise
         if segment.sealed and not spec.sealed:
             await segment.seal(term)  # a crash cut the change short: what is seen of the seal may not be durable yet
         if owned.lease is not None and not owned.lease.held:
@@ -139,6 +153,23 @@ class OpenSegments:
         hosted.reads = self.reads
         await self.transactions.recover(hosted)
         return hosted
+
+    async def _check_identity(self, segment: Segment) -> None:
+        """Raise CorruptionError when its files were written under later metadata than these, or under others."""
+        identity = await load_identity(self._metadata)
+        if identity is None:
+            return
+        if segment.store not in (0, identity.store):
+            raise CorruptionError(
+                f"{segment.directory}: the files were written under the metadata {segment.store:016x}, and these are "
+                f"{identity.store:016x}; restore the right metadata, or run engine inspect --repair"
+            )
+        if segment.generation > identity.generation:
+            raise CorruptionError(
+                f"{segment.directory}: the files were written under generation {segment.generation} of the metadata, "
+                f"and these are of generation {identity.generation}, which is older; restore newer ones, or run "
+                "engine inspect --repair"
+            )
 
     def _served_since(self, owned: Owned) -> float | None:
         """Since when those may come back who were attached to its last owner; None: nobody was."""
@@ -264,6 +295,7 @@ class OpenSegments:
         await self.transactions.forget(name, lease)
         if lease is not None:
             lease.check()
+        await self._remembered.deleting(name)
         # After what a crash would leave where nobody looks. The check may be long ago when the files go: what is there
         # by then and is not this owner's stays.
         await self._store.delete(name, None if lease is None else lease.term)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from engine.broker.connection import Connection
 
 Header = dict[str, Any]
+GAPS_TOLD_MAX = 64  # the newest ones
 ATTEMPTS_MAX = 5  # to attach while dead rivals are being dropped
 
 
@@ -225,6 +226,8 @@ async def _subscribe(connection: Connection, header: Header, attach: Attach) -> 
         "first": hosted.segment.first_offset,
         "seeks": consumer.seeks,
     }
+    if gaps := [[start, stop] for start, stop in hosted.segment.gaps if stop >= position]:
+        success["gaps"] = gaps[-GAPS_TOLD_MAX:]
     connection.send(Command.SUBSCRIBE_SUCCESS, success)
     consumer.pump()
 

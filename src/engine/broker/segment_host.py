@@ -116,6 +116,7 @@ class SegmentHosting(OpenSegments):
         """With what transactions have acknowledged, before anybody gets a message."""
         pending = await self.operations.acks(hosted.name, name)
         hosted.check_open()
+        cursor.pass_gaps(hosted.segment.gaps)
         found = hosted.subscriptions.get(name)
         if found is None:
             found = hosted.subscriptions[name] = HostedSubscription(hosted, name, cursor, self._participation)

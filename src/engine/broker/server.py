@@ -162,7 +162,8 @@ class Broker(Addresses):
             config=storage_config(self.config),
             rng=self._rng,
         )
-        self.started_as = await raise_generation(metadata, store.rng)
+        self.started_as = await raise_generation(metadata, store.rng.getrandbits)
+        store.identify(self.started_as.store, self.started_as.generation)
         members = self.members = self._membership(store, metadata)
         self.hosting = members.hosting
         self.hosting.loads, self.hosting.reads = self.memory.topic_loads, self.memory.outbound.reads

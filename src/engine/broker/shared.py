@@ -348,7 +348,9 @@ class SharedDispatcher:
         due = self._ledger.first_due(self._room_messages, self._room_bytes)
         if due >= 0:
             return due
-        return None if self._is_crowded() or max(self._room_messages) <= 0 else self._ledger.next_offset
+        if self._is_crowded() or max(self._room_messages) <= 0:
+            return None
+        return self.hosted.segment.gaps.skip(self._ledger.next_offset)
 
     def _read_size(self) -> int:
         takers = len(self._room_bytes) - self._room_bytes.count(0)

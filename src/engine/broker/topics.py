@@ -55,6 +55,7 @@ class HostedSegment:
         self._turns = Turns()
         self.access = Access(self, served_since)
         self.held: list[str] = []  # the producers that had it exclusively when it was sealed
+        segment.on_gap = self._pass_gaps
 
     # -- producers -------------------------------------------------------------------------------------------------
 
@@ -116,8 +117,16 @@ class HostedSegment:
         return end - first - (0 if hidden is None else len(hidden))
 
     def hidden(self, start: int, stop: int) -> BitMap64 | None:
-        """The offsets in [start, stop) that nobody gets, as they are in no transaction that counts. None: none."""
-        return None if self.transactions is None else self.transactions.hidden(start, stop)
+        """The offsets in [start, stop) that no reader gets: in gaps, or in no transaction that counts. None: none."""
+        gaps = self.segment.gaps.within(start, stop)
+        hidden = None if self.transactions is None else self.transactions.hidden(start, stop)
+        return hidden if gaps is None else gaps if hidden is None else gaps | hidden
+
+    def _pass_gaps(self) -> None:
+        """The segment has one more gap, which is in no subscription's backlog. Readers attach again and hear of it."""
+        for subscription in self.subscriptions.values():
+            subscription.cursor.pass_gaps(self.segment.gaps)
+        self.close_consumers(NotOwnerError(f"{self.name} has lost what was not synced; attach again"))
 
     def tell_readers(self) -> None:
         """There may be more to read, or the end."""

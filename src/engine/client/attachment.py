@@ -14,6 +14,7 @@ from engine._native.bucket_marks import BucketMarks
 from engine._native.entry_queue import EntryQueue
 from engine.client.acknowledging import Acknowledging
 from engine.client.connection import Connection, ignore_outcome
+from engine.client.gaps import SegmentGaps
 from engine.client.options import ConsumerOptions
 from engine.client.pool import Pool
 from engine.client.topic import TopicLayout, TopicSession
@@ -93,6 +94,7 @@ class Attachment(Acknowledging):
         self.mode = mode
         self.bucket_ends = bucket_ends  # of a shared segment
         self.end: int | None = None
+        self.gaps = SegmentGaps()
         self.arrived = 0
         self.pushed = 0
         self.rewound = False
@@ -275,7 +277,9 @@ class Attachment(Acknowledging):
         if self.rewound and self.mode != QUEUE:
             self.again_upto = 0  # what was delivered before the cursor was moved back was another reading
             self.readings += 1
-        self.position = self.expected = self.confirmed = answer["position"]
+        self.gaps.told(answer.get("gaps") or (), self.name, owner.options.subscription)
+        self.position = self.confirmed = answer["position"]
+        self.expected = self.gaps.skip(self.position)
         self.marks = BucketMarks(self.segment_id, self.bucket_ends, True) if self.mode == SHARED else None
         self._attached_again.set()
         if not self._owed:

@@ -217,7 +217,9 @@ class AsyncCheckpointConsumer(Receiver):
         """The next offset to deliver. What nobody is to get is passed with the message before it."""
         delivered = max(self._started.get(segment_id, 0), self._queue.positions.get(segment_id, 0))
         last, behind = self._passed.get(segment_id, (0, 0))
-        return int(max(delivered, behind) if delivered >= last else delivered)
+        standing = int(max(delivered, behind) if delivered >= last else delivered)
+        attachment = self.attachments.get(segment_id)
+        return standing if attachment is None else attachment.gaps.skip(standing)
 
     def _stand_still(self, segment_id: int) -> int:
         """The same; nothing more is passed of what has come so far."""

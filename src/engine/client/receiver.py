@@ -165,7 +165,7 @@ class Receiver(Receiving):
             self._credited_messages += header["messages"]  # as if, until it is delivered after all
             self._credited_bytes += len(payload)
         if entries:
-            attachment.expected = entries[-1].first_offset + entries[-1].count
+            attachment.expected = attachment.gaps.skip(entries[-1].first_offset + entries[-1].count)
             attachment.arrived = max(attachment.arrived, attachment.expected)
         self._recount()
         self._popped()  # what is not for anybody has its credit back at once: nobody may come to pop anything

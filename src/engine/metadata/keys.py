@@ -102,6 +102,11 @@ def load(segment_name: SegmentName) -> str:
     return f"{segment(segment_name)}/{LOAD}"
 
 
+def stored(segment_name: SegmentName) -> str:
+    """Says that the segment's store was made, and not deleted since."""
+    return f"{segment(segment_name)}/store"
+
+
 def visibility(segment_name: SegmentName) -> str:
     """Holds what transactions have left in a segment for readers to leave out."""
     return f"{segment(segment_name)}/visibility"

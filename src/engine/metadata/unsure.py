@@ -19,3 +19,14 @@ async def delete(metadata: MetadataStore, key: str, expected: Expected | int = A
             if await metadata.get(key) is None:
                 return True
     raise UnknownOutcomeError(f"the metadata store did not say whether {key} was deleted; read it back")
+
+
+async def put(metadata: MetadataStore, key: str, value: bytes) -> None:
+    """Put a record that nobody else writes, whatever is there. Raises UnknownOutcomeError."""
+    for _ in range(ATTEMPTS_MAX):
+        try:
+            await metadata.put(key, value)
+        except OutcomeUnknownError:
+            continue
+        return
+    raise UnknownOutcomeError(f"the metadata store did not say whether {key} was written; read it back")

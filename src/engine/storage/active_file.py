@@ -13,7 +13,7 @@ from functools import partial
 
 from engine.aio.workers import Work, run
 from engine.errors import CorruptionError, EngineError, NotOwnerError, StorageError, UnknownOutcomeError
-from engine.storage.config import storage_error
+from engine.storage.config import FSYNC, storage_error
 from engine.storage.disk import File
 from engine.storage.format import State
 from engine.storage.group import Group
@@ -75,7 +75,7 @@ class ActiveFile(Pipeline):
         def make(handle: File) -> Work:
             nonlocal job
             job = write_job(handle, buffers, position, zeros, syncs)
-            return job if group is None or file.closing is None else lambda: _reopen_first(file, handle, job)
+            return job if group is None or file.closing is None else lambda: self._reopen_first(file, handle, job)
 
         def ended(error: BaseException | None) -> None:
             if error is None:
@@ -83,6 +83,10 @@ class ActiveFile(Pipeline):
             done(error)
 
         self._post(file, make, ended)
+
+    def _reopen_first(self, file: LogFile, handle: File, job: WriteJob) -> None:
+        file.reopen(handle, self._generation)
+        job()
 
     def _clean_up(self, failure: Failure) -> None:
         """No job runs. Take everything from the failed offset on out of the log, then out of the file."""
@@ -137,14 +141,18 @@ class ActiveFile(Pipeline):
         """A sync failed: nothing more is done with this file. What was not synced is cut off, a new file continues."""
         self._blocked = True
         self.counters.sync_failures += 1
-        old = self.file
-        lost = self._cut_off(self.synced_offset, failure.lost)
+        old, end, given = self.file, self.synced_offset, self.next_offset
+        lost = self._cut_off(end, failure.lost)
+        if self._mode != FSYNC and given > end:  # somebody may have seen what is not synced: its offsets are given up
+            self.next_offset = self.synced_offset = given
         self.durable_offset = self._written_offset = self.synced_offset
         if old is not None:
-            old.end_offset, old.end_position = self.synced_offset, self._synced_position
+            old.end_offset, old.end_position = end, self._synced_position
         self.file = None
+        if self.next_offset > end:
+            self._owner.gap_made(end, self.next_offset)
         path = old.path if old is not None else "the log"
-        _log.error("%s: sync failed (%s); the file is abandoned at offset %d", path, failure.error, self.synced_offset)
+        _log.error("%s: sync failed (%s); the file is abandoned at offset %d", path, failure.error, end)
         fail_all(
             lost, UnknownOutcomeError(f"{path}: the sync failed ({failure.error}); read back to see what is there")
         )
@@ -266,8 +274,3 @@ class ActiveFile(Pipeline):
 
 def _as_storage_error(error: BaseException, path: str) -> EngineError:
     return storage_error(error, path) if isinstance(error, OSError) else StorageError(f"{path}: {error}")
-
-
-def _reopen_first(file: LogFile, handle: File, job: WriteJob) -> None:
-    file.reopen(handle)
-    job()

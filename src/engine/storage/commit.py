@@ -8,6 +8,7 @@ never without work. What may go wrong with the file is in `active_file.py`.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from engine.errors import UnknownOutcomeError
 from engine.limits import KIB
@@ -16,9 +17,15 @@ from engine.storage.config import FSYNC, INTERVAL
 from engine.storage.group import Group
 from engine.storage.logfile import LogFile, SyncFailed
 from engine.storage.pipeline import Failure, Primary, fail_all
+from engine.storage.writer import write_job
 
 AHEAD_MIN = 256 * KIB  # a smaller group waits for the sync that runs and is written together with its own
 PAD_GROUP_MAX = 32 * KIB  # after larger groups no zeros are written ahead
+
+# The last entries of a burst have no later entry that knows them to be durable, so the file's witness says it: handed
+# to the system once nothing more was synced for this time, which outlives the process ...
+WITNESS_S = 0.05
+WITNESS_SYNC_S = 2.0  # ... and synced after this one, so that a power cut finds it; the next commit would do it as well
 
 
 class Committer(ActiveFile):
@@ -54,8 +61,12 @@ class Committer(ActiveFile):
             self._pump_rotation(group.file)
         elif group is not None and self._ahead is None and not (self._written and group.size >= AHEAD_MIN):
             self._start_primary(self._take(group), self._mode == FSYNC)
-        elif self._written or (self._sync_wanted and self._written_offset > self.synced_offset):
+        elif self._written or self._is_sync_due():
             self._start_primary(None, True)
+
+    def _is_sync_due(self) -> bool:
+        unsynced = self._sync_wanted and self._written_offset > self.synced_offset
+        return unsynced or (self._witness_wanted and self.file is not None)
 
     def _pump_rotation(self, target: LogFile) -> None:
         """Everything before a new file is durable before the new file is made."""
@@ -88,6 +99,7 @@ class Committer(ActiveFile):
         pads = group is not None and group.size <= PAD_GROUP_MAX and group.end_position > file.allocated
         self._primary = Primary(covered, group, syncs, pads, offset, position, self._clock.monotonic())
         self._sync_wanted = self._sync_wanted and not syncs
+        self._witness_wanted = self._witness_wanted and not syncs
         self._post_write(file, group, pads, syncs, self._primary_done)
 
     def _start_ahead(self, group: Group) -> None:
@@ -104,6 +116,7 @@ class Committer(ActiveFile):
             self.counters.syncs += 1
             self._measures.sync_s.observe(self._clock.monotonic() - job.begun)
             self.synced_offset, self._synced_position = job.offset, job.position
+            self._begin_witness()
         if self._mode == FSYNC:
             self._publish(job.covered)
         elif job.written is not None:
@@ -161,6 +174,50 @@ class Committer(ActiveFile):
         self._measures.commit_appends.observe(sum(len(g.waiters) for g in groups))
         self.marks.add(groups[0].first_offset, self._clock.monotonic())
 
+    # The witness
+
+    def _begin_witness(self) -> None:
+        """Something was synced: see to it that the file says so, once no more comes."""
+        if self._witness_timer is None and self._is_unwitnessed():
+            self._wait_for_quiet(WITNESS_S, self._write_witness)
+
+    def _is_unwitnessed(self) -> bool:
+        file = self.file
+        if file is None or file.witness is None or file.closing is not None or self._blocked:
+            return False
+        return file.witness.durable_offset < self.synced_offset
+
+    def _wait_for_quiet(self, delay_s: float, then: Callable[[], None]) -> None:
+        synced = self.synced_offset
+
+        def look() -> None:
+            self._witness_timer = None
+            if self.synced_offset == synced:
+                then()
+            else:
+                self._begin_witness()
+
+        self._witness_timer = asyncio.get_running_loop().call_later(delay_s, look)
+
+    def _write_witness(self) -> None:
+        """Hand it to the system. Not synced: an error of this file's data must not be met here, and be forgotten."""
+        file = self.file
+        if not self._is_unwitnessed() or file is None or self._failure is not None or self._lapsed():
+            return
+        image = file.renew_witness(self.synced_offset, self._generation)
+        assert file.witness is not None
+        position = file.witness.position
+
+        def done(error: BaseException | None) -> None:
+            if error is None and not self._blocked and file is self.file:
+                self._wait_for_quiet(WITNESS_SYNC_S, self._sync_witness)
+
+        self._post(file, lambda handle: write_job(handle, [image], position, 0, False), done)
+
+    def _sync_witness(self) -> None:
+        self._witness_wanted = True
+        self._pump()
+
     def _tick(self) -> None:
         self._timer = None
         self._sync_wanted = True
@@ -200,15 +257,11 @@ class Committer(ActiveFile):
         self._idle.append(waiter)
         self._pump()
         await waiter
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._cancel_timers()
 
     def stop(self) -> None:
         """Start nothing more. What waits fails; a job that runs still ends."""
         self._blocked = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._cancel_timers()
         waiting = [*self._queue, *([self._open] if self._open is not None else [])]
         fail_all(waiting, UnknownOutcomeError("the segment was closed before the append was written"))

@@ -185,6 +185,13 @@ class Cursor:
             self._fold()
         return self._record.save(before != (self._position, len(self._acked)))
 
+    def pass_gaps(self, gaps: Iterable[tuple[int, int]]) -> None:
+        """Runs [start, stop) of offsets that name no message count as acknowledged. Saved with what is next."""
+        for start, stop in gaps:
+            if stop > self._position:
+                self._acked.add_range(max(start, self._position), stop)
+        self._fold()
+
     def _fold(self) -> None:
         """Move the position over what is acknowledged right above it."""
         acked = self._acked

@@ -103,6 +103,17 @@ class CursorStore:
                 yield keys.decode(own)
             start = keys.prefix_end(f"{prefix}{own}/") if below else f"{key}\0"
 
+    async def reach(self, segment: SegmentName) -> tuple[int, str]:
+        """(The first offset above everything that any subscription has acknowledged, whose that is); (0, "") for none.
+
+        Raises CorruptionError, UnsupportedError.
+        """
+        furthest = (0, "")
+        for name, record in await self._records(segment):
+            position, acked = unpack(record.value, record.key)
+            furthest = max(furthest, (max(position, acked.max() + 1 if acked else 0), name))
+        return furthest
+
     async def min_position(self, segment: SegmentName, default: int) -> int:
         """The lowest position of all cursors in a segment: below it nobody needs anything."""
         return min((position for _, position in await self.list(segment)), default=default)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from engine._native import log
 from engine._native.crc32c import crc32c
@@ -12,7 +13,17 @@ from engine.errors import CorruptionError
 from engine.limits import KIB, LOG_INDEX_BYTES_STEP, MIB
 from engine.storage.buffers import ReadBuffers
 from engine.storage.disk import Disk, File
-from engine.storage.format import BLOCK_SIZE, HEADER_SIZE, Closing, Footer, Opening, State, pad8
+from engine.storage.format import (
+    BLOCK_SIZE,
+    HEADER_SIZE_MAX,
+    Closing,
+    Footer,
+    Header,
+    Opening,
+    Origin,
+    State,
+    Witness,
+)
 from engine.storage.index import Index
 
 SUFFIX = ".log"
@@ -75,22 +86,36 @@ class LogFile:
         "index",
         "last_time_ms",
         "opening",
+        "origin",
         "path",
         "pins",
         "snapshot",
+        "witness",
     )
 
-    def __init__(self, directory: str, opening: Opening, snapshot: bytes = b"", *, created: bool = False) -> None:
+    def __init__(
+        self,
+        directory: str,
+        opening: Opening,
+        origin: Origin | None,
+        witness: Witness | None,
+        snapshot: bytes = b"",
+        *,
+        created: bool = False,
+    ) -> None:
+        """`origin` and `witness` are None in a file of the version that has none."""
         # Fixed after it was made.
         self.directory = directory
         self.path = f"{directory}/{file_name(opening)}"
         self.opening = opening
+        self.origin = origin
         self.snapshot: bytes | None = snapshot  # dropped once it is in the file
         # How far it goes. Of the active file: as far as readers may see.
         self.end_offset = opening.first_offset
         self.end_position = opening.data_position
         self.last_time_ms = 0
         self.closing: Closing | None = None
+        self.witness = witness  # the newest, as far as it was handed to the disk
         self.index: Index | None = Index()  # None: in the footer, not loaded
         # The open file; see handles.py. `allocated`: up to here it has its length.
         self.handle: File | None = None
@@ -109,6 +134,16 @@ class LogFile:
         return self.opening.first_offset
 
     @property
+    def sealed(self) -> bool:
+        """Whether it is the end of its segment, for ever."""
+        return self.closing is not None and self.closing.state is State.SEALED
+
+    @property
+    def previous_end(self) -> int:
+        """Where the log ended before this file. What lies between that and its first offset was given up."""
+        return self.first_offset if self.origin is None else self.origin.previous_end
+
+    @property
     def size_bytes(self) -> int:
         """Header and entries."""
         return self.end_position
@@ -120,8 +155,11 @@ class LogFile:
 
         It gets its name only when it is complete, so a file of that name with a bad header is damage.
         """
-        snapshot = self.snapshot or b""
-        image = (self.opening.pack() + bytes(BLOCK_SIZE) + snapshot).ljust(self.opening.data_position, b"\0")
+        assert self.origin is not None
+        assert self.witness is not None
+        blocks = self.opening.pack() + bytes(BLOCK_SIZE) + self.origin.pack(self.salt) + self.witness.pack(self.salt)
+        head = blocks.ljust(self.opening.header_size, b"\0")
+        image = (head + (self.snapshot or b"")).ljust(self.opening.data_position, b"\0")
         unfinished = self.path + UNFINISHED
         file = disk.create(unfinished)
         try:
@@ -141,13 +179,27 @@ class LogFile:
         self.allocated = len(image)
         return file
 
-    def reopen(self, file: File) -> None:
-        """Take back an orderly close before the first new entry. Raises OSError, SyncFailed."""
+    def reopen(self, file: File, generation: int = 0) -> None:
+        """Take back an orderly close before the first new entry. Raises OSError, SyncFailed.
+
+        From now on the witness says what the closing block has said: that the file was durable to its end.
+        """
+        if self.witness is not None:
+            image = self.renew_witness(self.end_offset, generation)
+            file.write([image], self.witness.position)
         file.write([bytes(BLOCK_SIZE)], BLOCK_SIZE)
         sync(file)
         file.truncate(self.end_position)
         self.allocated = self.end_position
         self.closing = None
+
+    def renew_witness(self, durable_offset: int, generation: int = 0) -> bytes:
+        """The block of a newer witness, to be written to its position."""
+        before = self.witness
+        assert before is not None
+        number, generation = before.number + 1, max(before.generation, generation)
+        self.witness = Witness(number, max(before.durable_offset, durable_offset), generation)
+        return self.witness.pack(self.salt)
 
     def rollback(self, file: File, position: int) -> None:
         """Cut a failed append off, for good. Raises OSError, SyncFailed."""
@@ -250,6 +302,18 @@ class LogFile:
         return data
 
 
+class FileFacts(NamedTuple):
+    """What a new file says of its segment and its time."""
+
+    segment_id: int
+    name_crc: int
+    salt: int
+    now_ms: int
+    durability: str
+    store: int  # whose metadata know it
+    generation: int
+
+
 def file_name(opening: Opening) -> str:
     """A file is called by its first offset, and where owners follow each other, by its owner's term too."""
     return f"{opening.first_offset}-{opening.term}{SUFFIX}" if opening.term else f"{opening.first_offset}{SUFFIX}"
@@ -269,17 +333,14 @@ def zeros_ahead(end: int) -> int:
     return min(max(end, PAD_MIN), PAD_MAX)
 
 
-def read_header(disk: Disk, directory: str, name: str) -> tuple[Opening, bytes, int]:
-    """(opening block, the 64 bytes of the closing block, the file's size). Raises CorruptionError, OSError."""
+def read_header(disk: Disk, directory: str, name: str) -> tuple[Header, int]:
+    """What a file begins with, and its size. Raises CorruptionError, UnsupportedError, OSError."""
     path = f"{directory}/{name}"
     file = disk.open(path)
     try:
-        image = bytearray(HEADER_SIZE)
+        image = bytearray(HEADER_SIZE_MAX)
         n = file.read_into(image, 0)
-        opening = Opening.unpack(bytes(image[: min(n, BLOCK_SIZE)]), path)
-        if n < HEADER_SIZE:
-            raise CorruptionError(f"{path}, position {n}: the file ends inside its header")
-        return opening, bytes(image[BLOCK_SIZE:]), file.size()
+        return Header.unpack(bytes(image[:n]), path), file.size()
     finally:
         file.close()
 
@@ -290,8 +351,8 @@ def holds_messages(disk: Disk, directory: str, names: Iterable[str]) -> bool:
     Raises CorruptionError, OSError.
     """
     for name in names:
-        opening, block, size = read_header(disk, directory, name)
-        closing = Closing.unpack(block, opening.salt)
+        header, size = read_header(disk, directory, name)
+        opening, closing = header.opening, header.closing
         ends = opening.first_offset + (size > opening.data_position) if closing is None else closing.end_offset
         if ends > 0:
             return True
@@ -301,25 +362,37 @@ def holds_messages(disk: Disk, directory: str, names: Iterable[str]) -> bool:
 def read_snapshot(file: File, opening: Opening) -> bytes:
     """What duplicate detection knew before this file. Raises CorruptionError."""
     image = bytearray(opening.snapshot_size)
-    n = file.read_into(image, HEADER_SIZE)
+    n = file.read_into(image, opening.header_size)
     if n < len(image) or crc32c(image) != opening.snapshot_crc:
-        raise CorruptionError(f"{file.path}, position {HEADER_SIZE}: the snapshot fails its checksum")
+        raise CorruptionError(f"{file.path}, position {opening.header_size}: the snapshot fails its checksum")
     return bytes(image)
 
 
-def new_opening(
-    segment_id: int,
-    name_crc: int,
+def new_file(
+    directory: str,
+    facts: FileFacts,
     first_offset: int,
-    salt: int,
-    now_ms: int,
-    snapshot: bytes,
+    *,
+    previous_end: int | None = None,
+    snapshot: bytes = b"",
     terms: tuple[int, int] = (0, 0),
-) -> Opening:
-    """The opening block of a new file. `terms`: of its owner, and of the file before."""
-    return Opening(segment_id, first_offset, salt, now_ms, name_crc, len(snapshot), crc32c(snapshot), *terms)
+) -> LogFile:
+    """A file to be created. `previous_end`: where the log ends before it, None: right before it. `terms`: of its
+    owner, and of the file before.
+    """
+    opening = Opening(
+        facts.segment_id,
+        first_offset,
+        facts.salt,
+        facts.now_ms,
+        facts.name_crc,
+        len(snapshot),
+        crc32c(snapshot),
+        *terms,
+    )
+    origin = Origin(facts.durability, first_offset if previous_end is None else previous_end, facts.store)
+    return LogFile(directory, opening, origin, Witness(0, first_offset, facts.generation), snapshot)
 
 
 SCAN_CHUNK = 4 * MIB
 assert SCAN_CHUNK % 8 == 0
-assert pad8(HEADER_SIZE) == HEADER_SIZE

@@ -22,14 +22,18 @@ class StorageStatistics:
     open_files: int  # now
     segments: int  # open now
     trouble: tuple[float, str] | None  # when the disk failed last, monotonic, and how; None: it has worked since
+    torn_tails: int  # cut off when segments were opened
+    torn_bytes: int  # in them
+    gaps: int  # made when segments were opened: offsets given up behind what a power cut may have taken
 
 
 class Measures:
     """One for all segments of a store. Loop thread only. Once per commit, not per message."""
 
-    __slots__ = ("commit_appends", "commit_bytes", "sync_s", "trouble")
+    __slots__ = ("commit_appends", "commit_bytes", "gaps", "sync_s", "torn_bytes", "torn_tails", "trouble")
 
     def __init__(self) -> None:
+        self.torn_tails = self.torn_bytes = self.gaps = 0
         self.trouble: tuple[float, str] | None = None
         self.sync_s = Histogram()
         self.commit_bytes = Histogram(SIZE_BYTES)

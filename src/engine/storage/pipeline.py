@@ -10,7 +10,7 @@ from typing import Protocol
 
 from engine._native.log import Claim
 from engine.errors import EngineError
-from engine.limits import LOG_INDEX_BYTES_STEP
+from engine.limits import LOG_FILE_MESSAGES_MAX, LOG_INDEX_BYTES_STEP
 from engine.storage.context import Context
 from engine.storage.group import GROUP_MAX, Group
 from engine.storage.logfile import LogFile
@@ -23,6 +23,9 @@ class Owner(Protocol):
 
     def plan_file(self, first_offset: int) -> LogFile:
         """A file to be created, with a new salt and what duplicate detection knows below the offset."""
+
+    def gap_made(self, end: int, restart: int) -> None:
+        """The log goes on at `restart` in a new file, and what was between may have been seen."""
 
     def snapshot(self, below: int) -> bytes:
         """What duplicate detection knows below an offset."""
@@ -83,6 +86,7 @@ class Pipeline:
         "_clock",
         "_config",
         "_failure",
+        "_generation",
         "_handles",
         "_idle",
         "_lease",
@@ -99,6 +103,8 @@ class Pipeline:
         "_synced_position",
         "_target",
         "_timer",
+        "_witness_timer",
+        "_witness_wanted",
         "_workers",
         "_written",
         "_written_offset",
@@ -119,10 +125,13 @@ class Pipeline:
         mode: str,
         file: LogFile,
         lease: Lease | None = None,
+        restart: int | None = None,
         *,
         continues: bool = True,
     ) -> None:
-        """`continues`: `file` may be written to; else the first append makes a new one."""
+        """`continues`: `file` may be written to; else the first append makes a new one. `restart`: the offset that the
+        next message gets, None: the file's end.
+        """
         # Fixed after it was made.
         self._owner = owner
         self._clock = context.clock
@@ -130,13 +139,14 @@ class Pipeline:
         self._measures = context.measures
         self._workers = context.workers
         self._config = context.config
+        self._generation = context.generation
         self._mode = mode
         self._lease = lease  # None: for ever
         self.interval_ms = context.config.interval_ms
         self.counters = Counters()
         self.marks = Marks()
         # How far the log goes: synced <= durable (what the mode calls so) <= written <= next.
-        end, position = file.end_offset, file.end_position
+        end, position = file.end_offset if restart is None else restart, file.end_position
         self.synced_offset = self.durable_offset = self._written_offset = self.next_offset = end
         self._synced_position = self._written_position = self._position = position
         # The active file, None when it was abandoned; and the one that new appends go to, which may not be there yet.
@@ -154,12 +164,14 @@ class Pipeline:
         self._blocked = False  # a file is being made, or a failure cleaned up
         self._scheduled = False
         self._sync_wanted = False
+        self._witness_wanted = False  # a sync that makes the file's witness durable
         self._timer: asyncio.TimerHandle | None = None
+        self._witness_timer: asyncio.TimerHandle | None = None
         self._idle: list[asyncio.Future[None]] = []
 
     def add(self, data: memoryview, claims: Sequence[Claim], term: int, time_ms: int) -> Group:
         """Give whole entries their place; the group they are in."""
-        group = self._group_for(len(data))
+        group = self._group_for(len(data), sum(claim.count for claim in claims))
         offset, position = self.next_offset, group.end_position
         group.add(data, term, time_ms, self.synced_offset)
         file = group.file
@@ -186,9 +198,12 @@ class Pipeline:
             return self._written[-1]
         return self._primary.covered[-1] if self._primary is not None and self._primary.covered else None
 
-    def _group_for(self, size: int) -> Group:
+    def _group_for(self, size: int, messages: int) -> Group:
         target, group = self._target, self._open
-        full = target is not None and self._position + size > self._config.file_size_max
+        full = target is not None and (
+            self._position + size > self._config.file_size_max
+            or self.next_offset + messages - target.first_offset > LOG_FILE_MESSAGES_MAX
+        )
         if target is None or (full and self._position > target.opening.data_position):
             self._freeze()
             target = self._target = self._owner.plan_file(self.next_offset)
@@ -226,9 +241,7 @@ class Pipeline:
     def lapse(self, error: EngineError) -> None:
         """The lease is over: nothing is begun any more, and nothing confirmed of what is on its way."""
         self._blocked = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._cancel_timers()
         waiting = [*self._written, *self._queue, *([self._open] if self._open is not None else [])]
         self._written, self._open = [], None
         self._queue.clear()
@@ -237,6 +250,12 @@ class Pipeline:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_exception(type(error)(*error.args))
+
+    def _cancel_timers(self) -> None:
+        for timer in (self._timer, self._witness_timer):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._witness_timer = None
 
     def _check_idle(self) -> None:
         if not self._idle or self.newest() is not None or self._primary is not None or self._blocked:

@@ -99,7 +99,7 @@ class Reader:
         for file in self._files_of(start, stop):
             path, index = self._context.handles.disk.shared_path(file.path), indexes.get(file)
             at = found[-1].next_offset if found else start
-            if path is None or index is None or file.first_offset > at:  # the last: retention was faster
+            if path is None or index is None or file.first_offset > at:  # the last: a gap, or retention was faster
                 break
             position = index.position_before(at, file.opening.data_position)
             found.append(Stretch(path, file.opening.pack(), file.salt, position, file.end_position, file.end_offset))

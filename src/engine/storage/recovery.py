@@ -2,7 +2,8 @@
 
 A torn tail is what a crash leaves of an append that nobody was told about; it is cut off. Damage is a bad record below
 an offset that is known to have been durable, and is reported, never cut. Known to have been durable is everything in a
-file that was closed or that another file follows, and everything below the `durable_upto` of any later entry.
+file that was closed or that another file follows, everything below the file's witness or the `durable_upto` of any
+later entry, and what others than the log remember (continuation.py).
 """
 
 from __future__ import annotations
@@ -10,12 +11,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from engine._native import log
 from engine._native.crc32c import crc32c
 from engine.errors import CorruptionError
 from engine.limits import ENTRY_HEADER_SIZE, ENTRY_SIZE_MAX, KIB
 from engine.model.names import SegmentName
+from engine.storage.config import FSYNC
+from engine.storage.context import Context
+from engine.storage.continuation import NOTHING, Known, continue_at
 from engine.storage.dedup import Dedup
 from engine.storage.disk import Disk, File
 from engine.storage.format import FOOTER_HEAD_SIZE, Closing, Footer, State, footer_size
@@ -25,6 +30,7 @@ from engine.storage.logfile import (
     SCAN_CHUNK,
     SUFFIX,
     UNFINISHED,
+    FileFacts,
     LogFile,
     file_name,
     parse_file_name,
@@ -48,6 +54,22 @@ class Recovered:
     term: int
     sealed: bool
     orderly: bool  # the last file was closed, so that nobody adds to it any more
+    restart: int  # the offset that the next message gets; above the end of the last file when there is a gap
+    torn: TornTail | None = None
+
+    @property
+    def end(self) -> int:
+        """Of the last file."""
+        return self.files[-1].end_offset
+
+
+class TornTail(NamedTuple):
+    """What was cut off the last file."""
+
+    path: str
+    position: int
+    offset: int  # of the first message that could not be read
+    size: int  # bytes, without the zeros that were written ahead
 
 
 def name_crc(name: SegmentName) -> int:
@@ -55,13 +77,26 @@ def name_crc(name: SegmentName) -> int:
     return crc32c(str(name).encode())
 
 
+def file_facts(context: Context, name: SegmentName, durability: str) -> FileFacts:
+    """What a file of the segment that is made now says."""
+    salt, now_ms = context.rng.getrandbits(32), context.clock.time_ms()
+    return FileFacts(name.segment_id, name_crc(name), salt, now_ms, durability, context.store, context.generation)
+
+
 def recover(
-    disk: Disk, directory: str, name: SegmentName, bucket_ends: Sequence[int], *, lease: Lease | None = None
+    disk: Disk,
+    directory: str,
+    name: SegmentName,
+    bucket_ends: Sequence[int],
+    *,
+    durability: str = FSYNC,
+    known: Known = NOTHING,
+    lease: Lease | None = None,
 ) -> Recovered | None:
     """Open all files of a segment; None when it has none. Blocking. Raises CorruptionError, OSError.
 
-    What it repairs is synced before it returns. `lease`: of whoever opens it where owners share the disk; then nothing
-    is cut off or closed (succession.py).
+    What it repairs is synced before it returns. `known`: what was durable, as others than the log remember.
+    `lease`: of the broker that opens it where owners share the disk; then nothing is cut off or closed (succession.py).
     """
     names = disk.list(directory)
     born = 0 if lease is None else lease.born
@@ -80,10 +115,10 @@ def recover(
         file.delete(disk)
     for file, following in itertools.pairwise(files):
         opener.settle_inner(file, following)
-    opener.settle_last(files[-1])
-    closing = files[-1].closing
-    sealed = closing is not None and closing.state is State.SEALED
-    return Recovered(files, dedup, opener.term, sealed, closing is not None)
+    last = files[-1]
+    opener.settle_last(last)
+    restart = continue_at(last, known, durability)
+    return Recovered(files, dedup, opener.term, last.sealed, last.closing is not None, restart, opener.torn)
 
 
 def _terms_of(directory: str, name: str) -> tuple[int, int]:
@@ -118,13 +153,15 @@ class _Opener:
         self._dedup = dedup
         self._keeps_all = keeps_all  # an owner before may still write: nothing may be cut off or closed
         self.term = 0
+        self.torn: TornTail | None = None
         self._closing_blocks: dict[LogFile, bytes] = {}
 
     def open(self, name: str) -> LogFile:
         """Read and check a file's header."""
         _terms_of(self._directory, name)
-        opening, block, _ = read_header(self._disk, self._directory, name)
-        file = LogFile(self._directory, opening, created=True)
+        header, _ = read_header(self._disk, self._directory, name)
+        opening = header.opening
+        file = LogFile(self._directory, opening, header.origin, header.witness, created=True)
         if file_name(opening) != name or opening.segment_id != self._name.segment_id:
             raise CorruptionError(
                 f"{self._directory}/{name}, position 0: this is the file of segment {opening.segment_id} "
@@ -133,13 +170,13 @@ class _Opener:
         if opening.name_crc != name_crc(self._name):
             raise CorruptionError(f"{self._directory}/{name}, position 0: this file belongs to another segment")
         file.snapshot = None
-        file.closing = Closing.unpack(block, opening.salt)
-        self._closing_blocks[file] = block
+        file.closing = header.closing
+        self._closing_blocks[file] = header.closing_block
         return file
 
     def settle_inner(self, file: LogFile, following: LogFile) -> None:
         """A file that another follows: everything up to the other's first offset has to be in it."""
-        closing, end_offset = file.closing, following.first_offset
+        closing, end_offset = file.closing, following.previous_end
         taken_over = following.opening.term != file.opening.term  # what else is in it came too late
         if closing is None or (taken_over and closing.end_offset != end_offset):
             self._settle_by_scan(file, end_offset)
@@ -207,7 +244,7 @@ class _Opener:
             _check_last(file, footer)
             self._restore_closing(file, handle, footer)
         else:
-            if footer is None and scan.position < size:
+            if footer is None:
                 self._check_torn(file, handle, scan, size)
             if scan.position < size and not self._keeps_all:
                 handle.truncate(scan.position)
@@ -222,7 +259,7 @@ class _Opener:
         medium does not hold them.
         """
         assert file.index is not None
-        position = file.index.position_before(scan.durable_upto, file.opening.data_position)
+        position = file.index.position_before(_durable_upto(file, scan), file.opening.data_position)
         chunk = bytearray(min(SCAN_CHUNK, scan.position - position))
         while position < scan.position:
             with memoryview(chunk)[: scan.position - position] as view:
@@ -250,19 +287,23 @@ class _Opener:
         file.write_closing_again(handle)
 
     def _check_torn(self, file: LogFile, handle: File, scan: log.Scan, size: int) -> None:
-        """Raise CorruptionError when what follows the good entries was durable once."""
-        if scan.fault in log.FAULTS_DELIBERATE or scan.durable_upto > scan.next_offset:
+        """Raise CorruptionError when what follows the good entries was durable once; else it is a torn tail."""
+        if scan.fault in log.FAULTS_DELIBERATE or _durable_upto(file, scan) > scan.next_offset:
             self._raise(file, scan)
         position, overlap = scan.position, ENTRY_HEADER_SIZE - 8
-        chunk = bytearray(min(SCAN_CHUNK, size - position))
+        chunk, torn = bytearray(min(SCAN_CHUNK, max(0, size - position))), 0
         while position < size:
             n = handle.read_into(chunk, position)
             with memoryview(chunk)[:n] as view:
                 if log.find_durable(view, file.salt, file.opening.segment_id, scan.next_offset) >= 0:
                     self._raise(file, scan)
+                if written := len(bytes(view).rstrip(b"\0")):
+                    torn = position + written - scan.position
             if position + n >= size or n <= overlap:
-                return
+                break
             position += n - overlap
+        if torn:
+            self.torn = TornTail(file.path, scan.position, scan.next_offset, torn)
 
     def _scan(self, file: LogFile, handle: File, end_offset: int | None, dedup: Dedup) -> log.Scan:
         opening = file.opening
@@ -311,6 +352,11 @@ def _check_last(file: LogFile, end: Closing | Footer) -> None:
     """Raise CorruptionError when another file has to follow this one."""
     if end.state is State.ROLLED:
         raise CorruptionError(f"{file.path} was followed by a file from offset {end.end_offset}, which is missing")
+
+
+def _durable_upto(file: LogFile, scan: log.Scan) -> int:
+    """What the file itself knows to have been durable."""
+    return scan.durable_upto if file.witness is None else max(scan.durable_upto, file.witness.durable_offset)
 
 
 def _take_closing(file: LogFile, closing: Closing) -> None:

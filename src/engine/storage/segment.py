@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from typing_extensions import Buffer
 
 from engine._native import log
 from engine._native.log import Claim
 from engine.aio.turns import Turns
-from engine.errors import AlreadyClosedError, EngineError, FencedError, NotOwnerError, SegmentSealedError
-from engine.limits import READ_BLOCK_SIZE
+from engine.errors import (
+    AlreadyClosedError,
+    EngineError,
+    FencedError,
+    InvalidArgumentError,
+    NotOwnerError,
+    SegmentSealedError,
+)
+from engine.limits import LOG_FILE_MESSAGES_MAX, READ_BLOCK_SIZE
 from engine.model.names import SegmentName
 from engine.storage.commit import Committer
 from engine.storage.context import Context, SegmentStatistics
+from engine.storage.continuation import Gaps
 from engine.storage.dedup import producer_id
 from engine.storage.format import State
 from engine.storage.group import Appended, Group, join_fresh
 from engine.storage.inherited import hand_over
-from engine.storage.logfile import Block, LogFile, new_opening
+from engine.storage.logfile import Block, LogFile, new_file
 from engine.storage.reader import Reader, Stretch
-from engine.storage.recovery import Recovered, name_crc
+from engine.storage.recovery import Recovered, file_facts
 from engine.storage.retention import delete_files, files_to_delete
 from engine.storage.succession import Lease, Succession
 from engine.storage.tail import Piece
@@ -50,7 +58,6 @@ class Segment:
         self.durability = durability
         self.directory = found.files[-1].directory
         self._context = context
-        self._name_crc = name_crc(name)
         # How it stands.
         self.sealed = found.sealed
         self.failed: EngineError | None = None
@@ -65,9 +72,13 @@ class Segment:
         self._reader = Reader(context, self._files, name.segment_id)
         self._time_ms = max(f.last_time_ms for f in self._files)
         last = self._files[-1]
+        # Where the log ended, and where it goes on; not the same when a gap was made that a file has still to say.
+        self._continuation = (found.end, found.restart)
+        self.gaps = Gaps(self._files, self._continuation)
+        self.on_gap: Callable[[], None] = lambda: None  # `gaps` has one more
         self._succession = Succession(last.opening, lease)
-        goes_on = self._succession.continues or self.sealed
-        self._commit = Committer(self, context, durability, last, lease, continues=goes_on)
+        goes_on = self.sealed or (self._succession.continues and self._may_go_on_in(last))
+        self._commit = Committer(self, context, durability, last, lease, found.restart, continues=goes_on)
         self.marks = self._commit.marks
         self._waiters = Waiters()
         self._wake = self._waiters.wake
@@ -111,6 +122,21 @@ class Segment:
     def interval_ms(self, value: int) -> None:
         self._commit.interval_ms = value
 
+    @property
+    def generation(self) -> int:
+        """Of the metadata that the newest file was written under, the largest; 0: it does not say."""
+        return max((f.witness.generation for f in self._files if f.witness is not None), default=0)
+
+    @property
+    def store(self) -> int:
+        """Whose metadata know the newest file; 0: it does not say."""
+        return next((f.origin.store for f in reversed(self._files) if f.origin is not None), 0)
+
+    def _may_go_on_in(self, last: LogFile) -> bool:
+        """Whether appends may go to the last file: it says what a new one would say, and nothing is left out behind."""
+        same = last.origin is not None and last.origin.durability == self.durability
+        return same and self._continuation[1] == last.end_offset
+
     def statistics(self) -> SegmentStatistics:
         """What was done here."""
         c = self._commit.counters
@@ -148,12 +174,16 @@ class Segment:
             raise SegmentSealedError(f"{self.name} is sealed")
         if self._closed:
             raise AlreadyClosedError(f"{self.name} is closed")
-        if self.lease is not None:
-            self.lease.check()
+        self.check_lease()
         if self.failed is not None:
             raise type(self.failed)(*self.failed.args)
         if term is not None and term != self.term:
             self.fence(term)
+
+    def check_lease(self) -> None:
+        """Raise NotOwnerError when it may be over."""
+        if self.lease is not None:
+            self.lease.check()
 
     def fence(self, term: int) -> None:
         """Take a newer term over. Raises FencedError for an older one."""
@@ -163,6 +193,8 @@ class Segment:
 
     def _append(self, data: memoryview, future: asyncio.Future[list[Appended]], transaction: Membership | None) -> None:
         claims = log.entries(data, True, transaction)
+        if sum(claim.count for claim in claims) > LOG_FILE_MESSAGES_MAX:
+            raise InvalidArgumentError(f"an append must have at most {LOG_FILE_MESSAGES_MAX} messages")
         places, fresh = self._place(claims)
         if not fresh:
             self._acknowledge_duplicates(future, places)
@@ -223,13 +255,14 @@ class Segment:
         """
         if self._closed:
             raise AlreadyClosedError(f"{self.name} is closed")
-        offset = max(offset, self.first_offset)
+        offset = self.gaps.skip(max(offset, self.first_offset))
         return self._reader.read(offset, max_bytes, at_once) if offset < self.durable_offset else None
 
     async def stretches(self, start: int, stop: int) -> list[Stretch]:
         """Where a reader of [start, stop) finds what is durable by himself; empty if he has to ask. StorageError."""
         if self._closed or self.failed is not None or start < self.first_offset:
             return []
+        start = self.gaps.skip(start)
         return await self._reader.stretches(start, min(stop, self.durable_offset))
 
     async def offset_at(self, time_ms: int) -> int:
@@ -290,8 +323,7 @@ class Segment:
         try:
             if not self._seal_confirmed:
                 await (self._commit.confirm() if self.sealed else self._commit.finish(State.SEALED))
-                if self.lease is not None:
-                    self.lease.check()
+                self.check_lease()
                 self.sealed = self._seal_confirmed = True
         finally:
             self._seals -= 1
@@ -352,7 +384,10 @@ class Segment:
             retention_ms=config.retention_ms if retention_ms == -1 else retention_ms,
             retention_bytes=config.retention_bytes if retention_bytes == -1 else retention_bytes,
         )
-        await delete_files(self._context, self._files, doomed, self.lease)
+        try:
+            await delete_files(self._context, self._files, doomed, self.lease)
+        finally:
+            self.gaps = Gaps(self._files, self._continuation)
         return len(doomed)
 
     # What group commit asks and tells (commit.Owner)
@@ -360,11 +395,18 @@ class Segment:
     def plan_file(self, first_offset: int) -> LogFile:
         """A file to be created."""
         snapshot = self._dedup.snapshot(first_offset)
-        salt = self._context.rng.getrandbits(32)
-        now_ms = self._context.clock.time_ms()
         terms = self._succession.plan(first_offset)
-        opening = new_opening(self.name.segment_id, self._name_crc, first_offset, salt, now_ms, snapshot, terms)
-        return LogFile(self.directory, opening, snapshot)
+        end, restart = self._continuation
+        before = end if first_offset == restart else first_offset
+        facts = file_facts(self._context, self.name, self.durability)
+        return new_file(self.directory, facts, first_offset, previous_end=before, snapshot=snapshot, terms=terms)
+
+    def gap_made(self, end: int, restart: int) -> None:
+        """A sync failed: what was acknowledged in a relaxed mode from `end` on may be lost; see continuation.py."""
+        self._continuation = (end, restart)
+        self.gaps = Gaps(self._files, self._continuation)
+        self._context.measures.gaps += 1
+        self.on_gap()
 
     def snapshot(self, below: int) -> bytes:
         """What duplicate detection knows below an offset."""
@@ -375,6 +417,7 @@ class Segment:
         if self._files[-1].first_offset == file.first_offset:
             self._context.handles.retire(self._files.pop())
         self._files.append(file)
+        self.gaps = Gaps(self._files, self._continuation)
 
     def group_durable(self, group: Group) -> None:
         """Keep its bytes for tailing readers, and wake who waits for them."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 import random
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import TypeVar
@@ -21,12 +23,13 @@ from engine.metadata.store import MetadataStore
 from engine.model.names import SEGMENT_SCHEME, SegmentName, TopicName
 from engine.storage.config import FSYNC, StorageConfig, check_mode, storage_error
 from engine.storage.context import Context
+from engine.storage.continuation import NOTHING, Known
 from engine.storage.cursors import CursorStore
 from engine.storage.disk import Disk
 from engine.storage.handles import Handles
-from engine.storage.logfile import LogFile, SyncFailed, holds_messages, new_opening
+from engine.storage.logfile import SyncFailed, holds_messages, new_file
 from engine.storage.measures import StorageStatistics
-from engine.storage.recovery import Recovered, name_crc, recover
+from engine.storage.recovery import Recovered, file_facts, recover
 from engine.storage.removal import finish_removal, remaining, remove, term_of
 from engine.storage.segment import Segment
 from engine.storage.succession import Lease
@@ -37,6 +40,8 @@ DIRECTORY_NAME_MAX = 255
 CLOSE_AT_ONCE = 64
 _TOPICS_AT_ONCE = 64  # whose directories are read: a thread that does more keeps the loop waiting for the interpreter
 WHOLE_RING = (HASH_RING_SIZE - 1,)
+
+log = logging.getLogger("engine.storage")
 
 T = TypeVar("T")
 
@@ -104,6 +109,10 @@ class SegmentStore:
             if not alone.users:
                 del self._busy[name]
 
+    def identify(self, store: int, generation: int) -> None:
+        """Files that are made or opened for writing from now on say whose metadata know them, and since which start."""
+        self._context = replace(self._context, store=store, generation=generation)
+
     def get(self, name: SegmentName) -> Segment | None:
         """The open segment of that name."""
         return self._segments.get(name)
@@ -119,6 +128,7 @@ class SegmentStore:
         return StorageStatistics(
             measures.sync_s.statistics(), measures.commit_bytes.statistics(), measures.commit_appends.statistics(),
             cache.size, cache.limit, len(context.handles), len(self._segments), measures.trouble,
+            measures.torn_tails, measures.torn_bytes, measures.gaps,
         )  # fmt: skip
 
     async def create(
@@ -130,13 +140,16 @@ class SegmentStore:
         bucket_ends: Sequence[int] = WHOLE_RING,
         term: int = 0,
         lease: Lease | None = None,
+        known: Known = NOTHING,
     ) -> Segment:
         """The segment, made when there is none. It survives a crash when this returns.
 
         `bucket_ends`: the inclusive ends of its entry buckets, rising, the last 65535. `lease`: where others, who
-        share the disk, may own it some time (succession.py). Raises StorageError.
+        share the disk, may own it some time (succession.py). `known`: how far it reached, as others remember
+        (continuation.py). Raises CorruptionError, StorageError.
         """
-        return await self._enter(name, durability, interval_ms, bucket_ends, term, lease, create=True)
+        recover = partial(self._recover, name, tuple(bucket_ends), durability, lease, known, create=True)
+        return await self._enter(name, durability, interval_ms, bucket_ends, term, lease, recover)
 
     async def open(
         self,
@@ -147,9 +160,11 @@ class SegmentStore:
         bucket_ends: Sequence[int] = WHOLE_RING,
         term: int = 0,
         lease: Lease | None = None,
+        known: Known = NOTHING,
     ) -> Segment:
         """The segment, recovered from its files. Raises NotFoundError, CorruptionError, StorageError."""
-        return await self._enter(name, durability, interval_ms, bucket_ends, term, lease, create=False)
+        recover = partial(self._recover, name, tuple(bucket_ends), durability, lease, known, create=False)
+        return await self._enter(name, durability, interval_ms, bucket_ends, term, lease, recover)
 
     async def _enter(
         self,
@@ -159,8 +174,7 @@ class SegmentStore:
         bucket_ends: Sequence[int],
         term: int,
         lease: Lease | None,
-        *,
-        create: bool,
+        recover: Callable[[], Recovered],
     ) -> Segment:
         check_mode(durability)
         _check_bucket_ends(bucket_ends)
@@ -171,8 +185,9 @@ class SegmentStore:
                 self._segments.pop(name).release()  # it was owned under a lease that is over
                 segment = None
             if segment is None:
-                recovered = await self._recover(name, tuple(bucket_ends), create, lease)
+                recovered = await self._run(recover, self.directory(name))
                 self._check_open()
+                self._tell(name, recovered)
                 segment = Segment(name, self._context, recovered, durability, term, lease)
                 await self._begin(segment, recovered)
                 self._check_open()
@@ -184,42 +199,67 @@ class SegmentStore:
         return segment
 
     async def _begin(self, segment: Segment, recovered: Recovered) -> None:
-        """Behind an owner that may still write, a new file says at once where what it wrote ends."""
-        if segment.lease is None or recovered.orderly:
+        """Behind an owner that may still write, a new file says at once where what it wrote ends; and behind a gap,
+        that there is one: an orderly close of the file before would forget it.
+        """
+        succeeds = segment.lease is not None and not recovered.orderly
+        if not succeeds and recovered.restart == recovered.end:
             return
         try:
-            segment.lease.check()
+            segment.check_lease()
             await segment.begin_file()
-            segment.lease.check()
+            segment.check_lease()
         except BaseException:
             segment.release()
             raise
 
-    async def _recover(
-        self, name: SegmentName, bucket_ends: tuple[int, ...], create: bool, lease: Lease | None
+    def _recover(
+        self,
+        name: SegmentName,
+        bucket_ends: tuple[int, ...],
+        durability: str,
+        lease: Lease | None,
+        known: Known,
+        *,
+        create: bool,
     ) -> Recovered:
-        directory = self.directory(name)
+        """Blocking."""
+        disk, directory = self._disk, self.directory(name)
+        finish_removal(disk, directory)
+        found = recover(disk, directory, name, bucket_ends, durability=durability, known=known, lease=lease)
+        if found is None and create:
+            self._make(directory, name, durability, lease)
+            found = recover(disk, directory, name, bucket_ends, lease=lease)
+            if found is not None:
+                found.restart = found.end  # nothing was ever in it
+        if found is None:
+            raise NotFoundError(f"{name} has no files in {directory}")
+        return found
 
-        def work() -> Recovered:
-            finish_removal(self._disk, directory)
-            found = recover(self._disk, directory, name, bucket_ends, lease=lease)
-            if found is None and create:
-                self._make(directory, name, lease)
-                found = recover(self._disk, directory, name, bucket_ends, lease=lease)
-            if found is None:
-                raise NotFoundError(f"{name} has no files in {directory}")
-            return found
-
-        return await self._run(work, directory)
-
-    def _make(self, directory: str, name: SegmentName, lease: Lease | None) -> None:
+    def _make(self, directory: str, name: SegmentName, durability: str, lease: Lease | None) -> None:
         if lease is not None:
             lease.check()  # at the last moment: it may have waited for its turn for long
         term = 0 if lease is None else lease.term
         self._disk.make_directories(directory)
-        salt, now_ms = self._context.rng.getrandbits(32), self._context.clock.time_ms()
-        opening = new_opening(name.segment_id, name_crc(name), 0, salt, now_ms, b"", (term, 0))
-        LogFile(directory, opening).create(self._disk).close()
+        facts = file_facts(self._context, name, durability)
+        new_file(directory, facts, 0, terms=(term, 0)).create(self._disk).close()
+
+    def _tell(self, name: SegmentName, recovered: Recovered) -> None:
+        """What of it is gone is said and counted, never silent."""
+        measures, torn, end, restart = self._context.measures, recovered.torn, recovered.end, recovered.restart
+        if torn is not None:
+            measures.torn_tails += 1
+            measures.torn_bytes += torn.size
+            log.warning(
+                "%s, position %d: %d bytes from offset %d on were not known to be durable and fail their checks; "
+                "the torn tail was cut off", torn.path, torn.position, torn.size, torn.offset,
+            )  # fmt: skip
+        if restart > end:
+            measures.gaps += 1
+            log.warning(
+                "%s: the log ends at offset %d and goes on at %d: it was not closed in order, and its durability does "
+                "not sync before it acknowledges; messages between, if there were any, are lost", name, end, restart,
+            )  # fmt: skip
 
     async def _run(self, work: Callable[[], T], what: str) -> T:
         try:

@@ -122,6 +122,15 @@ class Visibility:
 
         return cls(metadata, key, end, found=await claim(metadata, key, lease, image_of), lease=lease)
 
+    @staticmethod
+    async def reach(metadata: MetadataStore, segment: SegmentName) -> int:
+        """The first offset above everything that was decided here; 0 for nothing. Raises as open()."""
+        record = await metadata.get(keys.visibility(segment))
+        if record is None:
+            return 0
+        settled_upto, hidden, decided, _ = unpack(record.value, record.key)
+        return max(settled_upto, *(offsets.max() + 1 for offsets in (hidden, decided) if offsets), 0)
+
     def _cut(self, end: int) -> None:
         self._settled_upto = min(self._settled_upto, end)
         for bitmap in (self.hidden, self._decided):

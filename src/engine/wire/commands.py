@@ -249,8 +249,16 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
     },
     # `position`: the offset delivery starts at: the cursor's first unacknowledged one, or `start` clamped.
     # `first`: the first retained offset of the segment. `seeks`: how often a seek moved the cursor since the broker
-    # opened the segment.
-    _C.SUBSCRIBE_SUCCESS: {"request_id": int, "consumer_id": int, "position": int, "first": int, "seeks": _OPT_INT},
+    # opened the segment. `gaps`: runs [start, stop) of offsets that name no message, those that end at `position` or
+    # above it; a reader passes them.
+    _C.SUBSCRIBE_SUCCESS: {
+        "request_id": int,
+        "consumer_id": int,
+        "position": int,
+        "first": int,
+        "seeks": _OPT_INT,
+        "gaps": _OPT_LIST,
+    },
     # Adds credit. The broker sends while both are positive, whole entries, and may overshoot by one block.
     _C.FLOW: {"consumer_id": int, "messages": int, "bytes": int},
     # Payload: whole entries of one segment in offset order. `salt` verifies their stamps. For queue consumers

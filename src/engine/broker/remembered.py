@@ -1,0 +1,60 @@
+"""What the metadata remember of a segment's store: that there is one, and how far it reached.
+
+A log that was cut, replaced or lost cannot tell it itself. Whatever was acknowledged or decided was durable before, so
+a log that ends below it lacks something (storage/continuation.py); and a store that was made is there until it is
+deleted, which is recorded first.
+"""
+
+from __future__ import annotations
+
+from engine.errors import CorruptionError
+from engine.metadata import keys, unsure
+from engine.metadata.store import MetadataStore
+from engine.model.names import SegmentName
+from engine.storage.continuation import Known
+from engine.storage.cursors import CursorStore
+from engine.storage.visibility import Visibility
+
+
+class Remembered:
+    """Loop thread only."""
+
+    def __init__(self, metadata: MetadataStore, cursors: CursorStore) -> None:
+        self._metadata = metadata
+        self._cursors = cursors
+
+    async def reach(self, name: SegmentName) -> Known:
+        """How far the segment was durable at least. Raises CorruptionError, UnsupportedError."""
+        acknowledged, subscription = await self._cursors.reach(name)
+        decided = await Visibility.reach(self._metadata, name)
+        if decided > acknowledged:
+            return Known(decided, "what is recorded of transactions")
+        return Known(acknowledged, f"the cursor of subscription {subscription!r}")
+
+    async def has_store(self, name: SegmentName) -> bool:
+        """Whether one was made and not deleted. False also where that was never recorded."""
+        record = await self._metadata.get(keys.stored(name))
+        return record is not None and record.value == _value(name)
+
+    async def check_there(self, name: SegmentName, directory: str) -> None:
+        """The segment has no files: raise CorruptionError unless it never had any, or was deleted."""
+        if await self.has_store(name):
+            raise CorruptionError(
+                f"{name} is missing: {directory} has none of its files, and the metadata say that it was made and not "
+                "deleted: is the right disk mounted? If so, restore the directory from a backup"
+            )
+
+    async def stored(self, name: SegmentName) -> None:
+        """Its store is there now. Raises what the metadata store raises."""
+        if not await self.has_store(name):
+            await unsure.put(self._metadata, keys.stored(name), _value(name))
+
+    async def deleting(self, name: SegmentName) -> None:
+        """Its store goes: from now on it is not missed."""
+        if await self.has_store(name):
+            await unsure.delete(self._metadata, keys.stored(name))
+
+
+def _value(name: SegmentName) -> bytes:
+    """A later segment of this id, under another range, is another one."""
+    return name.descriptor.encode()

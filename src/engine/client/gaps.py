@@ -1,0 +1,39 @@
+"""The gaps in a segment: offsets that the broker gave up, since what had them may be lost (docs/guarantees.md).
+
+They name no message, so a reader passes them; what was passed is logged, once for each consumer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+log = logging.getLogger("engine.client")
+
+
+class SegmentGaps:
+    """Runs [start, stop) of one segment, as its owner told them when it was attached to."""
+
+    __slots__ = ("_runs", "passed")
+
+    def __init__(self) -> None:
+        self._runs: list[tuple[int, int]] = []
+        self.passed = 0  # offsets, in all of them
+
+    def told(self, runs: Sequence[Sequence[int]], segment: str, subscription: str | None) -> None:
+        """The owner knows of these at or above the reader's position."""
+        for start, stop in runs:
+            if (start, stop) not in self._runs:
+                self._runs.append((start, stop))
+                self.passed += stop - start
+                log.warning(
+                    "%s: messages from offset %d on were lost before they were synced, or there were none; %s goes on "
+                    "at offset %d", segment, start, "the reader" if subscription is None else repr(subscription), stop,
+                )  # fmt: skip
+
+    def skip(self, offset: int) -> int:
+        """The offset itself, or the end of the gap that it lies in."""
+        for start, stop in self._runs:
+            if start <= offset < stop:
+                return stop
+        return offset
