@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from random import Random
+from typing import TYPE_CHECKING
 
 from engine.errors import UnknownOutcomeError
 from engine.metadata import keys
 from engine.metadata.store import ABSENT, ConflictError, MetadataStore, OutcomeUnknownError
 from engine.model.identity import Identity
+
+if TYPE_CHECKING:
+    import random
 
 ATTEMPTS_MAX = 64  # brokers that start at the same moment take one another's turn
 
@@ -18,7 +21,7 @@ async def load_identity(metadata: MetadataStore) -> Identity | None:
     return None if record is None else Identity.from_json(record.value)
 
 
-async def raise_generation(metadata: MetadataStore, rng: Random) -> Identity:
+async def raise_generation(metadata: MetadataStore, rng: random.Random) -> Identity:
     """The identity of a broker that starts now: durable, and nobody else's. `rng` draws the store's number once.
 
     A write whose outcome is not known is made again: a generation may be left out, none is given twice.
