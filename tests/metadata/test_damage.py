@@ -6,6 +6,7 @@ import random
 import shutil
 import sqlite3
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -124,13 +125,14 @@ async def test_d6_a_stale_page_is_corruption(path, clock):
 
 
 async def crashed_copy(path, clock, tmp_path, count=40):
-    """The files as a kill -9 leaves them: the write-ahead log not folded in."""
+    """The files as a kill -9 leaves them: the write-ahead log not folded in. `before`: the mark before the last put."""
     store = await opened(path, clock)
-    for i in range(count):
-        await store.put(f"/w/{i:04d}", bytes([i]) * 100)
     copy = tmp_path / "crashed"
     copy.mkdir()
-    for name in ("metadata.db", "metadata.db-wal"):
+    for i in range(count):
+        shutil.copy(path.with_name("metadata.mark"), copy / "before")
+        await store.put(f"/w/{i:04d}", bytes([i]) * 100)
+    for name in ("metadata.db", "metadata.db-wal", "metadata.mark"):
         shutil.copy(path.with_name(name), copy / name)
     await store.close()
     return copy / "metadata.db"
@@ -168,16 +170,37 @@ def _last_commit_start(log: bytes, frame: int) -> int:
     return commits[-2] + frame
 
 
+def _torn(log: bytes) -> Iterator[bytes]:
+    """What a write that was torn may leave of the last transaction."""
+    last = _last_commit_start(log, 24 + 4096)
+    yield from (log[:cut] for cut in (last, last + 1, last + 24, last + 2000, len(log) - 1))
+    yield log[:last] + bytes(len(log) - last)
+
+
 async def test_d6_a_torn_last_transaction_is_no_damage(path, clock, tmp_path):
+    """It was never confirmed: the mark is written behind the commit."""
+    crashed = await crashed_copy(path, clock, tmp_path)
+    log, mark = crashed.with_name("metadata.db-wal"), crashed.with_name("metadata.mark")
+    database_bytes, mark_bytes = crashed.read_bytes(), crashed.with_name("before").read_bytes()
+    for torn in list(_torn(log.read_bytes())):
+        crashed.write_bytes(database_bytes)
+        mark.write_bytes(mark_bytes)
+        log.write_bytes(torn)
+        records, _ = await records_of(crashed, clock)
+        assert len(records) == 39
+
+
+async def test_d6_a_confirmed_last_transaction_that_is_gone_is_corruption(path, clock, tmp_path):
     crashed = await crashed_copy(path, clock, tmp_path)
     log = crashed.with_name("metadata.db-wal")
     database_bytes, log_bytes = crashed.read_bytes(), log.read_bytes()
-    last = _last_commit_start(log_bytes, 24 + 4096)
-    for cut in (last, last + 1, last + 24, last + 2000, len(log_bytes) - 1):
+    for torn in [*_torn(log_bytes), b""]:
         crashed.write_bytes(database_bytes)
-        log.write_bytes(log_bytes[:cut])
-        records, _ = await records_of(crashed, clock)
-        assert len(records) == 39
+        log.write_bytes(torn)
+        for _ in range(2):  # once more: nothing that tells of it is lost by the first look
+            with pytest.raises(CorruptionError, match=r"metadata\.db is at version .*metadata\.mark says"):
+                await opened(crashed, clock)
+        assert not torn or log.read_bytes() == torn, "the evidence is left alone"
     crashed.write_bytes(database_bytes)
-    log.write_bytes(log_bytes[:last] + bytes(len(log_bytes) - last))
-    assert len((await records_of(crashed, clock))[0]) == 39
+    log.write_bytes(log_bytes)
+    assert len((await records_of(crashed, clock))[0]) == 40

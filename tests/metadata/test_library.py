@@ -72,6 +72,7 @@ def test_a_file_that_is_gone_is_told_and_let_go(image, library, tmp_path):
     (tmp_path / "metadata.db").unlink()
     with pytest.raises(DataDirectoryError, match=r"metadata\.db"):
         image.connect(library)
+    (tmp_path / "metadata.mark").unlink()
     Image(tmp_path / "metadata.db").close()  # its lock is free
 
 

@@ -60,6 +60,11 @@ cdef struct CommitTask:
     Text* removed
     Py_ssize_t removed_count
     int64_t[SUMMARY_COLUMNS] summary
+    int mark                                     # a descriptor: where it is noted that the commit is durable; -1: not
+    int64_t mark_position
+    const char* mark_image
+    Py_ssize_t mark_size
+    bint mark_failed
     int code                                     # SQLite's, 0 for none
     bint committing                              # it was the commit itself that failed
     char[MESSAGE_SIZE] message
@@ -73,3 +78,5 @@ cdef class CommitJob(Job):
     cdef CommitTask work
     cdef Statements statements
     cdef object lent                             # what the task points into
+
+    cdef int _lend_mark(self, object mark) except -1

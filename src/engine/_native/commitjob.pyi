@@ -18,6 +18,8 @@ class CommitJob(Job):
     @property
     def committing(self) -> bool: ...
     @property
+    def mark_failed(self) -> bool: ...
+    @property
     def message(self) -> str: ...
     def __init__(
         self,
@@ -25,4 +27,5 @@ class CommitJob(Job):
         put: list[_Fields],
         removed: list[str],
         summary: tuple[int, int, int, int],
+        mark: tuple[int, int, bytes] | None = None,
     ) -> None: ...

@@ -9,6 +9,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from libc.stdint cimport int64_t
 from libc.string cimport strncpy
+from posix.unistd cimport pwrite
 
 from engine._native.jobs cimport Job, Task
 
@@ -80,6 +81,8 @@ cdef void _run(Task* base) noexcept nogil:
         task.code = _step(sqlite, sqlite.commit)
         task.committing = task.code != OK
     if not task.code:
+        if task.mark >= 0:  # behind the commit, never before: what it says is durable
+            task.mark_failed = pwrite(task.mark, task.mark_image, task.mark_size, task.mark_position) != task.mark_size
         return
     strncpy(task.message, sqlite.errmsg(sqlite.database), MESSAGE_SIZE - 1)
     # After any other failed commit nobody knows what is in the file: nothing is done to it any more.
@@ -133,11 +136,17 @@ cdef class CommitJob(Job):
     """Remove rows, put rows, write the summary, commit: all or nothing.
 
     `put`: (key, value, version, created ms, modified ms, session or None, indexes or None, checksum) each; `removed`:
-    keys; `summary`: version, rows, digest, checksum.
+    keys; `summary`: version, rows, digest, checksum. `mark`: (descriptor, position, bytes), written there when the
+    commit is durable; None: nothing.
     """
 
     def __cinit__(
-        self, Statements statements not None, list put not None, list removed not None, tuple summary not None
+        self,
+        Statements statements not None,
+        list put not None,
+        list removed not None,
+        tuple summary not None,
+        object mark = None,
     ):
         cdef Py_ssize_t i
         if len(summary) != SUMMARY_COLUMNS:
@@ -146,7 +155,8 @@ cdef class CommitJob(Job):
         self.task.run = _run
         self.work.sqlite = &statements.sqlite
         self.statements = statements
-        self.lent = (tuple(put), tuple(removed))
+        self.lent = (tuple(put), tuple(removed), mark)
+        self._lend_mark(mark)
         self.work.rows = <RowTask*> PyMem_Calloc(max(len(put), 1), sizeof(RowTask))
         self.work.removed = <Text*> PyMem_Calloc(max(len(removed), 1), sizeof(Text))
         if self.work.rows == NULL or self.work.removed == NULL:
@@ -159,6 +169,15 @@ cdef class CommitJob(Job):
             self.work.summary[i] = summary[i]
         self.work.rows_count = len(put)
         self.work.removed_count = len(removed)
+
+    cdef int _lend_mark(self, object mark) except -1:
+        cdef bytes image
+        self.work.mark = -1
+        if mark is not None:
+            descriptor, position, image = mark
+            self.work.mark, self.work.mark_position = descriptor, position
+            self.work.mark_image, self.work.mark_size = PyBytes_AS_STRING(image), PyBytes_GET_SIZE(image)
+        return 0
 
     cdef void release(self):
         self.lent = None
@@ -181,3 +200,8 @@ cdef class CommitJob(Job):
     def message(self):
         """What SQLite says of the failure."""
         return self.work.message.decode(errors="replace")
+
+    @property
+    def mark_failed(self):
+        """Whether the commit is durable, and the mark behind it could not be written."""
+        return bool(self.work.mark_failed)

@@ -13,6 +13,7 @@ from engine.limits import HASH_RING_SIZE
 from engine.metadata.image import Image
 from engine.metadata.lockfile import LockFile
 from engine.metadata.store import Record
+from engine.metadata.witness import Witness
 from engine.storage.format import HEADER_SIZE_MAX, Closing, Header, Opening
 from engine.storage.logfile import SUFFIX, parse_file_name
 
@@ -148,7 +149,7 @@ def read_metadata(path: Path, scratch: Path) -> list[Record]:
     finally:
         if lock is not None:
             lock.release()
-    image = Image(scratch / path.name)
+    image = Image(scratch / path.name, Witness.IGNORE)
     rows = image.load()
     image.close()
     return [row.record for row in rows]

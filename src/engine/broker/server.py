@@ -162,7 +162,7 @@ class Broker(Addresses):
             config=storage_config(self.config),
             rng=self._rng,
         )
-        self.started_as = await raise_generation(metadata, store.rng.getrandbits)
+        self.started_as = await raise_generation(metadata, store.rng)
         store.identify(self.started_as.store, self.started_as.generation)
         members = self.members = self._membership(store, metadata)
         self.hosting = members.hosting

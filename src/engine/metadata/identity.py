@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from engine.errors import UnknownOutcomeError
 from engine.metadata import keys
 from engine.metadata.store import ABSENT, ConflictError, MetadataStore, OutcomeUnknownError
 from engine.model.identity import Identity
+
+if TYPE_CHECKING:
+    import random
 
 ATTEMPTS_MAX = 64  # brokers that start at the same moment take one another's turn
 
@@ -18,8 +21,8 @@ async def load_identity(metadata: MetadataStore) -> Identity | None:
     return None if record is None else Identity.from_json(record.value)
 
 
-async def raise_generation(metadata: MetadataStore, getrandbits: Callable[[int], int]) -> Identity:
-    """The identity of a broker that starts now: durable, and of no other. `getrandbits` draws the store's number once.
+async def raise_generation(metadata: MetadataStore, rng: random.Random) -> Identity:
+    """The identity of a broker that starts now: durable, and nobody else's. `rng` draws the store's number once.
 
     A write whose outcome is not known is made again: a generation may be left out, none is given twice.
     Raises CorruptionError, UnknownOutcomeError, and what the metadata store raises.
@@ -27,7 +30,7 @@ async def raise_generation(metadata: MetadataStore, getrandbits: Callable[[int],
     for _ in range(ATTEMPTS_MAX):
         record = await metadata.get(keys.STORE)
         if record is None:
-            mine = Identity(getrandbits(64) or 1, 1)
+            mine = Identity(rng.getrandbits(64) or 1, 1)
         else:
             last = Identity.from_json(record.value)
             mine = Identity(last.store, last.generation + 1)

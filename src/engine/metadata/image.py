@@ -25,9 +25,11 @@ from engine.errors import (
 )
 from engine.metadata.library import Connection, Library, LibraryError
 from engine.metadata.lockfile import LockFile
+from engine.metadata.mark import REPAIR, Mark, SlotWrite
 from engine.metadata.store import Indexes, OutcomeUnknownError, Record, Stat
 from engine.metadata.table import NO_INDEXES, Change, Row
 from engine.metadata.wal import find_damage
+from engine.metadata.witness import Witness, enter_mark, log_of, mark_of
 
 FORMAT = 1  # on disk: do not change the meaning of a number
 APPLICATION_ID = 0x454E474D  # "ENGM"; on disk: do not change
@@ -76,22 +78,28 @@ PRAGMA temp_store = MEMORY;
 
 
 class Step(NamedTuple):
-    """What one commit does: rows put, keys removed, and the summary after that: version, rows, digest, checksum."""
+    """What one commit does: rows put, keys removed, and the summary after that: version, rows, digest, checksum.
+
+    `mark`: what is written when it is durable.
+    """
 
     put: list[Fields]
     removed: list[str]
     summary: tuple[int, int, int, int]
+    mark: SlotWrite | None = None
 
 
 class Image:
     """The open file. It stays with the thread that opened it, but for step() and committed(): those are the loop's."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, witness: Witness = Witness.CHECK) -> None:
         """Lock and open `path`, creating it when there is none.
 
         Raises DataDirectoryBusyError, UnsupportedError (a newer format), CorruptionError, DiskFullError, StorageError.
         """
         self._path = path
+        self._witness = witness
+        self.mark: Mark | None = None
         self.version = 0
         self._count = 0
         self._digest = 0
@@ -99,8 +107,8 @@ class Image:
         self._lock = LockFile(path.with_name(path.name + ".lock"))
         try:
             with _errors_named(path):
-                _create_if_missing(path)
-                _check_log(path.with_name(path.name + "-wal"))
+                _create_if_missing(path, witness)
+                self._log = _check_log(log_of(path))
                 self._database = _connect(path)
         except BaseException:
             self._lock.release()
@@ -110,10 +118,20 @@ class Image:
         """Every row in the order of the keys, all checked. Raises CorruptionError; the image is closed then."""
         try:
             with _errors_named(self._path):
-                return self._load()
+                rows = self._load()
+                self.mark = enter_mark(self._path, self._database, self.version, self._witness)
+                return rows
         except BaseException:
-            self.close()
+            self._close_database()
+            self._put_back_log()
+            self._release()
             raise
+
+    def _put_back_log(self) -> None:
+        """What SQLite has taken for whole it has folded into the file; the rest may tell more to people."""
+        log = log_of(self._path)
+        if self._log and not log.exists():
+            log.write_bytes(self._log)
 
     def _load(self) -> list[Row]:
         for (verdict,) in self._database.execute("PRAGMA quick_check(1)"):
@@ -152,11 +170,14 @@ class Image:
         digest = self._digest + sum(fields[-1] for fields in put)
         digest -= sum(row.checksum for row in before.values() if row is not None)  # each was put, or loaded
         summary = (changes[-1].version, count, digest & _DIGEST_MASK)
-        return Step(put, removed, (*summary, _meta_checksum(FORMAT, *summary)))
+        mark = None if self.mark is None else self.mark.following(summary[0])
+        return Step(put, removed, (*summary, _meta_checksum(FORMAT, *summary)), mark)
 
     def committed(self, step: Step) -> None:
         """It is durable."""
         self.version, self._count, self._digest, _ = step.summary
+        if self.mark is not None:
+            self.mark.taken(self.version)
 
     def commit(self, step: Step) -> None:
         """Make a step durable, all or nothing.
@@ -180,6 +201,8 @@ class Image:
             if isinstance(error, DiskFullError):
                 self._roll_back()
             raise error from e
+        if self.mark is not None and step.mark is not None:
+            self.mark.write(step.mark)
 
     def _roll_back(self) -> None:
         if self._database.in_transaction:
@@ -203,11 +226,20 @@ class Image:
     def close(self) -> None:
         """Fold the write-ahead log into the file and release the lock."""
         try:
-            if self._connection is not None:
-                self._connection.close()
-            self._database.close()
+            self._close_database()
         finally:
-            self._lock.release()
+            self._release()
+
+    def _close_database(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._database.close()
+
+    def _release(self) -> None:
+        mark, self.mark = self.mark, None
+        if mark is not None:
+            mark.close()
+        self._lock.release()
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -235,15 +267,17 @@ def _check_format(path: Path, database: sqlite3.Connection) -> None:
         raise CorruptionError(f"{path} is damaged: its summary does not match its checksum")
 
 
-def _create_if_missing(path: Path) -> None:
+def _create_if_missing(path: Path, witness: Witness) -> None:
     """A new file appears whole, under its name, or not at all: an empty one is damage."""
-    log = path.with_name(path.name + "-wal")
+    log = log_of(path)
     if path.exists():
         if path.stat().st_size == 0:
             raise CorruptionError(f"{path} is damaged: it is empty")
         return
     if log.exists():
         raise CorruptionError(f"{path} is missing, yet {log} is there")
+    if witness is Witness.CHECK and mark_of(path).exists():
+        raise CorruptionError(f"{path} is missing, yet {mark_of(path)} is there; put it back, or {REPAIR}")
     fresh = path.with_name(path.name + ".new")
     fresh.unlink(missing_ok=True)
     database = sqlite3.connect(fresh, isolation_level=None)
@@ -255,10 +289,13 @@ def _create_if_missing(path: Path) -> None:
     fresh.rename(path)
 
 
-def _check_log(log: Path) -> None:
-    damage = find_damage(log.read_bytes()) if log.exists() else None
+def _check_log(log: Path) -> bytes:
+    """What is in it."""
+    content = log.read_bytes() if log.exists() else b""
+    damage = find_damage(content)
     if damage is not None:
         raise CorruptionError(f"{log} is damaged: {damage}")
+    return content
 
 
 def _to_row(path: Path, fields: tuple[object, ...]) -> tuple[Row, int]:

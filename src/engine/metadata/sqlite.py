@@ -25,6 +25,7 @@ from engine.metadata.commits import Commits, ImageCommits
 from engine.metadata.image import Image, Step
 from engine.metadata.library import Connection, find_library
 from engine.metadata.local import LocalStore
+from engine.metadata.mark import Mark
 from engine.metadata.table import Row, Table
 from engine.metadata.watches import WatchHub
 
@@ -32,6 +33,9 @@ T = TypeVar("T")
 _Opened = tuple[Image, list[Row], "Connection | None"]
 
 log = logging.getLogger(__name__)
+
+_QUIET_S = 0.02  # after the last commit the mark is synced
+_BUSY_LOOKS_MAX = 50  # or after so many of these where commits never end
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +95,11 @@ class SqliteMetadataStore(LocalStore):
         self._writes = self._commits = self._conflicts = 0
         self._commit_s = Histogram()
         self._begun_at = 0.0
+        self._until_quiet: asyncio.TimerHandle | None = None
 
     @classmethod
     async def open(
-        cls, path: str | Path, *, clock: Clock, native: Callable[[Connection], Commits] | None = None
+        cls, path: str | Path, *, clock: Clock, native: Callable[[Connection, Mark | None], Commits] | None = None
     ) -> SqliteMetadataStore:
         """Open or create the file at `path`; beside it live `-wal`, while it is open, and `.lock`.
 
@@ -109,7 +114,7 @@ class SqliteMetadataStore(LocalStore):
         except BaseException:
             _discard(opening, owner)
             raise
-        commits = ImageCommits(image, owner) if native is None or connection is None else native(connection)
+        commits = ImageCommits(image, owner) if native is None or connection is None else native(connection, image.mark)
         store = cls(image, Table(image.version, rows), clock, owner, commits)
         try:
             await store._end_leftover_sessions()
@@ -170,10 +175,26 @@ class SqliteMetadataStore(LocalStore):
             self._image.committed(step)
             self._commits += 1
             self._commit_s.observe(self._clock.monotonic() - self._begun_at)
+            if self._until_quiet is None:
+                self._wait_for_quiet()
             self._finish(batch, writes)
         else:
             self._fail(failure, writes)
         self._commit_next()
+
+    def _wait_for_quiet(self, looks: int = 0) -> None:
+        loop = asyncio.get_running_loop()
+        self._until_quiet = loop.call_later(_QUIET_S, self._look_for_quiet, self._commits, looks + 1)
+
+    def _look_for_quiet(self, commits: int, looks: int) -> None:
+        """Sync the mark, once for a burst of commits: none has ended since the timer was set."""
+        if commits != self._commits and looks < _BUSY_LOOKS_MAX:
+            self._wait_for_quiet(looks)
+            return
+        self._until_quiet = None
+        mark = self._image.mark
+        if mark is not None:
+            self._owner.post(mark.sync, lambda _, error: None)
 
     def _finish(self, batch: Batch, writes: list[_Write]) -> None:
         batch.apply()
@@ -221,6 +242,8 @@ class SqliteMetadataStore(LocalStore):
             self._idle = asyncio.get_running_loop().create_future()
             await self._idle
         self._close_watches()
+        if self._until_quiet is not None:
+            self._until_quiet.cancel()
         self._commits_to.close()
         await run(self._owner, self._image.close)
         self._owner.close()
