@@ -33,7 +33,7 @@ class HttpDoor:
     """
 
     def __init__(self, application: web.Application, always: Collection[str] = ()) -> None:
-        application.middlewares.insert(0, self._only_so_many)
+        application.middlewares[:0] = (self._only_so_many, _only_origin_form)
         self.connections_max = HTTP_CONNECTIONS_MAX
         self.refused = 0  # connections, or requests over them
         self._full = False  # a connection was closed at once, and none has found room since
@@ -129,6 +129,18 @@ class HttpDoor:
 
 
 @web.middleware
+async def _only_origin_form(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Refuse a request target that names a host (RFC 9112, 3.2.2 and 3.2.3): this is no forward proxy."""
+    target = request.raw_path
+    if not target.startswith("/") or target.startswith("//"):
+        why = f"the request target must be a path that begins with one '/', got {target!r:.80}"
+        response = _error(400, why, InvalidArgumentError.code)
+        response.force_close()
+        return response
+    return await handler(request)
+
+
+@web.middleware
 async def answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     """What a handler raises as a status and a JSON object with the reason and the wire code; never a traceback."""
     try:
@@ -136,7 +148,10 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
     except EngineError as e:
         return _error(CODES.get(type(e), 500), str(e), e.code)
     except web.HTTPException as e:
-        return _error(e.status, f"{request.method} {request.path}: {e.reason}", InvalidArgumentError.code)
+        response = _error(e.status, f"{request.method} {request.path}: {e.reason}", InvalidArgumentError.code)
+        if "Allow" in e.headers:
+            response.headers["Allow"] = e.headers["Allow"]
+        return response
     except Exception as e:
         log.exception("%s %s failed", request.method, request.path)
         return _error(500, f"the server failed: {type(e).__name__}: {e}", EngineError.code)

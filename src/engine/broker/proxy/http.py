@@ -1,9 +1,15 @@
-"""The proxy's HTTP door: its own health and metrics, and a broker's admin API, relayed as it comes."""
+"""The proxy's HTTP door: its own health and metrics, and the known routes of a broker's admin API, relayed.
+
+What a client sends never decides where a request goes. The URL of a relayed request is built from a broker's base URL,
+which brokers or the configuration name, and the template of the route that matched, filled with its quoted parts.
+"""
 
 from __future__ import annotations
 
 import ssl
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import aiohttp
 from aiohttp import web
@@ -11,9 +17,10 @@ from yarl import URL
 
 from engine.broker.http_door import Handler, HttpDoor, Middleware, answer_errors
 from engine.broker.metrics.exposition import METRICS_TYPE
+from engine.broker.openapi import OPERATIONS
 from engine.broker.proxy.metrics import proxy_metrics_text
 from engine.broker.tokens import bearer_refusal
-from engine.errors import ConnectError
+from engine.errors import ConnectError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from engine.broker.proxy.server import Proxy
@@ -41,7 +48,7 @@ class ProxyHttp:
                 web.get(HEALTH, self._health),
                 web.get(READY, self._ready),
                 web.get(METRICS, self._metrics),
-                web.route("*", "/{path:.*}", self._relay),
+                *self._relayed(),
             ]
         )
         self._door = HttpDoor(application, (HEALTH, READY, METRICS))
@@ -54,6 +61,7 @@ class ProxyHttp:
             auto_decompress=False,
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=_ANSWER_S_MAX),
             connector=aiohttp.TCPConnector(ssl=True if trusted is None else trusted),
+            cookie_jar=aiohttp.DummyCookieJar(),  # the session serves all clients
         )
         return await self._door.listen(host, port, tls)
 
@@ -92,16 +100,23 @@ class ProxyHttp:
 
     # -- a broker's ------------------------------------------------------------------------------------------------
 
+    def _relayed(self) -> Iterator[web.RouteDef]:
+        """The routes of the admin API that the proxy does not serve itself."""
+        for method, path, *_ in OPERATIONS:
+            if path not in (HEALTH, READY, METRICS):
+                yield web.get(path, self._relay) if method == "get" else web.route(method, path, self._relay)
+
     async def _relay(self, request: web.Request) -> web.StreamResponse:
-        """At the first broker that can be reached. Raises ConnectError.
+        """Relay to the first broker that can be reached. Raises ConnectError, InvalidArgumentError.
 
         A request that has a body is sent once only: it may have been done.
         """
+        path = _path(request)
         admins = await self._proxy.admin_urls()
         error: Exception | None = None
         for url in admins:
             try:
-                return await self._relay_to(URL(url), request)
+                return await self._relay_to(URL(url), path, request)
             except aiohttp.ClientConnectorError as e:  # nothing was sent
                 error = e
             except (TimeoutError, aiohttp.ClientError) as e:
@@ -109,17 +124,21 @@ class ProxyHttp:
         why = f"cannot be reached: {error}" if error else "is not known: no broker has said where it is"
         raise ConnectError(f"the admin API {why}; the setting broker_admin of the proxy names it") from error
 
-    async def _relay_to(self, base: URL, request: web.Request) -> web.StreamResponse:
+    async def _relay_to(self, base: URL, path: str, request: web.Request) -> web.StreamResponse:
         assert self._session is not None
-        headers = [(name, value) for name, value in request.headers.items() if name.lower() not in _HOP]
-        token = self._proxy.config.broker_token
-        if token is not None:
-            headers = [(name, value) for name, value in headers if name.lower() != "authorization"]
-            headers.append(("Authorization", f"Bearer {token}"))
-        url = base.join(URL(request.raw_path, encoded=True))
+        url = URL.build(
+            scheme=base.scheme,
+            authority=base.raw_authority,
+            path=path,
+            query_string=request.rel_url.raw_query_string,
+            encoded=True,
+        )
         body = request.content if request.body_exists else None
+        headers = self._headers(request)
         call = self._session.request(request.method, url, headers=headers, data=body, allow_redirects=False)
         async with call as answer:
+            if 300 <= answer.status < 400:
+                raise ConnectError(f"the admin API at {base} must answer itself, got a redirection; see broker_admin")
             response = web.StreamResponse(status=answer.status, reason=answer.reason)
             for name, value in answer.headers.items():
                 if name.lower() not in _HOP:
@@ -131,3 +150,26 @@ class ProxyHttp:
                 await response.write(piece)
             await response.write_eof()
             return response
+
+    def _headers(self, request: web.Request) -> list[tuple[str, str]]:
+        """Those of the relayed request; with the proxy's own token for brokers, where it has one."""
+        headers = [(name, value) for name, value in request.headers.items() if name.lower() not in _HOP]
+        token = self._proxy.config.broker_token
+        if token is not None:
+            headers = [(name, value) for name, value in headers if name.lower() != "authorization"]
+            headers.append(("Authorization", f"Bearer {token}"))
+        return headers
+
+
+def _path(request: web.Request) -> str:
+    """The path of the route that matched, with its parts quoted. Raises InvalidArgumentError.
+
+    A part that is "." or ".." would be resolved by another intermediary on the way, so no name may be one.
+    """
+    resource = request.match_info.route.resource
+    assert resource is not None
+    parts = dict(request.match_info)
+    for name, part in parts.items():
+        if part in (".", ".."):
+            raise InvalidArgumentError(f"{name} must be a name, got {part!r}")
+    return resource.canonical.format(**{name: quote(part, safe="") for name, part in parts.items()})
