@@ -7,6 +7,8 @@ from pathlib import Path
 
 from engine.errors import DataDirectoryBusyError, DataDirectoryError
 
+PRIVATE = 0o600  # mode of the files of a metadata store
+
 
 class LockFile:
     """Held from construction to release(). The file stays behind; only its lock means something."""
@@ -14,7 +16,8 @@ class LockFile:
     def __init__(self, path: Path) -> None:
         """Take the lock at once. Raises DataDirectoryBusyError, DataDirectoryError."""
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+            path.touch(mode=PRIVATE)
             self._file = path.open("ab")
         except OSError as e:
             raise DataDirectoryError(
