@@ -198,10 +198,15 @@ class Dedup:
             if bucket == key[2]:
                 lane.lift(area, known.seen)
 
-    def rollback(self, offset: int) -> None:
-        """What was appended at or above an offset failed; it has to come again first."""
+    def rollback(self, offset: int, acknowledged: int = 0) -> None:
+        """What was appended at or above an offset failed; it has to come again first.
+
+        What lies below `acknowledged` is lost in a relaxed mode and will not come again: it is only forgotten.
+        """
         for (producer_id, kind, bucket), lane in self._lanes.items():
-            if failed := lane.drop(offset):
+            failed = lane.drop(max(offset, acknowledged))
+            lane.drop(offset)
+            if failed:
                 key = (producer_id, kind & KEYED, bucket)
                 self._refused[key] = sorted(failed + self._refused.pop(key, []))
         for key in list(self._refused)[:-LANES_MAX]:

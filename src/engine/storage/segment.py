@@ -428,7 +428,7 @@ class Segment:
 
     def rolled_back(self, offset: int) -> None:
         """Appends failed."""
-        self._dedup.rollback(offset)
+        self._dedup.rollback(offset, self.durable_offset)
         if offset < self.durable_offset:
             self._context.cache.clear(self._reader.tail)
 
