@@ -226,7 +226,7 @@ class LoneReader(Consumer):
         if segment.sealed and self._next >= segment.next_offset:
             if not self._end_sent:
                 self._end_sent = True
-                self.send_end(segment.next_offset)
+                self.send_end(segment.messages_end)
         elif self._next >= segment.durable_offset:
             self._reader.wait(self._next)
 

@@ -266,7 +266,7 @@ class QueueDispatcher:
         for consumer in self.consumers:
             if not consumer.end_told:
                 consumer.end_told = True
-                consumer.send_end(self.hosted.segment.next_offset)
+                consumer.send_end(self.hosted.segment.messages_end)
 
     def _step(self, block: Block | None) -> None:
         """A read or a wait has ended. A block that came from the disk is dealt if it is still what is due."""

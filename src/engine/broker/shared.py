@@ -221,7 +221,7 @@ class SharedDispatcher:
         for consumer in self.consumers:
             if not consumer.end_told:
                 consumer.end_told = True
-                consumer.send_end(self.hosted.segment.next_offset)
+                consumer.send_end(self.hosted.segment.messages_end)
 
     @property
     def ledger(self) -> BucketLedger:

@@ -76,6 +76,10 @@ class Gaps:
                 return stop
         return offset
 
+    def before(self, offset: int) -> int:
+        """The offset itself, or the start of the gap that ends there: right behind the last message below it."""
+        return next((start for start, stop in self._runs if stop == offset), offset)
+
     def within(self, start: int, stop: int) -> BitMap64 | None:
         """The offsets of [start, stop) that lie in gaps. None: there are none."""
         if not self._runs:

@@ -109,6 +109,11 @@ class Segment:
         return self._commit.durable_offset
 
     @property
+    def messages_end(self) -> int:
+        """Right behind the last message; below `next_offset` when the log ends with a gap."""
+        return self.gaps.before(self._commit.next_offset)
+
+    @property
     def size_bytes(self) -> int:
         """Of all files, without what is on its way."""
         return sum(f.size_bytes for f in self._files)
