@@ -95,6 +95,8 @@ TOPICS_PER_FRAME_MAX = 1_000  # a longer list takes several frames
 TOPIC_LIST_MEMORY_MAX = 100 * MIB  # of lists being assembled, and as much of their bytes on the way out (PIP-442)
 TOPIC_LIST_TIMEOUT_S = 25.0  # to wait for a permit
 TOPIC_LIST_QUEUE_MAX = 1_000
+TOPIC_LIST_TAKEN_S_MAX = 30.0  # for a peer to take a part, and a second more for each so many bytes queued for it:
+TOPIC_LIST_TAKEN_RATE_MIN = 16 * KIB
 TOPIC_LIST_INITIAL_SIZE = 64 * KIB  # permit of a frame of a list before it is known; larger ones are seldom made
 TOPIC_LISTS_PER_CONNECTION_MAX = 1_000
 TOPIC_LIST_PARTS_MAX = 16 * MIB  # of lists, packed and kept for whoever is sent the same next
@@ -103,6 +105,8 @@ TOPIC_CHANGES_KEPT = 16_384  # of a namespace; who is further behind gets the wh
 # The proxy.
 PROXY_WRITE_HIGH = 256 * KIB  # queued for one side; above it nothing is read from the other
 PROXY_WRITE_LOW = 64 * KIB
+PROXY_ANSWER_S_MAX = 60.0  # for a broker to answer a request for a list; its permit goes back then
+PROXY_STALL_S_MAX = 120.0  # for a client to take what is queued for it above the mark, and as for a part of a list
 PROXY_BROKERS_MAX = 10_000  # that brokers have named
 PROXY_LIST_REQUESTS_MAX = 100  # for topic lists, under way on one connection
 PROXY_LIST_REQUEST_SIZE_MAX = 128 * KIB
@@ -111,6 +115,16 @@ PROXY_LISTS_ASIDE_MAX = 512 * KIB  # of parts that wait for memory; above it not
 # Schemas of a topic's values.
 SCHEMA_SIZE_MAX = 16 * KIB  # of one definition, in JSON
 SCHEMA_VERSIONS_MAX = 32
+SCHEMA_DEPTH_MAX = 64  # of types, and of a default's values, inside each other in one definition
+SCHEMA_TYPES_MAX = 2_000  # that a definition uses, each use counted
+SCHEMA_NAMES_MAX = 256  # of records, enumerations and fixed in one definition
+SCHEMA_FIELDS_MAX = 1_000  # of one record
+SCHEMA_BRANCHES_MAX = 256  # of one union
+SCHEMA_SYMBOLS_MAX = 2_000  # of one enumeration
+SCHEMA_STEPS_MAX = 10_000  # comparisons of types and fields that decide whether one definition reads another
+SCHEMA_EMPTY_TYPES_MAX = 100  # in an Avro value that takes no byte: what such a value becomes
+SCHEMA_VALUE_DEPTH_MAX = 1_000  # of types inside each other in one value of a type that contains itself
+SCHEMA_ERROR_SIZE_MAX = 400  # characters of what a library says of a definition
 
 # Transactions (DESIGN section 13).
 TRANSACTION_TIMEOUT_S = 60.0
@@ -138,11 +152,15 @@ def check() -> None:
         "a commit holds the largest entry": LOG_COMMIT_BYTES_MAX >= ENTRY_SIZE_MAX,
         "a layout with its owners' addresses fits a frame's header": FRAME_HEADER_SIZE_MAX
         >= LAYOUT_SIZE_MAX + SEGMENTS_PER_TOPIC_MAX * NAME_SIZE_MAX,
+        "a schema's parts fit it": max(SCHEMA_FIELDS_MAX, SCHEMA_BRANCHES_MAX, SCHEMA_NAMES_MAX) <= SCHEMA_TYPES_MAX,
+        "a definition can be compared with itself": SCHEMA_STEPS_MAX >= 4 * SCHEMA_TYPES_MAX,
         "a topic's schemas fit a frame's header": 2 * SCHEMA_VERSIONS_MAX * SCHEMA_SIZE_MAX <= FRAME_HEADER_SIZE_MAX,
         "a part of a topic list fits a frame's header": FRAME_HEADER_SIZE_MAX
         >= TOPICS_PER_FRAME_MAX * (4 * NAME_SIZE_MAX),
         "a request for a topic list fits what a proxy takes": PROXY_LIST_REQUEST_SIZE_MAX
         >= PROPERTIES_SIZE_MAX + 4 * TOPIC_PATTERN_SIZE_MAX + 8 * NAME_SIZE_MAX,
+        "a proxy's broker answers before its permit goes back": PROXY_ANSWER_S_MAX > 2 * TOPIC_LIST_TIMEOUT_S,
+        "a proxy waits longer for a client than its broker does": PROXY_STALL_S_MAX > 2 * KEEP_ALIVE_S,
         "the proxy's write marks are ordered": PROXY_WRITE_LOW < PROXY_WRITE_HIGH,
         "a batch fits an entry": BATCH_BYTES_MAX <= ENTRY_SIZE_MAX,
         "a batch's count fits an entry": BATCH_MESSAGES_MAX <= ENTRY_MESSAGES_MAX,

@@ -22,7 +22,7 @@ from engine.errors import (
     NotFoundError,
     NotOwnerError,
 )
-from engine.model.names import SegmentName, TopicName, check_name
+from engine.model.names import SegmentName, TopicName, check_name, check_new_name
 from engine.model.schema import TopicSchema
 from engine.model.subscriptions import InitialPosition, SubscriptionKind
 from engine.model.transactions import parse_id
@@ -132,7 +132,7 @@ async def _leave(connection: Connection, header: Header) -> dict[str, Any]:
 
 def topic_schema(connection: Connection, header: Header, payload: memoryview) -> None:
     """TOPIC_SCHEMA."""
-    declared = None if header["schema"] is None else TopicSchema.of(header["schema"])
+    declared = None if header["schema"] is None else TopicSchema.of(header["schema"], checked=False)
     work = _topic_schema(connection, TopicName.parse(header["topic"]), declared, header["producer"])
     connection.start(header["request_id"], work)
 
@@ -208,7 +208,7 @@ def subscribe(connection: Connection, header: Header, payload: memoryview) -> No
 
 
 async def _subscribe(connection: Connection, header: Header, attach: Attach) -> None:
-    check_name(header["consumer_name"], "consumer name")
+    check_new_name(header["consumer_name"], "consumer", pattern=False)
     hosted = await open_segment(connection, header["topic"])
     connection.broker.memory.attachments.check(connection)
     consumer, position = await attach(connection, hosted, header)

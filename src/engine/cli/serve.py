@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from engine.errors import ConnectError, EngineError
+from engine.model.text import plain
 
 if TYPE_CHECKING:
     from engine.broker.config import BrokerConfig
@@ -149,7 +150,7 @@ def on_hangup(reload: Callable[[], None]) -> None:
 
 async def serve_until(stopped: asyncio.Event, what: str) -> None:
     """Say that it is ready, and wait."""
-    click.echo(f"engine: {what}", err=True)
+    click.echo(f"engine: {plain(what)}", err=True)
     await stopped.wait()
     click.echo("engine: closing", err=True)
 
