@@ -40,6 +40,12 @@ class NotFoundError(EngineError):
     code = 2
 
 
+class SubscriptionNotFoundError(NotFoundError):
+    """The subscription was deleted, whatever there is under its name now; attaching again does not help."""
+
+    code = 43
+
+
 class AlreadyExistsError(EngineError):
     """Something of that name is there already."""
 

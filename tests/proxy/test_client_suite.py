@@ -2,6 +2,7 @@
 
 from test_async import *  # noqa: F403
 from test_checkpoints import *  # noqa: F403
+from test_deleted_subscriptions import *  # noqa: F403
 from test_messages import *  # noqa: F403
 from test_namespaces import *  # noqa: F403
 from test_queues import *  # noqa: F403

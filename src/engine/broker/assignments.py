@@ -18,8 +18,8 @@ class Registration:
     Closing the connection is not leaving: the session stays for the grace period (SEMANTICS 13, 14).
     """
 
-    __slots__ = ("_answered", "_connection", "_ident", "_instance", "_name", "_registered", "_subscription", "_topic",
-                 "_untold", "closed")  # fmt: skip
+    __slots__ = ("_answered", "_connection", "_created_ms", "_ident", "_instance", "_name", "_registered",
+                 "_subscription", "_topic", "_untold", "closed")  # fmt: skip
 
     def __init__(self, connection: Connection, header: dict[str, Any]) -> None:
         self._connection = connection
@@ -28,13 +28,17 @@ class Registration:
         self._subscription: str = header["subscription"]
         self._name: str = header["consumer_name"]
         self._instance: str = header["instance"]
+        self._created_ms: int | None = header.get("created_ms")  # of the subscription that it knows
         self._registered = False
         self._answered = False
         self._untold: ConsumerAssignment | None = None  # the newest
         self.closed = False
 
     async def open(self, request_id: int, kind: str, initial_position: str) -> None:
-        """Register and answer with the first assignment. Raises NotFoundError, NotOwnerError, InvalidArgumentError."""
+        """Register and answer with the first assignment.
+
+        Raises NotFoundError, SubscriptionNotFoundError, NotOwnerError, InvalidArgumentError.
+        """
         service = self._connection.broker.service
         assignment = await service.register_consumer(
             self._topic,
@@ -44,6 +48,7 @@ class Registration:
             channel=self,
             kind=kind,
             initial_position=initial_position,
+            created_ms=self._created_ms,
         )
         self._registered = True
         if not self.closed:
@@ -52,7 +57,7 @@ class Registration:
             self._disconnect()
             return
         newest, self._untold, self._answered = self._untold or assignment, None, True
-        self._send(newest, request_id)
+        self._send(newest, request_id, assignment.created_ms)
 
     async def leave(self, instance: str) -> None:
         """An explicit leave; one of a stale instance changes nothing."""
@@ -94,14 +99,14 @@ class Registration:
         if self._connection.registrations.get(self._ident) is self:
             del self._connection.registrations[self._ident]
 
-    def _send(self, assignment: ConsumerAssignment, request_id: int | None) -> None:
+    def _send(self, assignment: ConsumerAssignment, request_id: int | None, created_ms: int | None = None) -> None:
         header: dict[str, Any] = {
             "consumer_id": self._ident,
             "layout_epoch": assignment.layout_epoch,
             "segments": [_assigned(segment) for segment in assignment.segments],
         }
         if request_id is not None:
-            header["request_id"] = request_id
+            header |= {"request_id": request_id, "created_ms": created_ms}
         self._connection.send(Command.SCALABLE_TOPIC_ASSIGNMENT, header)
 
 

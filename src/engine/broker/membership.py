@@ -116,11 +116,14 @@ class Membership:
         subscription: str,
         position: InitialPosition,
         kind: SubscriptionKind,
+        created_ms: int | None = None,
     ) -> SubscriptionMetadata:
-        """The subscription; where it must be created, its leader does that."""
+        """The subscription; where it must be created, its leader does that. Raises as the service does."""
 
         async def here() -> SubscriptionMetadata:
-            return await service.ensure_subscription(topic, subscription, initial_position=position, kind=kind)
+            return await service.ensure_subscription(
+                topic, subscription, initial_position=position, kind=kind, created_ms=created_ms
+            )
 
         try:
             return await here()

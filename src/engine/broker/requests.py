@@ -225,6 +225,7 @@ async def _subscribe(connection: Connection, header: Header, attach: Attach) -> 
         "position": position,
         "first": hosted.segment.first_offset,
         "seeks": consumer.seeks,
+        "created_ms": header.get("created_ms"),
     }
     if gaps := [[start, stop] for start, stop in hosted.segment.gaps if stop >= position]:
         success["gaps"] = gaps[-GAPS_TOLD_MAX:]
@@ -294,8 +295,10 @@ async def _subscription(
     name = check_name(header.get("subscription") or "", "subscription")
     position = InitialPosition.parse(header.get("initial_position") or InitialPosition.LATEST)
     broker = connection.broker
-    facts = await broker.members.ensure_subscription(broker.service, hosted.name.topic, name, position, kind)
-    return await broker.hosting.subscription(hosted, name, facts.initial_position)
+    known, topic = header.get("created_ms"), hosted.name.topic
+    facts = await broker.members.ensure_subscription(broker.service, topic, name, position, kind, known)
+    header["created_ms"] = facts.created_at_ms  # for the answer
+    return await broker.hosting.subscription(hosted, name, facts)
 
 
 def flow(connection: Connection, header: Header, payload: memoryview) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from engine.aio.tasks import Supervisor
 from engine.broker.leaders import LeaderTerms
@@ -16,6 +17,7 @@ from engine.broker.statistics import segment_statistics
 from engine.broker.subscriptions import HostedSubscription
 from engine.broker.topics import HostedSegment
 from engine.control.ports import SegmentEnd, SegmentSpec, SegmentStatistics
+from engine.control.subscriptions import deleted_subscription
 from engine.errors import EngineError, NotFoundError, NotOwnerError, StorageError
 from engine.metadata import keys
 from engine.model.names import SegmentName, TopicName
@@ -39,6 +41,8 @@ class SegmentHosting(OpenSegments):
         super().__init__(store, metadata, ownership)
         self._leaders = LeaderTerms(metadata)
         self._tasks = Supervisor("segments")
+        # Of a subscription in a segment: held while it is opened or deleted. As long as somebody has or awaits it.
+        self._turns: WeakValueDictionary[tuple[SegmentName, str], asyncio.Lock] = WeakValueDictionary()
 
     async def close(self) -> None:
         """Let everybody attached go and write everything out."""
@@ -87,29 +91,48 @@ class SegmentHosting(OpenSegments):
     # -- subscriptions ---------------------------------------------------------------------------------------------
 
     async def subscription(
-        self, hosted: HostedSegment, name: str, position: InitialPosition = InitialPosition.EARLIEST
+        self, hosted: HostedSegment, name: str, facts: SubscriptionMetadata | None = None
     ) -> HostedSubscription:
         """A subscription that exists for the topic; where it has no cursor here yet, it gets one.
 
-        In an active segment at the earliest. A sealed one ended before the subscription began: `position` decides.
+        In an active segment at the earliest. A sealed one ended before the subscription began: its initial position
+        decides. `facts`: what was read of it; None: it cannot be deleted meanwhile. Raises SubscriptionNotFoundError
+        when it was: a cursor that is made after its deletion would keep messages for nobody.
         """
         found = hosted.subscriptions.get(name)
         if found is None:
-            skips = hosted.segment.sealed and position is InitialPosition.LATEST
-            start = hosted.readable if skips else 0
-            cursor = await self._cursors.create(hosted.name, name, start, hosted.segment.lease)
-            found = await self._opened_subscription(hosted, name, cursor)
+            async with self._turn(hosted.name, name):
+                if facts is not None:
+                    await self._check_there(hosted.name.topic, facts)
+                found = hosted.subscriptions.get(name) or await self._make(hosted, name, facts)
         return found
+
+    async def _make(self, hosted: HostedSegment, name: str, facts: SubscriptionMetadata | None) -> HostedSubscription:
+        skips = hosted.segment.sealed and facts is not None and facts.initial_position is InitialPosition.LATEST
+        start = hosted.readable if skips else 0
+        cursor = await self._cursors.create(hosted.name, name, start, hosted.segment.lease)
+        return await self._opened_subscription(hosted, name, cursor)
+
+    async def _check_there(self, topic: TopicName, facts: SubscriptionMetadata) -> None:
+        """Raise SubscriptionNotFoundError when it is not as it was read: its deletion comes to this segment, or has."""
+        record = await self._metadata.get(keys.subscription(topic, facts.name))
+        now = None if record is None else SubscriptionMetadata.from_json(record.value)
+        if now is None or now.state is SubscriptionState.DELETING or now.created_at_ms != facts.created_at_ms:
+            raise deleted_subscription(topic, facts.name)
+
+    def _turn(self, segment: SegmentName, subscription: str) -> asyncio.Lock:
+        return self._turns.setdefault((segment, subscription), asyncio.Lock())
 
     async def known_subscription(self, hosted: HostedSegment, name: str) -> HostedSubscription | None:
         """The same; None when it has no cursor here."""
         found = hosted.subscriptions.get(name)
         if found is None:
-            try:
-                cursor = await self._cursors.open(hosted.name, name, hosted.segment.lease)
-            except NotFoundError:
-                return None
-            found = await self._opened_subscription(hosted, name, cursor)
+            async with self._turn(hosted.name, name):
+                try:
+                    cursor = await self._cursors.open(hosted.name, name, hosted.segment.lease)
+                except NotFoundError:
+                    return None
+                found = await self._opened_subscription(hosted, name, cursor)
         return found
 
     async def _opened_subscription(self, hosted: HostedSegment, name: str, cursor: Cursor) -> HostedSubscription:
@@ -185,12 +208,13 @@ class SegmentHosting(OpenSegments):
     async def delete_subscription(self, spec: SegmentSpec, subscription: str, *, term: int) -> None:
         """See the port."""
         await self._leaders.confirm(spec.name.topic, term)
-        hosted = self._hosted.get(spec.name)
-        if hosted is not None and (found := hosted.subscriptions.pop(subscription, None)) is not None:
-            found.close(NotFoundError(f"the subscription {subscription!r} was deleted"))
-            await found.end()
-        await self.operations.forget_subscription(spec.name, subscription)
-        await self._cursors.delete(spec.name, subscription)
+        async with self._turn(spec.name, subscription):
+            hosted = self._hosted.get(spec.name)
+            if hosted is not None and (found := hosted.subscriptions.pop(subscription, None)) is not None:
+                found.delete(deleted_subscription(spec.name.topic, subscription))
+                await found.end()
+            await self.operations.forget_subscription(spec.name, subscription)
+            await self._cursors.delete(spec.name, subscription)
 
     async def seek_subscription(self, spec: SegmentSpec, subscription: str, offset: int | InitialPosition) -> None:
         """See the port."""

@@ -39,8 +39,9 @@ class HostedSubscription:
     Those are either one exclusive consumer, or stream consumers that share the segment, or queue consumers.
     """
 
-    __slots__ = ("_dispatcher", "_drained", "_lone", "_looking", "_shared", "cursor", "hosted", "left", "name", "out",
-                 "pending", "reassignments", "redeliveries", "seeks", "was_queue", "was_shared")  # fmt: skip
+    __slots__ = ("_deleted", "_dispatcher", "_drained", "_lone", "_looking", "_shared", "cursor", "hosted", "left",
+                 "name", "out", "pending", "reassignments", "redeliveries", "seeks", "was_queue",
+                 "was_shared")  # fmt: skip
 
     def __init__(self, hosted: HostedSegment, name: str, cursor: Cursor, parts: Participation) -> None:
         self.hosted = hosted
@@ -48,6 +49,7 @@ class HostedSubscription:
         self.cursor = cursor
         self.out = Rate(asyncio.get_running_loop().time, heir=hosted.incoming.heir)
         self.left: dict[str, Rate] = {}  # what went lately to consumers that are not attached any more, by their names
+        self._deleted: EngineError | None = None  # what ends consumers that come too late
         self._lone: LoneReader | None = None
         self._dispatcher: QueueDispatcher | None = None
         self._shared: SharedDispatcher | None = None
@@ -110,7 +112,7 @@ class HostedSubscription:
         """The consumer that reads alone; one of the same name is its own earlier session and makes room.
 
         `transactions`: those in which it has acknowledged here itself; it waits for all others.
-        Raises ConsumerBusyError, SubscriptionKindError, NotOwnerError.
+        Raises ConsumerBusyError, SubscriptionKindError, NotOwnerError, SubscriptionNotFoundError.
         """
         self._make_room(name, self.consumers)
         self._lone = LoneReader(connection, ident, self.hosted, name, start=self.start, subscription=self)
@@ -128,7 +130,7 @@ class HostedSubscription:
 
     def _make_room(self, name: str, attached: list[Consumer]) -> None:
         """Close the earlier session of a stream consumer; nobody else's."""
-        self.hosted.check_open()
+        self._check_open()
         self.was_queue = self._dispatcher is not None
         if self._dispatcher is not None:
             raise SubscriptionKindError(
@@ -142,8 +144,8 @@ class HostedSubscription:
             own.close(FencedError(f"the consumer {name!r} attached to {self} again elsewhere"))
 
     def attach_queue(self, connection: Connection, ident: int, name: str, priority: int) -> QueueConsumer:
-        """One more consumer of the queue. Raises SubscriptionKindError, NotOwnerError."""
-        self.hosted.check_open()
+        """One more consumer of the queue. Raises SubscriptionKindError, NotOwnerError, SubscriptionNotFoundError."""
+        self._check_open()
         if self._dispatcher is None and (attached := self.consumers):
             raise SubscriptionKindError(
                 f"{self} is read by the stream consumer {attached[0].name!r}, which a queue consumer cannot join; "
@@ -188,6 +190,16 @@ class HostedSubscription:
         """The last queue consumer has detached."""
         if self._dispatcher is dispatcher:
             self._dispatcher = None
+
+    def _check_open(self) -> None:
+        self.hosted.check_open()
+        if self._deleted is not None:
+            raise self._deleted
+
+    def delete(self, error: EngineError) -> None:
+        """It is no more: its consumers are told, also one that is just being attached."""
+        self._deleted = error
+        self.close(error)
 
     def close(self, error: EngineError) -> None:
         """Its consumers are told."""

@@ -26,6 +26,7 @@ from engine.errors import (
     NotFoundError,
     NotOwnerError,
     SubscriptionKindError,
+    SubscriptionNotFoundError,
     TimeoutError,
 )
 from engine.wire.commands import Command
@@ -49,6 +50,7 @@ class AttachmentOwner(Protocol):
     pool: Pool
     session: TopicSession
     options: ConsumerOptions
+    subscription_ms: int | None
 
     def blocks_came(self, attachment: Attachment, header: dict[str, Any], payload: memoryview) -> None:
         """A MESSAGE frame."""
@@ -218,7 +220,7 @@ class Attachment(Acknowledging):
         """Whether to attach again after this; if not, its consequences."""
         if self._owner.pool.closed:
             return False
-        if isinstance(error, SubscriptionKindError):
+        if isinstance(error, SubscriptionKindError | SubscriptionNotFoundError):
             self._owner.fail(error)
             return False
         if error.layout_stale or isinstance(error, _PASSING):
@@ -238,6 +240,7 @@ class Attachment(Acknowledging):
             "mode": self.mode,
             "start": self.expected if self.mode == READER else None,
             "initial_position": options.initial_position if options.subscription is not None else None,
+            "created_ms": self._owner.subscription_ms,
             "priority": options.priority or None,
             "transactions": sorted(self.transactions) if self.mode == EXCLUSIVE and self.transactions else None,
         }
@@ -269,6 +272,7 @@ class Attachment(Acknowledging):
         if self._ended_id == consumer_id:
             connection.detach(consumer_id)
             raise NotOwnerError(f"{self.name}: the attachment ended as it began")
+        owner.subscription_ms = owner.subscription_ms or answer.get("created_ms")
         self._connection, self._consumer_id, self.looks = connection, consumer_id, None
         self._url = url or connection.broker_url  # asked of any broker, it was the owner
         before, self._seeks = self._seeks, (url, answer.get("seeks") or 0)

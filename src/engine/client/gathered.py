@@ -33,6 +33,7 @@ from engine.errors import (
     InvalidArgumentError,
     NotFoundError,
     SubscriptionKindError,
+    SubscriptionNotFoundError,
     TimeoutError,
 )
 from engine.limits import RECEIVE_QUEUE_BYTES
@@ -191,7 +192,7 @@ class Gathered(Receiving, Generic[R]):
         return True
 
     def _refused(self, name: str, topic: _Topic[R], error: EngineError) -> bool:
-        gone = isinstance(error, NotFoundError)
+        gone = _is_gone(error)
         if not self._started and not (gone and self._list is not None):
             raise error
         kind = isinstance(error, SubscriptionKindError)
@@ -231,14 +232,14 @@ class Gathered(Receiving, Generic[R]):
             self._line.interrupt(ours)
 
     def member_failed(self, member: Any, error: EngineError) -> None:
-        """The others go on; what waits of this one comes first. A topic or subscription that is gone just leaves."""
+        """The others go on; what waits of this one comes first. A topic that is gone just leaves."""
         name = member.topic
         topic = self._topics.get(name)
         if self._closed or topic is None or topic.member is not member or isinstance(error, AlreadyClosedError):
             return
         if not topic.joined:
             return  # start() raises it
-        topic.retry, topic.error = False, None if isinstance(error, NotFoundError) else error
+        topic.retry, topic.error = False, None if _is_gone(error) else error
         if topic.error is None or not topic.member.waiting:
             self._give_up(name, topic)
 
@@ -384,3 +385,8 @@ class Gathered(Receiving, Generic[R]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of {self.topic}{' (closed)' if self._closed else ''}>"
+
+
+def _is_gone(error: BaseException) -> bool:
+    """Whether it says that the topic is, and not that its subscription alone was deleted."""
+    return isinstance(error, NotFoundError) and not isinstance(error, SubscriptionNotFoundError)

@@ -96,8 +96,8 @@ class AsyncQueueConsumer(Receiver):
 
     def layout_changed(self, layout: TopicLayout) -> None:
         """Attach to what is new, forget what is gone."""
-        if self._closed:
-            return  # nobody would end what begins now
+        if self._closed or self._failure is not None:
+            return  # nothing would end what begins now
         for segment in layout.segments.values():
             if segment.segment_id not in self.attachments and segment.segment_id not in self._finished:
                 attachment = Attachment(self, segment.segment_id, segment.name, QUEUE)
@@ -115,6 +115,11 @@ class AsyncQueueConsumer(Receiver):
         self._let_go(attachment.segment_id)
         self._finished.clear()
         self.layout_changed(self.session.layout)
+
+    def _abandon(self) -> None:
+        super()._abandon()
+        for segment_id in self.attachments:
+            self._let_go(segment_id)
 
     def segment_gone(self, attachment: Attachment) -> None:
         """Retention deletes what every subscription has acknowledged."""

@@ -9,7 +9,7 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from engine._native.batch import MessageBatch, decode_block
 from engine._native.entry import Entry
@@ -21,28 +21,13 @@ from engine.client.compression import decompressor
 from engine.client.declaring import declare, learn
 from engine.client.options import ConsumerOptions
 from engine.client.pool import Pool, call_threadsafe
-from engine.client.receiving import ConsumerStatistics, Receiving
+from engine.client.receiving import ConsumerStatistics, Gatherer, Receiving
 from engine.client.topic import TopicLayout, TopicSession
 from engine.client.windows import Budget
-from engine.errors import AlreadyClosedError, CorruptionError, EngineError
+from engine.errors import AlreadyClosedError, CorruptionError, EngineError, SubscriptionNotFoundError
 from engine.limits import RECEIVE_QUEUE_BYTES
 from engine.model.names import TopicName
 from engine.model.positions import MessageId, split_position
-
-
-class Gatherer(Protocol):
-    """A consumer of several topics, made of those of one. Must neither block nor raise; calls run on the loop."""
-
-    budget: Budget
-
-    def messages_came(self, member: Receiver) -> None:
-        """Messages wait there."""
-
-    def member_attached(self, member: Receiver) -> None:
-        """To a segment, anew: what was delivered of it may be delivered again."""
-
-    def member_failed(self, member: Receiver, error: EngineError) -> None:
-        """Nothing more arrives there; or it was closed."""
 
 
 class Receiver(Receiving):
@@ -54,6 +39,7 @@ class Receiver(Receiving):
         self.options = options
         self.session = TopicSession(pool, topic)
         self.attachments: dict[int, Attachment] = {}
+        self.subscription_ms: int | None = None  # when it was created, once it is known: no later one is meant
         self.on_closed: Callable[[Any], object] | None = None
         self._topic = str(topic)
         self._make_id = partial(MessageId, topic=self._topic)
@@ -112,9 +98,17 @@ class Receiver(Receiving):
     def fail(self, error: EngineError) -> None:
         """Nothing more arrives; receives raise this when they have had what is queued."""
         before = self._failure
+        if before is None and isinstance(error, SubscriptionNotFoundError):
+            self._abandon()
         super().fail(error)
         if self._gatherer is not None and before is None:
             self._gatherer.member_failed(self, error)
+
+    def _abandon(self) -> None:
+        """The subscription was deleted: what waits cannot be acknowledged any more, and nothing is attached again."""
+        for attachment in list(self.attachments.values()):
+            attachment.give_up()
+            self._drop(attachment.segment_id)
 
     # -- receiving -------------------------------------------------------------------------------------------
 

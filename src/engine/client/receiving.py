@@ -12,15 +12,34 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from engine._native.batch import MessageBatch
 from engine._native.message import Message
 from engine.client.options import check_count, check_timeout
+from engine.client.windows import Budget
 from engine.errors import AlreadyClosedError, EngineError
+
+if TYPE_CHECKING:
+    from engine.client.receiver import Receiver
 
 BATCH_MESSAGES = 10_000
 T = TypeVar("T")
+
+
+class Gatherer(Protocol):
+    """A consumer of several topics, made of those of one. Must neither block nor raise; calls run on the loop."""
+
+    budget: Budget
+
+    def messages_came(self, member: Receiver) -> None:
+        """Messages wait there."""
+
+    def member_attached(self, member: Receiver) -> None:
+        """To a segment, anew: what was delivered of it may be delivered again."""
+
+    def member_failed(self, member: Receiver, error: EngineError) -> None:
+        """Nothing more arrives there; or it was closed."""
 
 
 @dataclass(frozen=True, slots=True)

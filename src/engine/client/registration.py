@@ -69,6 +69,7 @@ class Registration:
         self._connection: Connection | None = None
         self._consumer_id = 0
         self._url: str | None = None  # the controller's, where it registered
+        self.created_ms: int | None = None  # when the subscription was, once that is known
         self._ended_id = 0
         self._refused = 0  # in a row
         self._registered = False
@@ -109,6 +110,7 @@ class Registration:
             "instance": self._options.instance,
             "kind": self._kind,
             "initial_position": self._options.initial_position,
+            "created_ms": self.created_ms,
         }
         try:
             await connection.request(Command.SCALABLE_TOPIC_SUBSCRIBE, header, self._pool.options.operation_timeout)
@@ -128,6 +130,7 @@ class Registration:
         if self._closed:
             return
         if command is Command.SCALABLE_TOPIC_ASSIGNMENT:
+            self.created_ms = self.created_ms or header.get("created_ms")
             self._on_assignment(header["layout_epoch"], _assigned(header["segments"]))
         elif command is Command.CLOSE_CONSUMER and header.get("request_id") is None:
             error = EngineError.from_code(header.get("code") or NotOwnerError.code, header.get("message") or "closed")

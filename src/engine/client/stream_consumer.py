@@ -70,7 +70,8 @@ class AsyncStreamConsumer(Receiver):
 
     def _assigned(self, epoch: int, segments: list[Assigned]) -> None:
         """The whole share: begin what is new, let go of what is no longer in it. Never back to an older layout's."""
-        if epoch < self._wanted_epoch:
+        self.subscription_ms = self._registration.created_ms
+        if epoch < self._wanted_epoch or self._failure is not None:
             return
         self._wanted_epoch = epoch
         self._wanted = {s.segment_id: s for s in segments}

@@ -96,6 +96,7 @@ class ScalableTopicController:
         )
         self._restored = False  # leading, and what the last leader left is taken over: consumers may come
         self._coordinators: dict[str, SubscriptionCoordinator] = {}
+        self._deleted = 0  # subscriptions, by this leader: what was read of one before that may be old
         self._changes = asyncio.Lock()
 
     # Leadership.
@@ -301,22 +302,38 @@ class ScalableTopicController:
                     back.cursors_moved()
 
     async def _end_coordinator(self, subscription: str, error: EngineError) -> None:
+        self._deleted += 1
         coordinator = self._coordinators.pop(subscription, None)
         if coordinator is not None:
-            coordinator.end(error)
+            of_group = coordinator.kind is SubscriptionKind.CHECKPOINT  # which has but the name: it registers again
+            coordinator.end(self.leadership.not_owner(None) if of_group else error)
             await coordinator.settle()
 
     # Consumers.
 
     async def register_consumer(
-        self, subscription: str, kind: SubscriptionKind, name: str, instance: str, channel: ConsumerChannel
+        self,
+        subscription: str,
+        kind: SubscriptionKind,
+        name: str,
+        instance: str,
+        channel: ConsumerChannel,
+        find: Callable[[], Awaitable[SubscriptionMetadata]] | None = None,
     ) -> ConsumerAssignment:
-        """Add a consumer or resume its session. Raises SubscriptionKindError when others of another kind have it."""
+        """Add a consumer or resume its session; `find` reads the subscription, where there is one.
+
+        Raises SubscriptionKindError when others of another kind have it, NotOwnerError when it is to be read again.
+        """
         self._check_serving()
+        deleted = self._deleted
+        facts = None if find is None else await find()
+        self._check_serving()
+        if self._deleted != deleted:
+            raise self.leadership.not_owner(None)
         coordinator = self._coordinator(subscription, kind)
         assignment = await coordinator.register(name, instance, channel)
         self.scaling.consumers_changed()
-        return assignment
+        return assignment if facts is None else replace(assignment, created_ms=facts.created_at_ms)
 
     async def unregister_consumer(self, subscription: str, name: str, instance: str) -> bool:
         """A clean leave; False when another instance has the name, or nobody."""

@@ -25,6 +25,7 @@ from engine.control.schemas import TopicSchemas
 from engine.control.segment_admin import SegmentAdmin
 from engine.control.shape import Plan
 from engine.control.stats import topic_stats, with_scaling
+from engine.control.subscriptions import find_subscription
 from engine.control.topic_lists import TopicLists, list_topics
 from engine.control.watches import TopicWatches
 from engine.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
@@ -267,16 +268,15 @@ class ScalableTopicService:
         *,
         initial_position: InitialPosition | str = InitialPosition.LATEST,
         kind: SubscriptionKind | str | None = None,
+        created_ms: int | None = None,
     ) -> SubscriptionMetadata:
-        """The subscription as it is, or created. What a queue consumer needs before it attaches to segments.
+        """The subscription as it is, or created; with `created_ms`, the one that was created then, or none.
 
-        Raises NotFoundError, and NotOwnerError when it must be created and another broker leads.
+        Raises NotFoundError, SubscriptionNotFoundError, NotOwnerError when it must be created and another broker leads.
         """
         name = TopicName.parse(topic)
-        found = await self._resources.load_subscription(name, check_name(subscription, "subscription"))
-        if found is not None and found[0].state is SubscriptionState.ACTIVE:
-            return found[0]
-        return await self._create_subscription(name, subscription, initial_position, kind, exist_ok=True)
+        found = await find_subscription(self._resources, name, check_name(subscription, "subscription"), created_ms)
+        return found or await self._create_subscription(name, subscription, initial_position, kind, exist_ok=True)
 
     async def _create_subscription(
         self,
@@ -332,24 +332,26 @@ class ScalableTopicService:
         channel: ConsumerChannel,
         kind: SubscriptionKind | str = SubscriptionKind.STREAM,
         initial_position: InitialPosition | str = InitialPosition.LATEST,
+        created_ms: int | None = None,
     ) -> ConsumerAssignment:
-        """Join, or resume the session of that name; its share. A missing subscription is created.
+        """Join, or resume the session of that name; its share. Of the subscription as by ensure_subscription().
 
         The caller answers before it yields to the loop, so that a push cannot overtake the answer.
-        Raises NotFoundError (topic), NotOwnerError, ConsumerBusyError.
+        Raises NotFoundError (topic), SubscriptionNotFoundError, NotOwnerError, ConsumerBusyError.
         """
         check_new_name(consumer_name, "consumer", pattern=False)
         reader, name = SubscriptionKind.parse(kind), TopicName.parse(topic)
         if reader is SubscriptionKind.QUEUE:
-            raise InvalidArgumentError(
-                "queue consumers attach to every segment; 'stream' or 'checkpoint' is right here"
-            )
-        if reader is SubscriptionKind.STREAM:
-            await self.ensure_subscription(name, subscription, initial_position=initial_position, kind=reader)
+            raise InvalidArgumentError("kind must be 'stream' or 'checkpoint': queue consumers are not registered")
+
+        async def ensure() -> SubscriptionMetadata:
+            more: dict[str, Any] = {"kind": reader, "created_ms": created_ms}
+            return await self.ensure_subscription(name, subscription, initial_position=initial_position, **more)
+
+        check_name(subscription, "subscription")
+        find = ensure if reader is SubscriptionKind.STREAM else None
         controller = await self._controllers.lead(name)
-        return await controller.register_consumer(
-            check_name(subscription, "subscription"), reader, consumer_name, instance, channel
-        )
+        return await controller.register_consumer(subscription, reader, consumer_name, instance, channel, find)
 
     async def unregister_consumer(
         self, topic: str | TopicName, subscription: str, consumer_name: str, *, instance: str

@@ -12,7 +12,7 @@ from engine.control.erasure import erase_subscription
 from engine.control.leadership import Leadership
 from engine.control.ports import SegmentHost, SegmentSpec, segment_spec
 from engine.control.resources import ScalableTopicResources
-from engine.errors import AlreadyExistsError, EngineError, NotFoundError
+from engine.errors import AlreadyExistsError, EngineError, NotFoundError, SubscriptionNotFoundError
 from engine.metadata.store import ABSENT, ConflictError
 from engine.model.layout import SegmentLayout
 from engine.model.names import TopicName
@@ -20,6 +20,31 @@ from engine.model.segment import SegmentInfo
 from engine.model.subscriptions import InitialPosition, SubscriptionKind, SubscriptionMetadata, SubscriptionState
 
 log = logging.getLogger(__name__)
+
+
+async def find_subscription(
+    resources: ScalableTopicResources, topic: TopicName, name: str, created_ms: int | None
+) -> SubscriptionMetadata | None:
+    """The subscription, when it is usable; None when there is none, and it may be created.
+
+    `created_ms`: when the one that is meant was created, None for whichever there is. Raises SubscriptionNotFoundError
+    when that was deleted, NotFoundError when its topic was.
+    """
+    found = await resources.load_subscription(topic, name)
+    usable = found is not None and found[0].state is SubscriptionState.ACTIVE
+    if found is not None and usable and created_ms in (None, found[0].created_at_ms):
+        return found[0]
+    if created_ms is None:
+        return None
+    record = await resources.load_topic(topic)
+    if record is None or record.layout.deleting or record.layout.created_at_ms > created_ms:
+        raise NotFoundError(f"the topic {topic} that had this subscription {name!r} was deleted")
+    raise deleted_subscription(topic, name)
+
+
+def deleted_subscription(topic: TopicName, name: str) -> SubscriptionNotFoundError:
+    """What ends the consumers of a subscription."""
+    return SubscriptionNotFoundError(f"the subscription {name!r} of {topic} was deleted")
 
 
 class TopicSubscriptions:
@@ -75,7 +100,8 @@ class TopicSubscriptions:
 
     async def seek(self, name: str, position: InitialPosition | int) -> None:
         """See the controller. Active segments last: whoever attaches there again finds the sealed ones moved."""
-        await self._load(name)
+        if (await self._load(name)).state is SubscriptionState.DELETING:
+            raise deleted_subscription(self.topic, name)  # it would have cursors again
         segments = self._layout().segments.values()
         await together(self._seek(s, name, position) for s in segments if not s.active)
         await together(self._seek(s, name, position) for s in segments if s.active)
@@ -119,7 +145,7 @@ class TopicSubscriptions:
         return facts
 
     async def _finish_deletion(self, facts: SubscriptionMetadata) -> None:
-        await self._end(facts.name, NotFoundError(f"the subscription {facts.name!r} of {self.topic} was deleted"))
+        await self._end(facts.name, deleted_subscription(self.topic, facts.name))
         term, delete = self._leadership.term, self._host.delete_subscription
         await self._each(self._layout().segments.values(), lambda spec: delete(spec, facts.name, term=term))
         await erase_subscription(self._resources, self.topic, facts.name, term)

@@ -90,10 +90,14 @@ class AssignedSegment:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerAssignment:
-    """A consumer's whole share, which may be empty (SEMANTICS 15), and the layout it was computed from."""
+    """A consumer's whole share, which may be empty (SEMANTICS 15), and the layout it was computed from.
+
+    `created_ms`: in the answer to a registration, when the subscription was created.
+    """
 
     layout_epoch: int
     segments: tuple[AssignedSegment, ...]
+    created_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,7 +120,9 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
     # A stream consumer or a checkpoint group member registers with the topic's controller
     # -> SCALABLE_TOPIC_ASSIGNMENT with the same request_id; then one more per change, without it.
     # `kind`: "stream" | "checkpoint". `instance`: unique per consumer object, so that a stale leave is harmless.
-    # `initial_position`: "earliest" | "latest", used when the subscription does not exist yet.
+    # `initial_position`: "earliest" | "latest", used when the subscription does not exist yet. `created_ms`: None from
+    # a fresh consumer, for which a missing subscription is created; from one that had an answer, what that said: no
+    # subscription is created, and SubscriptionNotFoundError says that it was deleted, whatever has its name now.
     _C.SCALABLE_TOPIC_SUBSCRIBE: {
         "request_id": int,
         "consumer_id": int,
@@ -130,14 +132,17 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
         "instance": str,
         "kind": str,
         "initial_position": str,
+        "created_ms": _OPT_INT,
     },
     # `segments`: [{"segment_id": int, "topic": segment name, "mode": "exclusive" | "shared",
     # "bucketBoundaries": [end, ...] of "shared" ones: all of the segment's inclusive ends, the last is 65535}, ...]
+    # `created_ms`, in an answer: when the subscription was created, which tells it from a later one of its name.
     _C.SCALABLE_TOPIC_ASSIGNMENT: {
         "request_id": _OPT_INT,
         "consumer_id": int,
         "layout_epoch": int,
         "segments": list,
+        "created_ms": _OPT_INT,
     },
     # -> SUCCESS. The rest names the consumer when it is not registered over this connection (any more).
     _C.SCALABLE_TOPIC_UNSUBSCRIBE: {
@@ -230,7 +235,7 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
     _C.TOPIC_SCHEMA: {"request_id": int, "topic": str, "schema": (dict, type(None)), "producer": bool},
     # Consumers attach to one segment on its owner -> SUBSCRIBE_SUCCESS.
     # `mode`: "exclusive" | "shared" (a stream consumer, bucket-shared) | "queue" | "reader" (no cursor).
-    # `start`: for "reader", the first offset wanted. `initial_position` creates a missing subscription.
+    # `start`: for "reader", the first offset wanted. `initial_position`, `created_ms`: as in SCALABLE_TOPIC_SUBSCRIBE.
     # `bucketBoundaries`: for "shared", as assigned; others than the segment's are answered with NotOwnerError.
     # `transactions`: for "exclusive", ids of open ones in which the consumer has acknowledged here before it lost its
     # attachment: delivery goes on behind that. It waits for the end of all others that hold something here.
@@ -243,14 +248,15 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
         "mode": str,
         "start": _OPT_INT,
         "initial_position": _OPT_STR,
+        "created_ms": _OPT_INT,
         "bucketBoundaries": _OPT_LIST,
         "transactions": _OPT_LIST,
         "priority": _OPT_INT,
     },
     # `position`: the offset delivery starts at: the cursor's first unacknowledged one, or `start` clamped.
     # `first`: the first retained offset of the segment. `seeks`: how often a seek moved the cursor since the broker
-    # opened the segment. `gaps`: runs [start, stop) of offsets that name no message, those that end at `position` or
-    # above it; a reader passes them.
+    # opened the segment. `created_ms`: as in SCALABLE_TOPIC_ASSIGNMENT. `gaps`: runs [start, stop) of offsets that name no
+    # message, those that end at `position` or above it; a reader passes them.
     _C.SUBSCRIBE_SUCCESS: {
         "request_id": int,
         "consumer_id": int,
@@ -258,6 +264,7 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
         "first": int,
         "seeks": _OPT_INT,
         "gaps": _OPT_LIST,
+        "created_ms": _OPT_INT,
     },
     # Adds credit. The broker sends while both are positive, whole entries, and may overshoot by one block.
     _C.FLOW: {"consumer_id": int, "messages": int, "bytes": int},
@@ -294,7 +301,8 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
     _C.REDELIVER: {"consumer_id": int, "ranges": (list, bytes), "backoff": (list, type(None))},
     # The segment is sealed at `end` and everything before it was sent to this consumer.
     _C.REACHED_END: {"consumer_id": int, "end": int},
-    # From a client: -> SUCCESS. From a broker: the attachment has ended (`code`); no request_id.
+    # From a client: -> SUCCESS. From a broker: the attachment has ended (`code`); no request_id. The codes that are not
+    # passing end the consumer: SubscriptionNotFoundError when its subscription was deleted.
     # `seen`, of a queue consumer: the inclusive ranges of what it holds that its user has received. The rest goes to
     # the others without being counted as delivered.
     _C.CLOSE_CONSUMER: {
