@@ -41,55 +41,10 @@ class SystemClock:
         return time.clock_gettime(_SINCE_BOOT)
 
 
-class Ages(Generic[K]):
-    """How old things are whose beginnings are known by the wall clock only, whichever way that clock is set.
-
-    The wall clock is asked once for each thing, when it is first seen; its age then grows with the monotonic clock. A
-    beginning in the future counts as now, and a thing that was not there at one look is younger than that look. So a
-    clock that is set back makes nothing younger, and one that is set forward makes nothing older, that was seen.
-    """
-
-    __slots__ = ("_began", "_clock", "_looked")
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._began: dict[K, tuple[int, float]] = {}  # by the wall clock, as was said; by the monotonic clock
-        self._looked: float | None = None
-
-    def look(self, began_ms: Mapping[K, int], now: float | None = None) -> dict[K, float]:
-        """The ages, in seconds, of all that there are; what is not among them is forgotten.
-
-        `now`: the monotonic time at which the things were asked for, where that took time; else the present.
-        """
-        now = self._clock.monotonic() if now is None else now
-        began, wall_ms = self._began, self._clock.time_ms()
-        self._began = {}
-        for key, said_ms in began_ms.items():
-            seen = began.get(key)
-            if seen is None or seen[0] != said_ms:
-                seen = said_ms, now - self._first(said_ms, now, wall_ms)
-            self._began[key] = seen
-        self._looked = now
-        return {key: max(0.0, now - since) for key, (_, since) in self._began.items()}
-
-    def age(self, key: K, began_ms: int) -> float | None:
-        """Of one thing, which is remembered only if a look has seen it. None: its beginning lies in the future."""
-        now, wall_ms = self._clock.monotonic(), self._clock.time_ms()
-        seen = self._began.get(key)
-        if seen is not None and seen[0] == began_ms:
-            return max(0.0, now - seen[1])
-        return None if began_ms > wall_ms and self._looked is None else self._first(began_ms, now, wall_ms)
-
-    def _first(self, began_ms: int, now: float, wall_ms: int) -> float:
-        age = max(0.0, (wall_ms - began_ms) / 1000)
-        return age if self._looked is None else min(age, max(0.0, now - self._looked))
-
-
 class ForwardSteps:
     """By how much the wall clock was set forward while this process has watched it.
 
-    For ages of things too many to be remembered one by one: what time the clock has left out has not passed. A clock
-    that is set back again takes the latest steps with it.
+    What time the clock has left out has not passed. A clock that is set back again takes the latest steps with it.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -97,8 +52,8 @@ class ForwardSteps:
         self._steps: list[tuple[int, int]] = []  # (wall clock before it, milliseconds), rising by time
         self._seen = clock.time_ms(), clock.monotonic()
 
-    def look(self) -> None:
-        """Compare the two clocks. A step is dated with the look before it, so look often."""
+    def look(self) -> int:
+        """Compare the two clocks; the wall clock's time. Look often: steps that take each other back are not seen."""
         then_ms, then = self._seen
         now_ms, now = self._seen = self._clock.time_ms(), self._clock.monotonic()
         ahead_ms = now_ms - then_ms - round((now - then) * 1000)
@@ -109,6 +64,7 @@ class ForwardSteps:
         if len(self._steps) > STEPS_MAX:  # the two oldest count as one, at the later moment
             (_, first_ms), (before_ms, second_ms), *rest = self._steps
             self._steps = [(before_ms, first_ms + second_ms), *rest]
+        return now_ms
 
     def _take_back(self, back_ms: int) -> None:
         while self._steps and back_ms > 0:
@@ -120,3 +76,49 @@ class ForwardSteps:
     def left_out_ms(self, since_ms: int) -> int:
         """What the wall clock has left out since a moment that it showed."""
         return sum(step_ms for before_ms, step_ms in self._steps if since_ms <= before_ms)
+
+
+class Ages(Generic[K]):
+    """How old things are whose beginnings are known by the wall clock only, whichever way that clock is set.
+
+    The wall clock is asked once for each thing, when it is first seen; its age then grows with the monotonic clock. A
+    beginning in the future counts as now, what the clock has left out since does not count, and a thing that was not
+    there at one look is younger than that look. So a clock that is set back makes nothing younger that was seen, and
+    one that is set forward while this process runs makes nothing older.
+    """
+
+    __slots__ = ("_began", "_clock", "_looked", "_steps")
+
+    def __init__(self, clock: Clock, steps: ForwardSteps) -> None:
+        self._clock = clock
+        self._steps = steps
+        self._began: dict[K, tuple[int, float]] = {}  # by the wall clock, as was said; by the monotonic clock
+        self._looked: float | None = None
+
+    def look(self, began_ms: Mapping[K, int], now: float | None = None) -> dict[K, float]:
+        """The ages, in seconds, of all that there are; what is not among them is forgotten.
+
+        `now`: the monotonic time at which the things were asked for, where that took time; else the present.
+        """
+        now, wall_ms = self._clock.monotonic() if now is None else now, self._steps.look()
+        began = self._began
+        self._began = {}
+        for key, said_ms in began_ms.items():
+            seen = began.get(key)
+            if seen is None or seen[0] != said_ms:
+                seen = said_ms, now - self._first(said_ms, now, wall_ms)
+            self._began[key] = seen
+        self._looked = now
+        return {key: max(0.0, now - since) for key, (_, since) in self._began.items()}
+
+    def age(self, key: K, began_ms: int) -> float | None:
+        """Of one thing, which is remembered only if a look has seen it. None: its beginning lies in the future."""
+        now, wall_ms = self._clock.monotonic(), self._steps.look()
+        seen = self._began.get(key)
+        if seen is not None and seen[0] == began_ms:
+            return max(0.0, now - seen[1])
+        return None if began_ms > wall_ms and self._looked is None else self._first(began_ms, now, wall_ms)
+
+    def _first(self, began_ms: int, now: float, wall_ms: int) -> float:
+        age = max(0.0, (wall_ms - began_ms - self._steps.left_out_ms(began_ms)) / 1000)
+        return age if self._looked is None else min(age, max(0.0, now - self._looked))

@@ -15,7 +15,7 @@ DAY_MS = DAY_S * 1000
 
 def test_an_age_grows_with_the_monotonic_clock_alone() -> None:
     clock = FakeClock()
-    ages, began = Ages[str](clock), clock.time_ms() - 7_000
+    ages, began = Ages[str](clock, ForwardSteps(clock)), clock.time_ms() - 7_000
     assert ages.look({"a": began}) == {"a": 7.0}
     for step_ms in (-DAY_MS, 3 * DAY_MS, -DAY_MS // 2):
         clock.jump(step_ms)
@@ -27,7 +27,7 @@ def test_an_age_grows_with_the_monotonic_clock_alone() -> None:
 def test_a_beginning_in_the_future_counts_as_now() -> None:
     """As after a restart with a clock that was set back meanwhile."""
     clock = FakeClock()
-    ages, began = Ages[str](clock), clock.time_ms() + DAY_MS
+    ages, began = Ages[str](clock, ForwardSteps(clock)), clock.time_ms() + DAY_MS
     assert ages.age("a", began) is None  # nothing can be said
     assert ages.look({"a": began}) == {"a": 0.0}
     clock.advance(5.0)
@@ -36,21 +36,23 @@ def test_a_beginning_in_the_future_counts_as_now() -> None:
 
 def test_what_was_not_there_at_the_last_look_is_younger_than_that() -> None:
     clock = FakeClock()
-    ages = Ages[str](clock)
+    ages = Ages[str](clock, ForwardSteps(clock))
     ages.look({})
     clock.advance(0.25)
     began = clock.time_ms()
     clock.jump(DAY_MS)
     clock.advance(0.25)
-    assert ages.age("a", began) == 0.5
-    assert ages.look({"a": began}) == {"a": 0.5}
+    assert ages.age("a", began) == 0.25
+    assert ages.look({"a": began}) == {"a": 0.25}
     clock.advance(1.0)
-    assert ages.look({"a": began, "b": began - DAY_MS}) == {"a": 1.5, "b": 1.0}
+    behind = began - DAY_MS  # by a clock that is a day behind this one
+    assert ages.age("b", behind) == 1.0
+    assert ages.look({"a": began, "b": behind}) == {"a": 1.25, "b": 1.0}
 
 
 def test_what_a_look_does_not_find_is_forgotten_and_what_begins_anew_is_new() -> None:
     clock = FakeClock()
-    ages, began = Ages[str](clock), clock.time_ms()
+    ages, began = Ages[str](clock, ForwardSteps(clock)), clock.time_ms()
     ages.look({"a": began, "b": began})
     clock.advance(5.0)
     assert ages.look({"b": began + 5_000}) == {"b": 0.0}
@@ -61,7 +63,7 @@ def test_what_a_look_does_not_find_is_forgotten_and_what_begins_anew_is_new() ->
 def test_things_were_asked_for_before_they_are_looked_at() -> None:
     """One that begins while the others are read, and is not among them, was not overlooked."""
     clock = FakeClock()
-    ages, asked = Ages[str](clock), clock.monotonic()
+    ages, asked = Ages[str](clock, ForwardSteps(clock)), clock.monotonic()
     clock.advance(2.0)
     assert ages.look({}, asked) == {}
     clock.advance(1.0)
@@ -108,3 +110,14 @@ def test_of_many_steps_the_sum_is_kept(seed: int) -> None:
         steps.look()
         left_out = max(0, left_out + step_ms)
     assert abs(steps.left_out_ms(before) - left_out) <= 5 * STEPS_MAX  # rounded to a millisecond each
+
+
+def test_what_is_first_seen_after_a_step_forward_is_not_older_by_it() -> None:
+    """A broker that takes over what another has begun, and was running itself."""
+    clock = FakeClock()
+    ages, began = Ages[str](clock, ForwardSteps(clock)), clock.time_ms()
+    clock.advance(3.0)
+    clock.jump(DAY_MS)
+    assert ages.age("a", began) == 3.0
+    assert ages.look({"a": began}) == {"a": 3.0}
+    assert Ages[str](clock, ForwardSteps(clock)).look({"a": began}) == {"a": DAY_S + 3.0}, "a process begun later"

@@ -93,11 +93,12 @@ class HeaderRecords:
         """The headers of a partition that have not ended, page by page; one may come twice."""
         return self._pages(INDEX_DEADLINE, *_until(partition, _TIME_MAX))
 
-    async def over_retention(self, partition: int, now_ms: int, steps: ForwardSteps) -> AsyncIterator[TransactionView]:
+    async def over_retention(self, partition: int, steps: ForwardSteps) -> AsyncIterator[TransactionView]:
         """Those of a partition that ended as long ago as they are kept; one may come twice.
 
         What the wall clock has left out since one ended does not count.
         """
+        now_ms = steps.look()
         async for page in self._pages(INDEX_FINAL, *_until(partition, now_ms)):
             for view in map(view_of, page):
                 ended_ms = view.header.finalized_ms or 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 
-from engine.clock import STEP_MS_MIN, Ages, Clock
+from engine.clock import STEP_MS_MIN, Ages, Clock, ForwardSteps
 from engine.control.header_records import HeaderRecords, TransactionView, view_of
 from engine.metadata import keys
 from engine.model.transactions import partition_of
@@ -21,22 +21,24 @@ class _Partition:
 
     __slots__ = ("ages", "views")
 
-    def __init__(self, clock: Clock) -> None:
-        self.ages = Ages[str](clock)
+    def __init__(self, clock: Clock, steps: ForwardSteps) -> None:
+        self.ages = Ages[str](clock, steps)
         self.views: dict[str, TransactionView] = {}  # by the keys of their records: no id has to be read again
 
 
 class OpenTransactions:
     """Memory: a header for each open transaction of the partitions that are looked at."""
 
-    def __init__(self, headers: HeaderRecords, clock: Clock) -> None:
+    def __init__(self, headers: HeaderRecords, clock: Clock, steps: ForwardSteps) -> None:
         self._headers = headers
         self._clock = clock
+        self._steps = steps
+        self._unseen = Ages[str](clock, steps)
         self._partitions: dict[int, _Partition] = {}
 
     async def overdue(self, number: int) -> list[TransactionView]:
         """Look at a partition: those that have been open for as long as their timeouts."""
-        partition = self._partitions.setdefault(number, _Partition(self._clock))
+        partition = self._partitions.setdefault(number, _Partition(self._clock, self._steps))
         began, before, views = self._clock.monotonic(), partition.views, dict[str, TransactionView]()
         async for page in self._headers.open_pages(number):
             for record in page:
@@ -67,6 +69,6 @@ class OpenTransactions:
 
     def _age(self, view: TransactionView) -> float | None:
         partition = self._partitions.get(partition_of(view.number))
-        ages = Ages[str](self._clock) if partition is None else partition.ages
+        ages = self._unseen if partition is None else partition.ages
         age = ages.age(keys.transaction(view.id), view.header.since_ms)
         return None if age is None else min(age, view.header.span_ms / 1000)  # it is open: no older than its timeout

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from engine.clock import Clock, ForwardSteps
+from engine.clock import ForwardSteps
 from engine.control.header_records import HeaderRecords, TransactionView
 from engine.control.operation_records import forget, operations_in
 from engine.errors import EngineError, NotFoundError
@@ -31,24 +31,18 @@ class TransactionCollector:
         self,
         metadata: MetadataStore,
         headers: HeaderRecords,
-        clock: Clock,
+        steps: ForwardSteps,
         settle: Callable[[TransactionOperation], Awaitable[None]],
     ) -> None:
         self._metadata = metadata
         self._headers = headers
-        self._clock = clock
+        self._steps = steps
         self._settle = settle
-        self._steps = ForwardSteps(clock)
-
-    def watch_clock(self) -> None:
-        """Call it often: a step of the wall clock is dated with the call before it."""
-        self._steps.look()
 
     async def collect(self, partition: int) -> int:
         """Forget those of a partition whose retention is over and that no participant needs any more; how many."""
-        self._steps.look()
         collected = 0
-        async for known in self._headers.over_retention(partition, self._clock.time_ms(), self._steps):
+        async for known in self._headers.over_retention(partition, self._steps):
             collected += await self._collect(known)
         return collected
 

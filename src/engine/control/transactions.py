@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from engine.clock import Clock
+from engine.clock import Clock, ForwardSteps
 from engine.control.header_records import HeaderDraft, HeaderRecords, TransactionView
 from engine.control.open_transactions import OpenTransactions
 from engine.control.operation_records import Recording, operations_in
@@ -98,8 +98,9 @@ class TransactionCoordinator:
         self._clock = clock
         self._rng = rng
         self._headers = HeaderRecords(metadata, round(retention_s * 1000), round(named_retention_s * 1000))
-        self.open = OpenTransactions(self._headers, clock)
-        self._collector = TransactionCollector(metadata, self._headers, clock, settle)
+        self._steps = ForwardSteps(clock)
+        self.open = OpenTransactions(self._headers, clock, self._steps)
+        self._collector = TransactionCollector(metadata, self._headers, self._steps, settle)
 
     # -- beginning -------------------------------------------------------------------------------------------
 
@@ -321,7 +322,7 @@ class TransactionCoordinator:
 
     async def abort_expired(self, partition: int) -> int:
         """Abort the open ones of a partition whose time is over; how many that were."""
-        self._collector.watch_clock()
+        self._steps.look()
         return sum([await self._expire(known) for known in await self.open.overdue(partition)])
 
     async def _expire(self, known: TransactionView) -> bool:
