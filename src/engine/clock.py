@@ -1,9 +1,18 @@
-"""What time it is: the `Clock` everybody is handed, and the system's own."""
+"""What time it is: the `Clock` everybody is handed, the system's own, and ages that survive a wall clock that is set.
+
+The rule (docs/guarantees.md, "Clocks"): a running process measures by the monotonic clock. The wall clock is asked for
+what is told to people and for what was written by an earlier process, and what it says of that is clamped.
+"""
 
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Generic, Protocol, TypeVar
+
+K = TypeVar("K")
+STEP_MS_MIN = 1_000  # a wall clock that runs so far ahead of the monotonic one between two looks was set
+STEPS_MAX = 64  # that are remembered one by one
 
 
 class Clock(Protocol):
@@ -30,3 +39,86 @@ class SystemClock:
     def monotonic(self) -> float:
         """Seconds since an arbitrary start."""
         return time.clock_gettime(_SINCE_BOOT)
+
+
+class ForwardSteps:
+    """By how much the wall clock was set forward while this process has watched it.
+
+    What time the clock has left out has not passed. A clock that is set back again takes the latest steps with it.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._steps: list[tuple[int, int]] = []  # (wall clock before it, milliseconds), rising by time
+        self._seen = clock.time_ms(), clock.monotonic()
+
+    def look(self) -> int:
+        """Compare the two clocks; the wall clock's time. Look often: steps that take each other back are not seen."""
+        then_ms, then = self._seen
+        now_ms, now = self._seen = self._clock.time_ms(), self._clock.monotonic()
+        ahead_ms = now_ms - then_ms - round((now - then) * 1000)
+        if ahead_ms >= STEP_MS_MIN:
+            self._steps.append((now_ms - ahead_ms, ahead_ms))
+        elif ahead_ms <= -STEP_MS_MIN:
+            self._take_back(-ahead_ms)
+        if len(self._steps) > STEPS_MAX:  # the two oldest count as one, at the later moment
+            (_, first_ms), (before_ms, second_ms), *rest = self._steps
+            self._steps = [(before_ms, first_ms + second_ms), *rest]
+        return now_ms
+
+    def _take_back(self, back_ms: int) -> None:
+        while self._steps and back_ms > 0:
+            before_ms, step_ms = self._steps.pop()
+            if step_ms > back_ms:
+                self._steps.append((before_ms, step_ms - back_ms))
+            back_ms -= step_ms
+
+    def left_out_ms(self, since_ms: int) -> int:
+        """What the wall clock has left out since a moment that it showed."""
+        return sum(step_ms for before_ms, step_ms in self._steps if since_ms <= before_ms)
+
+
+class Ages(Generic[K]):
+    """How old things are whose beginnings are known by the wall clock only, whichever way that clock is set.
+
+    The wall clock is asked once for each thing, when it is first seen; its age then grows with the monotonic clock. A
+    beginning in the future counts as now, what the clock has left out since does not count, and a thing that was not
+    there at one look is younger than that look. So a clock that is set back makes nothing younger that was seen, and
+    one that is set forward while this process runs makes nothing older.
+    """
+
+    __slots__ = ("_began", "_clock", "_looked", "_steps")
+
+    def __init__(self, clock: Clock, steps: ForwardSteps) -> None:
+        self._clock = clock
+        self._steps = steps
+        self._began: dict[K, tuple[int, float]] = {}  # by the wall clock, as was said; by the monotonic clock
+        self._looked: float | None = None
+
+    def look(self, began_ms: Mapping[K, int], now: float | None = None) -> dict[K, float]:
+        """The ages, in seconds, of all that there are; what is not among them is forgotten.
+
+        `now`: the monotonic time at which the things were asked for, where that took time; else the present.
+        """
+        now, wall_ms = self._clock.monotonic() if now is None else now, self._steps.look()
+        began = self._began
+        self._began = {}
+        for key, said_ms in began_ms.items():
+            seen = began.get(key)
+            if seen is None or seen[0] != said_ms:
+                seen = said_ms, now - self._first(said_ms, now, wall_ms)
+            self._began[key] = seen
+        self._looked = now
+        return {key: max(0.0, now - since) for key, (_, since) in self._began.items()}
+
+    def age(self, key: K, began_ms: int) -> float | None:
+        """Of one thing, which is remembered only if a look has seen it. None: its beginning lies in the future."""
+        now, wall_ms = self._clock.monotonic(), self._steps.look()
+        seen = self._began.get(key)
+        if seen is not None and seen[0] == began_ms:
+            return max(0.0, now - seen[1])
+        return None if began_ms > wall_ms and self._looked is None else self._first(began_ms, now, wall_ms)
+
+    def _first(self, began_ms: int, now: float, wall_ms: int) -> float:
+        age = max(0.0, (wall_ms - began_ms - self._steps.left_out_ms(began_ms)) / 1000)
+        return age if self._looked is None else min(age, max(0.0, now - self._looked))

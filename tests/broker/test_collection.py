@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 from peer import Peer, leader_term, make_entries
@@ -52,8 +53,9 @@ def later(monkeypatch):
     """later(broker, hours): the broker's clock goes on."""
 
     def go(broker, hours: float) -> None:
-        now = broker.clock.time_ms() + int(hours * HOUR_MS)
-        monkeypatch.setattr(broker.clock, "time_ms", lambda: now)
+        now_ms, now = broker.clock.time_ms() + int(hours * HOUR_MS), broker.clock.monotonic() + hours * 3600
+        monkeypatch.setattr(broker.clock, "time_ms", lambda: now_ms)
+        monkeypatch.setattr(broker.clock, "monotonic", lambda: now)
 
     return go
 
@@ -364,3 +366,28 @@ async def test_42_a_topic_made_anew_keeps_its_segments_and_loses_what_the_old_on
     assert [h.term for h in broker.hosting] == term, "the live segment of the same id keeps its owner"
     assert [n.segment_id for n in (await broker.hosting.on_disk())[ORDERS]] == [0]
     await publish(peer, segment)
+
+
+# -- the wall clock is set -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("hours", "restart"), [(-24, False), (24, False), (-24, True)])
+async def test_a_clock_that_is_set_ends_no_retention_and_prolongs_none(
+    start_broker, monkeypatch, later, hours, restart
+):
+    async with contextlib.AsyncExitStack() as stack:
+        broker = await stack.enter_async_context(start_broker(retention_time=3600.0))
+        peer = await Peer.connect(broker)
+        await broker._retention.look()
+        await drain(peer, await split_topic(broker, peer))
+        if restart:
+            await stack.aclose()
+            broker = await stack.enter_async_context(start_broker(retention_time=3600.0))
+        set_clock = broker.clock.time_ms() + hours * HOUR_MS
+        monkeypatch.setattr(broker.clock, "time_ms", lambda: set_clock)
+        for passed in (0, 0.9, 0.2):
+            assert await ids(broker) == [0, 1, 2]
+            later(broker, passed)
+            broker._retention._looks = 0  # closed segments are looked at seldom
+            await broker._retention.look()
+        assert await ids(broker) == [1, 2]

@@ -20,6 +20,7 @@ from engine.client.client import AsyncClient
 from engine.client.options import Batching
 from engine.client.queue_consumer import AsyncQueueConsumer
 from engine.errors import CorruptionError
+from engine.model.redelivery import Backoff
 from engine.testing.clock import LoopClock
 from engine.testing.cluster import SimCluster, simulate
 from engine.testing.loop import run_virtual
@@ -147,6 +148,28 @@ async def test_a_delayed_message_comes_in_time_and_holds_up_nobody(cluster: SimC
     assert await values(consumer, 28) == []
     assert (await consumer.receive(timeout=60)).value == b"at"
     assert 60 <= loop.time() - begin <= 60 + LATE_S + 0.5
+
+
+@pytest.mark.parametrize("step_s", [-86_400, -5, 5, 86_400])
+def test_what_is_handed_back_comes_after_its_backoff_however_the_clock_is_set(step_s: int):
+    async def body(cluster: SimCluster) -> None:
+        client, loop = await started(cluster), asyncio.get_running_loop()
+        backoff = Backoff(20.0, 20.0)
+        consumer = await client.queue_consumer("t", "s", initial_position="earliest", nack_backoff=backoff)
+        producer = await client.producer("t")
+        await producer.send(b"again")
+        message = await consumer.receive(timeout=10)
+        assert message is not None
+        begin = loop.time()
+        await consumer.negative_acknowledge(message)
+        await asyncio.sleep(1)
+        cluster.clock.skew_ms += step_s * 1000
+        message = await consumer.receive(timeout=1000)
+        assert message is not None
+        assert (message.value, message.redelivery_count) == (b"again", 1)
+        assert 20 <= loop.time() - begin <= 20 + LATE_S + 0.5
+
+    simulate(step_s, body, time_limit=10**6)
 
 
 @virtual

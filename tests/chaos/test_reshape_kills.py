@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from progress import PROGRESS_S_MAX, Progress, acknowledged
 from server import Server
-from test_kill_loop import IDLE_S, judge
+from test_kill_loop import ACKNOWLEDGED_MIN, ENDING_S_MAX, IDLE_S, judge
 
 from engine.client.client import AsyncClient
 from engine.errors import EngineError
@@ -38,7 +39,8 @@ class Strikes:
     def __init__(self, data: Path, seed: int, patience_s: float) -> None:
         """`patience_s`: after so long without a message everything is read; many segments take a while to open."""
         self.rng = random.Random(seed)
-        self.history = History(asyncio.get_running_loop().time)
+        self.sent = Progress(acknowledged)
+        self.history = History(asyncio.get_running_loop().time, self.sent.heard)
         self.server = Server(data)
         self.struck = 0  # kills that met a change before its end
         self._data = data
@@ -71,22 +73,13 @@ class Strikes:
             changes -= 1
             await asyncio.sleep(self.rng.uniform(0.0, 0.2))
             await self._change(shaper)
-        await self._progress()
+        await self.sent.until(ACKNOWLEDGED_MIN + 1)  # L2; kills in a row may have kept everybody out
         for actor in (*senders, *readers):
             actor.stop()
-        await asyncio.wait_for(asyncio.gather(*sending, *reading), 60)
+        await asyncio.wait_for(asyncio.gather(*sending, *reading), ENDING_S_MAX)
         await self._read_everything(client, readers)
         await client.close()
         await self.server.close()
-
-    async def _progress(self) -> None:
-        """L2: once nobody is killed any more, everybody who sends gets on; kills in a row may have kept them out."""
-        async with asyncio.timeout(20):
-            while self._sent() <= 50:  # noqa: ASYNC110 - nothing tells
-                await asyncio.sleep(0.05)
-
-    def _sent(self) -> int:
-        return sum((e["what"], e["phase"]) == ("send", "ok") for e in self.history.events)
 
     async def _change(self, shaper: Shaper) -> None:
         """One change, and perhaps a kill: when it is seen to be pending, or at any moment near."""
@@ -106,7 +99,7 @@ class Strikes:
             self.history.record("nemesis", "fault", text=f"kill -9; done: {change.done()}")
             await self.server.kill()
             await self.server.start()
-            await asyncio.wait_for(change, 60)
+            await asyncio.wait_for(change, ENDING_S_MAX)
 
     async def _see_pending(self, client: AsyncClient, change: asyncio.Task[bool]) -> None:
         while not change.done():
@@ -116,7 +109,7 @@ class Strikes:
 
     async def _metadata(self, client: AsyncClient) -> Any:
         """The topic's metadata, asked for until a server answers."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PROGRESS_S_MAX):
             while True:
                 try:
                     return await client.admin.get_metadata(TOPIC)
@@ -126,8 +119,8 @@ class Strikes:
     async def _read_everything(self, client: AsyncClient, readers: list[Reader]) -> None:
         for reader in readers:
             reader.idle_s = self._patience_s
-        await asyncio.gather(*(reader.drain() for reader in readers))
         await read_all(self.history, client, TOPIC, 1, self._patience_s)
+        await asyncio.gather(*(reader.drain() for reader in readers))
         await self.server.kill()
         await self.server.start()
         await read_all(self.history, client, TOPIC, 2, self._patience_s)
@@ -136,13 +129,13 @@ class Strikes:
 
     async def _settled(self, client: AsyncClient) -> None:
         """Nothing is pending for ever, and what was undone leaves no folder behind."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PROGRESS_S_MAX):
             while "change" in (metadata := await client.admin.get_metadata(TOPIC)):  # noqa: ASYNC110 - nothing tells
                 await asyncio.sleep(0.05)
         write_layout(self.history, TOPIC, metadata)
         await self.server.kill()
         await self.server.start()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PROGRESS_S_MAX):
             while self._on_disk() != set(map(int, metadata["segments"])):  # noqa: ASYNC110 - nothing tells
                 await asyncio.sleep(0.05)
 
@@ -157,6 +150,7 @@ async def strikes(data: Path, seed: int, changes: int, patience_s: float) -> Non
     judge(one.history, data, seed)
 
 
+@pytest.mark.timeout(600)
 async def test_kills_in_the_middle_of_changes(tmp_path: Path):
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")

@@ -56,7 +56,7 @@ def test_list_show_and_abort(engine: Run, server: Server, held: tuple[Client, st
         assert client.admin.get_transaction(ident)["state"] == "ABORTED"
         ended = engine("transactions", "show", ident, "--url", server.url).out
         assert re.search(r"^ended +\d{4}-", ended, re.MULTILINE)
-        assert "aborted at" not in ended
+        assert "aborted in" not in ended
         assert json.loads(engine("transactions", "list", "--url", server.url, "--json").out) == []
 
 

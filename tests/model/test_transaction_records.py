@@ -8,6 +8,7 @@ import pytest
 from msgspec import structs
 
 from engine.errors import CorruptionError, InvalidArgumentError, TransactionConflictError
+from engine.model.fields import dump
 from engine.model.names import SegmentName, TopicName
 from engine.model.transactions import (
     ATTEMPTS_MAX,
@@ -48,9 +49,25 @@ def test_a_commit_with_other_attempts_is_another_commit() -> None:
         ended.ended(COMMITTED, 8, accepted_numbers(["b"]))
 
 
-def test_a_deadline_only_moves_away() -> None:
-    assert HEADER.extended(70).timeout_ms == 70
-    assert HEADER.extended(50) is HEADER
+def test_a_timeout_that_begins_again() -> None:
+    renewed = HEADER.renewed(30, 50)
+    assert (HEADER.since_ms, HEADER.span_ms) == (1, 59)
+    assert (renewed.created_ms, renewed.since_ms, renewed.span_ms, renewed.timeout_ms) == (1, 30, 50, 80)
+    assert renewed.ended(ABORTED, 40).renewed_ms == 30
+    assert TransactionHeader._parse(renewed.to_json()) == renewed
+
+
+def test_what_ended_it_is_written_down() -> None:
+    """The wall clock does not say: it may have been set in between."""
+    expired, aborted = HEADER.ended(ABORTED, 7, expired=True), HEADER.ended(ABORTED, 99)
+    assert (expired.standing, aborted.standing) == ("ABORTED (its timeout was over)", "ABORTED (somebody did that)")
+    for header in (expired, aborted):
+        assert TransactionHeader._parse(header.to_json()) == header
+    old = {"state": "ABORTED", "timeout_ms": 60, "created_ms": 1, "finalized_ms": 60}
+    assert TransactionHeader.from_json(dump(old)).standing == expired.standing
+    assert TransactionHeader.from_json(dump({**old, "finalized_ms": 59})).standing == aborted.standing
+    with pytest.raises(CorruptionError, match="expired"):
+        TransactionHeader.from_json(dump({**old, "expired": 1}))
 
 
 def test_what_counts() -> None:

@@ -11,6 +11,7 @@ from entry_images import KEYED, entry, values_of
 from stores import QUARTERS, TOPIC, forget_tail, log_files, make_store, name, read_blocks
 
 from engine.aio.workers import ThreadWorkers
+from engine.clock import Ages, ForwardSteps
 from engine.errors import (
     AlreadyClosedError,
     CorruptionError,
@@ -359,4 +360,26 @@ async def test_the_tail_cache_is_bounded_over_all_segments(tmp_path: Path) -> No
         assert segment._reader.tail.read(0, 1) is None
         assert isinstance(segment.read(29), Block)
         assert len(await read_blocks(segment, 0, 1)) == 30
+    await store.close()
+
+
+@pytest.mark.parametrize("step_ms", [-86_400_000, 86_400_000])
+async def test_a_clock_that_is_set_changes_no_retention_of_files(tmp_path: Path, step_ms: int) -> None:
+    clock = FakeClock()
+    store = make_store(tmp_path, clock=clock, file_size_max=4096, retention_ms=60_000)
+    segment, ages = await store.create(name()), Ages[int](clock, ForwardSteps(clock))
+    for i in range(60):
+        await segment.append(entry(i, (b"x" * 200,)))
+        clock.advance(0.1)
+        assert await segment.retain(60, ages=ages) == 0
+        if i == 30:
+            clock.jump(step_ms)
+    clock.advance(53.5)
+    assert await segment.retain(60, ages=ages) == 0
+    clock.advance(3.5)
+    files = len(log_files(store, name()))
+    assert 0 < await segment.retain(60, ages=ages) < files - 1, "half of it is a minute old"
+    clock.advance(3.5)
+    await segment.retain(60, ages=ages)
+    assert len(log_files(store, name())) == 1
     await store.close()

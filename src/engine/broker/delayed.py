@@ -21,14 +21,16 @@ from engine._native.delays import has_delays, withheld
 __all__ = ["TICK_MS", "Delays", "has_delays"]
 
 TICK_MS = 100  # a message is delivered so much after it is due, at most
+KEEP_MS = 10  # the times of messages that are kept back are whole multiples of it
 _LOOK_S_MAX = 60.0  # the wall clock may be set forward: it is looked at so often at least
 
 
 class Delays:
     """Of one queue in one segment. Loop thread only. Invariant: every offset withheld is in the set of one time.
 
-    `now_ms` is the broker's wall clock. `released` gets the offsets to look at again: most are due, some a little
-    later, and withhold() is asked again for all of them.
+    `now_ms` is the broker's wall clock where messages say when they are due, which may be set in either direction, and
+    a monotonic one where they are kept back for some time. `released` gets the offsets to look at again: most are due,
+    some a little later, and withhold() is asked again for all of them.
     """
 
     __slots__ = ("_held", "_now_ms", "_released", "_sets", "_timer", "_times")
@@ -73,6 +75,12 @@ class Delays:
         heapq.heappush(self._times, until_ms)
         if self._times[0] == until_ms:
             self._set_timer()
+
+    def keep(self, offsets: BitMap64, delay_ms: int) -> None:
+        """Withhold these for some time: the longer, the coarser, so that the different times stay few."""
+        if offsets:
+            due, tick = self._now_ms() + delay_ms, max(delay_ms // 64, KEEP_MS)
+            self.hold(offsets, due + -due % tick)
 
     def forget(self, offsets: BitMap64) -> None:
         """These are acknowledged, or gone."""

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PIECES_MAX = 16  # of one entry, for consumers that have room for few messages
-KEEP_MS = 10  # the times of messages that are kept back are whole multiples of it
 REPLAY_READ_SIZE = 64 * KIB  # a message to deliver again is looked for in blocks of this size
 _TURNS_PER_BLOCK = 4  # each consumer gets about this many turns of a block with many entries
 
@@ -127,7 +126,7 @@ class QueueDispatcher:
     exactly one consumer, or due for redelivery, or kept back until its time comes.
     """
 
-    __slots__ = ("_asked", "_counts", "_cursor", "_delays", "_next", "_pumping", "_reader", "_replay", "_turn",
+    __slots__ = ("_asked", "_counts", "_cursor", "_delays", "_kept", "_next", "_pumping", "_reader", "_replay", "_turn",
                  "consumers", "hosted", "subscription")  # fmt: skip
 
     def __init__(self, subscription: HostedSubscription) -> None:
@@ -139,7 +138,8 @@ class QueueDispatcher:
         self._asked = self._next  # the offset that the read under way begins at
         self._replay = BitMap64()
         self._counts = subscription.redeliveries
-        self._delays = Delays(self._now_ms, self._released)
+        self._delays = Delays(self._wall_ms, self._released)
+        self._kept = Delays(self._steady_ms, self._released)  # handed back; how the wall clock is set is all one
         self._turn = 0
         self._pumping = False
         self._reader = SegmentReader(hosted, self._step, self.close)
@@ -148,7 +148,7 @@ class QueueDispatcher:
     @property
     def delayed(self) -> int:
         """How many messages wait for their time, or for the back-off after they were handed back."""
-        return len(self._delays)
+        return len(self._delays) + len(self._kept)
 
     # -- members ---------------------------------------------------------------------------------------------------
 
@@ -170,6 +170,7 @@ class QueueDispatcher:
         else:
             self._reader.stop()
             self._delays.close()
+            self._kept.close()
             self.hosted.readers.discard(self._reader)
             self.subscription.queue_left(self)
 
@@ -190,16 +191,11 @@ class QueueDispatcher:
             self._replay |= offsets
         else:
             for count, group in self._counts.groups(offsets):
-                self._keep_back(group, math.ceil(1000 * backoff.delay(count)))
+                if (delay_ms := math.ceil(1000 * backoff.delay(count))) > 0:
+                    self._kept.keep(group, delay_ms)
+                else:
+                    self._replay |= group
         self._counts.increment(offsets)
-
-    def _keep_back(self, offsets: BitMap64, delay_ms: int) -> None:
-        """The longer, the coarser, so that the different times stay few."""
-        if offsets and delay_ms > 0:
-            due, tick = self._now_ms() + delay_ms, max(delay_ms // 64, KEEP_MS)
-            self._delays.hold(offsets, due + -due % tick)
-        else:
-            self._replay |= offsets
 
     def acknowledge(self, by: QueueConsumer, offsets: BitMap64) -> asyncio.Future[None]:
         """Nobody gets these again, whoever held them (SEMANTICS 12). Done when durable."""
@@ -211,6 +207,7 @@ class QueueDispatcher:
         """Nobody holds these any more, and nobody gets them as long as they are not free()."""
         self._replay -= offsets
         self._delays.forget(offsets)
+        self._kept.forget(offsets)
         for holder in (by,) if offsets <= by.unacknowledged else self.consumers:  # of which there may be thousands
             holder.unacknowledged -= offsets
 
@@ -373,8 +370,11 @@ class QueueDispatcher:
             due -= withheld
         return due
 
-    def _now_ms(self) -> int:
+    def _wall_ms(self) -> int:
         return self.consumers[0].connection.broker.clock.time_ms()
+
+    def _steady_ms(self) -> int:
+        return int(self.consumers[0].connection.broker.clock.monotonic() * 1000)
 
     def _released(self, offsets: BitMap64) -> None:
         """The time of these has come: not a redelivery, but they are read again as such."""

@@ -11,10 +11,10 @@ from engine.broker.config import BrokerConfig
 from engine.broker.orphans import Orphans
 from engine.broker.segment_host import SegmentHosting
 from engine.broker.topics import HostedSegment
-from engine.clock import Clock
+from engine.clock import Ages, Clock, ForwardSteps
 from engine.control.service import ScalableTopicService
 from engine.errors import AlreadyClosedError, EngineError, NotFoundError, NotOwnerError
-from engine.model.names import TopicName
+from engine.model.names import SegmentName, TopicName
 
 log = logging.getLogger(__name__)
 
@@ -36,8 +36,11 @@ class RetentionLoop:
         self._hosting = hosting
         self._config = config
         self._clock = clock
-        self._sealed = SealedSegments(service, hosting, clock, prune)
+        self._steps = ForwardSteps(clock)
+        self._sealed = SealedSegments(service, hosting, clock, self._steps, prune)
         self._orphans = Orphans(service, hosting)
+        self._ages: dict[SegmentName, Ages[int]] = {}  # of the files of each segment that was looked at ...
+        self._looked_at: set[SegmentName] = set()  # ... since the closed ones were looked at last
         self._looks = 0
         self._rules: dict[TopicName, Rule] = {}  # during one look; reading a topic's layout is work for large ones
 
@@ -65,6 +68,7 @@ class RetentionLoop:
     async def look(self) -> int:
         """Delete what may go now; how many files that were, and segments."""
         self._rules.clear()
+        self._steps.look()
         deleted = sum([await self._look_safely(hosted) for hosted in self._hosting])
         for name in list(self._hosting.undeleted):
             await self._orphans.remove(name)
@@ -73,8 +77,11 @@ class RetentionLoop:
             try:
                 deleted += await self._look_at_closed()
                 topics |= await self._look_at_disk()
+                self._sealed.forget(topics)
             except EngineError as e:
                 log.warning("retention of closed segments: %s", e)
+            self._ages = {name: ages for name, ages in self._ages.items() if name in self._looked_at}
+            self._looked_at.clear()
         self._looks += 1
         return deleted + sum([await self._collect(topic) for topic in sorted(topics)])
 
@@ -127,9 +134,10 @@ class RetentionLoop:
     async def _look_at(self, hosted: HostedSegment) -> int:
         rule = await self._rule(hosted.name.topic)
         acknowledged = await self._hosting.acknowledged(hosted, rule.subscriptions)
-        now_ms = self._clock.time_ms()
+        ages = self._ages.setdefault(hosted.name, Ages[int](self._clock, self._steps))
+        self._looked_at.add(hosted.name)
         return await hosted.segment.retain(
-            acknowledged, now_ms, retention_ms=rule.retention_ms, retention_bytes=rule.retention_bytes
+            acknowledged, retention_ms=rule.retention_ms, retention_bytes=rule.retention_bytes, ages=ages
         )
 
     async def _rule(self, topic: TopicName) -> Rule:

@@ -10,7 +10,6 @@ from typing import Any
 
 from engine.broker.config_checks import SECONDS_MAX
 from engine.broker.operations import Operations
-from engine.clock import Clock
 from engine.control.header_records import TransactionView
 from engine.control.operation_records import Operation
 from engine.control.transactions import TransactionCoordinator
@@ -25,10 +24,9 @@ LIST_DEFAULT = 1_000
 class TransactionAdmin:
     """Loop thread only."""
 
-    def __init__(self, coordinator: TransactionCoordinator, operations: Operations, clock: Clock) -> None:
+    def __init__(self, coordinator: TransactionCoordinator, operations: Operations) -> None:
         self._coordinator = coordinator
         self._operations = operations
-        self._clock = clock
 
     async def list_open(
         self, open_longer_than: float | None = None, segment: str | None = None, limit: int | None = None
@@ -38,13 +36,13 @@ class TransactionAdmin:
         Raises InvalidArgumentError.
         """
         count = _limit(limit)
-        born_by = self._clock.time_ms() - round(_seconds(open_longer_than) * 1000)
+        at_least_s, ages = _seconds(open_longer_than), self._coordinator.open
         found = await self._open_in(SegmentName.parse(segment)) if segment is not None else None
         if found is None:
             found = [view async for view in self._coordinator.every_open()]
-        old = {view.number: view for view in found if view.header.created_ms <= born_by}
-        oldest = heapq.nsmallest(count, old.values(), key=lambda view: (view.header.created_ms, view.number))
-        return [_facts(view) for view in oldest]
+        old = {view.number: view for view in found if ages.open_s(view) >= at_least_s}
+        oldest = heapq.nsmallest(count, old.values(), key=lambda view: (ages.born_ms(view), view.number))
+        return [self._facts(view) for view in oldest]
 
     async def _open_in(self, segment: SegmentName) -> list[TransactionView]:
         numbers = {operation.number for operation in await self._operations.of_segment(segment)}
@@ -55,25 +53,27 @@ class TransactionAdmin:
         """One, ended or not, and where it has operations that are not applied yet. Raises TransactionNotFoundError."""
         number = parse_id(ident)
         view = await self._coordinator.get(number)
-        return {**_facts(view), "operations": _summed(await self._operations.of(number))}
+        return {**self._facts(view), "operations": _summed(await self._operations.of(number))}
 
     async def abort(self, ident: str) -> None:
         """Abort it. Raises TransactionNotFoundError, TransactionConflictError when it was committed."""
         await self._coordinator.end(parse_id(ident), TransactionState.ABORTED)
 
-
-def _facts(view: TransactionView) -> dict[str, Any]:
-    header = view.header
-    return {
-        "id": view.id,
-        "name": header.name,
-        "state": str(header.state),
-        "partition": partition_of(view.number),
-        "createdAtMs": header.created_ms,
-        "deadlineMs": header.timeout_ms,
-        "finalizedAtMs": header.finalized_ms,  # null while it is open
-        "acceptedAttempts": None if header.accepted is None else len(header.accepted),  # null: all of them
-    }
+    def _facts(self, view: TransactionView) -> dict[str, Any]:
+        header, open_ones = view.header, self._coordinator.open
+        left_s = None if header.state.final else open_ones.left_s(view)
+        return {
+            "id": view.id,
+            "name": header.name,
+            "state": str(header.state),
+            "partition": partition_of(view.number),
+            "createdAtMs": header.created_ms,
+            "deadlineMs": header.timeout_ms,
+            "openForMs": None if header.state.final else round(open_ones.open_s(view) * 1000),  # null: it has ended
+            "abortedInMs": None if left_s is None else round(left_s * 1000),  # null also where nobody can say
+            "finalizedAtMs": header.finalized_ms,  # null while it is open
+            "acceptedAttempts": None if header.accepted is None else len(header.accepted),  # null: all of them
+        }
 
 
 def _summed(operations: list[Operation]) -> list[dict[str, Any]]:

@@ -106,8 +106,6 @@ class Transactions:
 
     async def abort_expired(self) -> int:
         """Abort those whose time is over, of this broker's partitions; how many."""
-        if not await self.coordinator.list_open(1):
-            return 0
         return sum([await self.coordinator.abort_expired(number) for number in self.partitions])
 
     async def collect(self) -> int:
@@ -127,11 +125,12 @@ async def _begin(connection: Connection, header: Header) -> dict[str, Any]:
     coordinator, timeout_s, name = connection.broker.transactions.coordinator, header["timeout"], header.get("name")
     if (count := header.get("count")) is None:
         view = await coordinator.begin(timeout_s, name)
-        return {"id": view.id, **_standing(view)}
+        left_s = timeout_s if name is None else coordinator.open.left_s(view)
+        return {"id": view.id, **_standing(view, left_s)}
     if name is not None:
         raise InvalidArgumentError(f"{count} transactions of one name; for one that has a name, no count is right")
     view, *more = await coordinator.begin_some(timeout_s, count)
-    return {"id": view.id, **_standing(view), "more": [one.id for one in more]}
+    return {"id": view.id, **_standing(view, timeout_s), "more": [one.id for one in more]}
 
 
 def end(connection: Connection, header: Header, payload: memoryview) -> None:
@@ -182,13 +181,16 @@ def state(connection: Connection, header: Header, payload: memoryview) -> None:
 
 
 async def _state(connection: Connection, header: Header) -> dict[str, Any]:
-    return _standing(await connection.broker.transactions.coordinator.get(parse_id(header["id"])))
+    coordinator = connection.broker.transactions.coordinator
+    view = await coordinator.get(parse_id(header["id"]))
+    return _standing(view, coordinator.open.left_s(view))
 
 
-def _standing(view: TransactionView) -> dict[str, Any]:
+def _standing(view: TransactionView, left_s: float | None) -> dict[str, Any]:
     accepted = view.header.accepted
     return {
         "state": str(view.header.state),
+        "left": left_s,
         "deadline_ms": view.header.timeout_ms,
         "accepted": None if accepted is None else list(accepted),
         "mark": view.header.mark,

@@ -37,10 +37,9 @@ def list_transactions(
     if as_json:
         output.print_json(found)
         return
-    now_ms = time.time() * 1000
     output.print_table(
         ["id", "name", "open for", "aborted in"],
-        [(t["id"], t["name"], _span(now_ms - t["createdAtMs"]), _span(t["deadlineMs"] - now_ms)) for t in found],
+        [(t["id"], t["name"], _span(t.get("openForMs")), _span(t.get("abortedInMs"))) for t in found],
     )
 
 
@@ -62,7 +61,7 @@ def show(url: str, data: str | None, as_json: bool, ident: str) -> None:
             ("name", found["name"]),
             ("state", found["state"]),
             ("begun", _moment(found["createdAtMs"])),
-            *([("aborted at", _moment(found["deadlineMs"]))] if found["state"] == "OPEN" else []),
+            *([("aborted in", _span(found.get("abortedInMs")))] if found["state"] == "OPEN" else []),
             ("ended", _moment(found["finalizedAtMs"])),
             *([] if accepted is None else [("accepted attempts", accepted)]),
             ("partition", found["partition"]),
@@ -89,8 +88,8 @@ def abort(url: str, data: str | None, ident: str, yes: bool) -> None:
     lines.say(f"aborted {ident}")
 
 
-def _span(milliseconds: float) -> str:
-    return f"{max(milliseconds, 0.0) / 1000:,.1f} s"
+def _span(milliseconds: float | None) -> str | None:
+    return None if milliseconds is None else f"{milliseconds / 1000:,.1f} s"
 
 
 def _moment(milliseconds: int | None) -> str | None:

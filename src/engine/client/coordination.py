@@ -25,13 +25,15 @@ _ACTIONS = {TransactionState.COMMITTED: "commit", TransactionState.ABORTED: "abo
 
 
 class Standing(NamedTuple):
-    """How a transaction stands. `accepted`: the numbers of the attempts that a commit has accepted; None: all. `mark`:
-    of whoever has committed it, where he has one.
+    """How a transaction stands. `left_s`: seconds until it is aborted, None where the broker cannot say. `accepted`:
+    the numbers of the attempts that a commit has accepted; None: all. `mark`: of the commit that ended it, if it has
+    one.
     """
 
     id: str
     state: TransactionState
     deadline_ms: int
+    left_s: float | None
     accepted: tuple[int, ...] | None
     mark: int | None
 
@@ -182,6 +184,7 @@ def _standing(found: dict[str, Any]) -> Standing:
         id=found["id"],
         state=TransactionState(found["state"]),
         deadline_ms=found["deadline_ms"],
+        left_s=found.get("left"),
         accepted=None if accepted is None else tuple(accepted),
         mark=found.get("mark"),
     )

@@ -359,9 +359,15 @@ class Transactions:
         made = AsyncTransaction(self._pool, standing, name=name, attempt=attempt, joined=joined, ended=self._has_ended)
         if not standing.state.final:
             self._open.add(made)
-            left_s = max(0.0, (standing.deadline_ms - self._pool.options.clock.time_ms()) / 1000)
-            self._deadlines.add(made, asyncio.get_running_loop().time() + left_s + LOOK_S_FIRST)
+            self._deadlines.add(made, asyncio.get_running_loop().time() + self._left_s(standing) + LOOK_S_FIRST)
         return made
+
+    def _left_s(self, standing: Standing) -> float:
+        """As its broker says; by the wall clocks, which may differ, where that does not."""
+        if standing.left_s is not None:
+            return standing.left_s
+        left_s = (standing.deadline_ms - self._pool.options.clock.time_ms()) / 1000
+        return min(max(0.0, left_s), TRANSACTION_TIMEOUT_S_MAX)
 
     def _has_ended(self, one: AsyncTransaction) -> None:
         self._open.discard(one)

@@ -16,10 +16,11 @@ from functools import partial
 from typing import Any
 
 from engine.aio.tasks import Supervisor
-from engine.clock import Clock
+from engine.clock import Ages, Clock, ForwardSteps
 from engine.control.loads import read_loads
 from engine.control.policy.autoscale import decide
 from engine.control.policy.decisions import Action, Decision, Merge, Nothing, Reason, Split
+from engine.control.policy.history import redated
 from engine.control.resources import ScalableTopicResources
 from engine.control.shape import Plan
 from engine.errors import AlreadyClosedError, EngineError, InvalidArgumentError, NotFoundError, NotOwnerError
@@ -104,6 +105,9 @@ class TopicScaling:
         self._dropped = False  # the task was cancelled here
         self._timer: asyncio.TimerHandle | None = None
         self._sharing = Peak()
+        # How old segments and their last reports are: cooldowns and windows do not follow a wall clock that is set.
+        steps = ForwardSteps(clock)
+        self._created, self._reported = Ages[int](clock, steps), Ages[int](clock, steps)
 
     # Its leader's life.
 
@@ -199,10 +203,11 @@ class TopicScaling:
         namespace = await self._resources.load_namespace_auto_scale_policy(self.topic.tenant, self.topic.namespace)
         loads = await read_loads(self._resources.metadata, self.topic)
         layout, now_ms = self._layout(), self._clock.time_ms()  # from here to the change no other task runs
+        layout, dated = self._redated(layout, loads, now_ms)
         policy = resolve(self._broker_policy, namespace, layout.auto_scale_policy)
         decision = decide(
             layout,
-            loads,
+            dated,
             self._members(SubscriptionKind.STREAM),
             policy,
             now_ms,
@@ -212,8 +217,15 @@ class TopicScaling:
         )
         self._note(decision, policy, loads, now_ms)
         if traffic:
-            self._resting = _rests(decision, layout, loads, now_ms)
+            self._resting = _rests(decision, layout, dated, now_ms)
         return decision
+
+    def _redated(
+        self, layout: SegmentLayout, loads: Mapping[int, ReportedLoad], now_ms: int
+    ) -> tuple[SegmentLayout, Mapping[int, ReportedLoad]]:
+        created_s = self._created.look({i: segment.created_at_ms for i, segment in layout.segments.items()})
+        reported_s = self._reported.look({i: report.modified_ms for i, report in loads.items()})
+        return redated(layout, loads, created_s, reported_s, now_ms)
 
     def _note(
         self, decision: Decision, policy: AutoScalePolicy, loads: Mapping[int, ReportedLoad], now_ms: int

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
+from engine.clock import ForwardSteps
 from engine.control.operation_records import Recording
 from engine.metadata import keys
 from engine.metadata.store import (
@@ -24,6 +25,7 @@ from engine.model.transactions import TransactionHeader, TransactionState, id_te
 INDEX_DEADLINE = "txn-by-deadline"  # open ones: "{partition:x}/{deadline in ms}"
 INDEX_FINAL = "txn-by-final-state"  # ended ones: "{partition:x}/{end of their retention in ms}"
 _TIME_DIGITS = 15
+_TIME_MAX = 10**_TIME_DIGITS - 2
 _BATCH = 256  # found at a time
 
 
@@ -79,23 +81,35 @@ class HeaderRecords:
     async def list_open(self, limit: int | None = None) -> list[TransactionView]:
         """Those that have not ended, of each partition by their deadlines."""
         found = await self._metadata.list_index(INDEX_DEADLINE, "", keys.LAST, limit)
-        return [_view(record) for _, record in found]
+        return [view_of(record) for _, record in found]
 
-    def every_open(self) -> AsyncIterator[TransactionView]:
+    async def every_open(self) -> AsyncIterator[TransactionView]:
         """All that have not ended, page by page; one may come twice."""
-        return self._pages(INDEX_DEADLINE, "", keys.LAST)
+        async for page in self._pages(INDEX_DEADLINE, "", keys.LAST):
+            for record in page:
+                yield view_of(record)
 
-    def due(self, index: str, partition: int, now_ms: int) -> AsyncIterator[TransactionView]:
-        """Those of a partition whose time in an index has come, likewise."""
-        return self._pages(index, *_until(partition, now_ms))
+    def open_pages(self, partition: int) -> AsyncIterator[list[Record]]:
+        """The headers of a partition that have not ended, page by page; one may come twice."""
+        return self._pages(INDEX_DEADLINE, *_until(partition, _TIME_MAX))
 
-    async def _pages(self, index: str, start: str, end: str) -> AsyncIterator[TransactionView]:
-        """Those in a range of an index, page by page; one may come twice."""
+    async def over_retention(self, partition: int, steps: ForwardSteps) -> AsyncIterator[TransactionView]:
+        """Those of a partition that ended as long ago as they are kept; one may come twice.
+
+        What the wall clock has left out since one ended does not count.
+        """
+        now_ms = steps.look()
+        async for page in self._pages(INDEX_FINAL, *_until(partition, now_ms)):
+            for view in map(view_of, page):
+                ended_ms = view.header.finalized_ms or 0
+                if ended_ms + self._retention_of(view.header) + steps.left_out_ms(ended_ms) <= now_ms:
+                    yield view
+
+    async def _pages(self, index: str, start: str, end: str) -> AsyncIterator[list[Record]]:
         limit = _BATCH
         while True:
             found = await self._metadata.list_index(index, start, end, limit)
-            for _, record in found:
-                yield _view(record)
+            yield [record for _, record in found]
             if len(found) < limit:
                 return
             last = found[-1][0]
@@ -164,12 +178,15 @@ class HeaderRecords:
         partition = partition_of(number)
         if not header.state.final:
             return {INDEX_DEADLINE: _at(partition, header.timeout_ms)}
+        return {INDEX_FINAL: _at(partition, (header.finalized_ms or 0) + self._retention_of(header))}
+
+    def _retention_of(self, header: TransactionHeader) -> int:
         kept = header.name is not None and header.state is TransactionState.COMMITTED
-        retention = self._named_retention_ms if kept else self._retention_ms
-        return {INDEX_FINAL: _at(partition, (header.finalized_ms or 0) + retention)}
+        return self._named_retention_ms if kept else self._retention_ms
 
 
-def _view(record: Record) -> TransactionView:
+def view_of(record: Record) -> TransactionView:
+    """What a record says."""
     return _view_of(parse_id(record.key.rpartition("/")[2]), record)
 
 

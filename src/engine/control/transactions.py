@@ -9,22 +9,21 @@ it is theirs, compare-and-set lets one of them do it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import msgspec
 
-from engine.clock import Clock
-from engine.control.header_records import INDEX_DEADLINE, INDEX_FINAL, HeaderDraft, HeaderRecords, TransactionView
-from engine.control.operation_records import Recording, forget, operations_in
+from engine.clock import Clock, ForwardSteps
+from engine.control.header_records import HeaderDraft, HeaderRecords, TransactionView
+from engine.control.open_transactions import OpenTransactions
+from engine.control.operation_records import Recording, operations_in
+from engine.control.transaction_collecting import TransactionCollector
 from engine.errors import (
     EngineError,
     InvalidArgumentError,
-    NotFoundError,
     TransactionConflictError,
     TransactionNotFoundError,
     UnknownOutcomeError,
@@ -35,9 +34,9 @@ from engine.limits import (
     TRANSACTION_TIMEOUT_S_MAX,
     TRANSACTION_TIMEOUT_S_MIN,
 )
-from engine.metadata import keys, unsure
+from engine.metadata import keys
 from engine.metadata.store import ABSENT, ConflictError, Expected, MetadataStore, OutcomeUnknownError, Record
-from engine.model.names import SegmentName, check_name
+from engine.model.names import check_name
 from engine.model.transactions import (
     BEGUN_MAX,
     ID_BITS,
@@ -52,7 +51,6 @@ from engine.model.transactions import (
 log = logging.getLogger(__name__)
 
 _ATTEMPTS_MAX = 16
-_BATCH = 256  # found, and dealt with, at a time
 _DRAFT_MS_MAX = 1_000  # what was drafted longer ago is drafted anew: retention is counted from when it has ended
 
 
@@ -99,8 +97,10 @@ class TransactionCoordinator:
         self._metadata = metadata
         self._clock = clock
         self._rng = rng
-        self._settle = settle
         self._headers = HeaderRecords(metadata, round(retention_s * 1000), round(named_retention_s * 1000))
+        self._steps = ForwardSteps(clock)
+        self.open = OpenTransactions(self._headers, clock, self._steps)
+        self._collector = TransactionCollector(metadata, self._headers, self._steps, settle)
 
     # -- beginning -------------------------------------------------------------------------------------------
 
@@ -175,9 +175,12 @@ class TransactionCoordinator:
 
     async def _extend(self, known: TransactionView, timeout_s: float) -> TransactionView | None:
         """With a deadline at least so far away; None when it has ended meanwhile, or another broker changed it."""
-        header = known.header.extended(self._clock.time_ms() + round(timeout_s * 1000))
-        if header is known.header:
+        span_ms, left_s = round(timeout_s * 1000), self.open.left_s(known)
+        if left_s is None:  # the clock was set back since: whatever is left of it, it is not to get less
+            span_ms = max(span_ms, known.header.span_ms)
+        elif left_s >= timeout_s:
             return known
+        header = known.header.renewed(self._clock.time_ms(), span_ms)
         try:
             return await self._headers.put(self._headers.draft(known.number, header), known.version)
         except ConflictError:
@@ -233,7 +236,7 @@ class TransactionCoordinator:
 
         None when it was committed before; or there are no operations. Raises as end(). `draft`: by draft_commit().
         """
-        if draft is not None and self._clock.time_ms() - (draft.header.header.finalized_ms or 0) > _DRAFT_MS_MAX:
+        if draft is not None and abs(self._clock.time_ms() - (draft.header.header.finalized_ms or 0)) > _DRAFT_MS_MAX:
             draft = None
         state = TransactionState.COMMITTED
         return await self._end(number, state, accepted_numbers(accepted), recording, mark, draft)
@@ -311,24 +314,19 @@ class TransactionCoordinator:
 
     async def operations(self, number: int) -> list[TransactionOperation]:
         """Its operations whose participants have not applied the outcome yet; all of an open one."""
-        found = await self._operation_records(number)
-        return [operation.facts for record in found for operation in operations_in(record)]
-
-    async def _operation_records(self, number: int, limit: int | None = None) -> list[Record]:
         prefix = f"{keys.transaction_ops(id_text(number))}/"
-        return await self._metadata.list(prefix, keys.prefix_end(prefix), limit)
+        found = await self._metadata.list(prefix, keys.prefix_end(prefix))
+        return [operation.facts for record in found for operation in operations_in(record)]
 
     # -- sweeping --------------------------------------------------------------------------------------------
 
     async def abort_expired(self, partition: int) -> int:
         """Abort the open ones of a partition whose time is over; how many that were."""
-        expired = 0
-        async for known in self._headers.due(INDEX_DEADLINE, partition, self._clock.time_ms()):
-            expired += await self._expire(known)
-        return expired
+        self._steps.look()
+        return sum([await self._expire(known) for known in await self.open.overdue(partition)])
 
     async def _expire(self, known: TransactionView) -> bool:
-        header = known.header.ended(TransactionState.ABORTED, self._clock.time_ms())
+        header = known.header.ended(TransactionState.ABORTED, self._clock.time_ms(), expired=True)
         try:
             await self._headers.put(self._headers.draft(known.number, header), known.version)
         except ConflictError:
@@ -339,50 +337,9 @@ class TransactionCoordinator:
 
     async def collect(self, partition: int) -> int:
         """Forget those of a partition whose retention is over and that no participant needs any more; how many."""
-        collected = 0
-        async for known in self._headers.due(INDEX_FINAL, partition, self._clock.time_ms()):
-            collected += await self._collect(known)
+        collected = await self._collector.collect(partition)
+        self.counters.collected += collected
         return collected
-
-    async def _collect(self, known: TransactionView) -> bool:
-        while found := await self._operation_records(known.number, _BATCH):
-            try:
-                await self._settle_all(found)
-            except EngineError as e:
-                log.info("transaction %s is kept: not all have applied it yet: %s", known.id, e)
-                return False
-            left = await self._operation_records(known.number, 1)
-            if left and left[0].key == found[0].key:
-                return False  # whoever it concerns did not apply it
-        if known.header.name is not None:
-            await self._forget_name(known)
-        self.counters.collected += await unsure.delete(self._metadata, keys.transaction(known.id))
-        return True
-
-    async def _settle_all(self, records: Sequence[Record]) -> None:
-        """Each participant once. The records of one that is no more, a topic that was deleted, go from here."""
-        participants: dict[tuple[SegmentName, str | None], list[Record]] = {}
-        operations: dict[tuple[SegmentName, str | None], TransactionOperation] = {}
-        for record in records:
-            for operation in (found.facts for found in operations_in(record)):
-                participant = (operation.segment, operation.subscription)
-                operations[participant] = operation
-                participants.setdefault(participant, []).append(record)
-        for participant, theirs in participants.items():
-            try:
-                await self._settle(operations[participant])
-            except NotFoundError as e:
-                log.info("operations of a transaction are forgotten: %s", e)
-                for record in theirs:
-                    await forget(self._metadata, record.key, partial(_concerns, participant))
-
-    async def _forget_name(self, known: TransactionView) -> None:
-        """Unless it means a later transaction by now."""
-        assert known.header.name is not None
-        alias = await self._metadata.get(keys.transaction_name(known.header.name))
-        if alias is not None and alias.value.decode() == known.id:
-            with contextlib.suppress(ConflictError):
-                await unsure.delete(self._metadata, alias.key, alias.stat.version)
 
 
 def _check_timeout(timeout_s: float) -> None:
@@ -392,7 +349,3 @@ def _check_timeout(timeout_s: float) -> None:
         raise InvalidArgumentError(
             f"timeout is {timeout_s} s; {TRANSACTION_TIMEOUT_S_MIN} to {TRANSACTION_TIMEOUT_S_MAX} are right"
         )
-
-
-def _concerns(participant: tuple[SegmentName, str | None], operation: TransactionOperation) -> bool:
-    return (operation.segment, operation.subscription) == participant

@@ -80,6 +80,11 @@ class Fields:
             self.wrong(name, f"is {value}, which is negative")
         return value
 
+    def flag(self, name: str) -> bool:
+        """True or false."""
+        value: bool = self._get(name, bool, None)
+        return value
+
     def text(self, name: str, default: str | None = None) -> str:
         """A string."""
         value: str = self._get(name, str, default)

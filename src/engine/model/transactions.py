@@ -83,6 +83,8 @@ def partition_of(number: int) -> int:
 class TransactionHeader(msgspec.Struct, frozen=True, omit_defaults=True):
     """`/txn/{id}`. Times are wall-clock milliseconds; `timeout_ms` is when it is aborted unless it has ended before.
 
+    A wall clock may be set: whoever waits for the deadline measures `span_ms` from `since_ms` on by a monotonic clock.
+    `renewed_ms`: when it was last given a new timeout. `expired`: whether its timeout ended it, of one that is aborted.
     `accepted`: the attempts (their numbers, rising) whose operations count after a commit; None: all. `mark`: by which
     whoever committed it knows that it was him.
     """
@@ -94,6 +96,8 @@ class TransactionHeader(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str | None = None
     accepted: tuple[int, ...] | None = None
     mark: int | None = None
+    renewed_ms: int | None = None
+    expired: bool | None = None
 
     def ended(
         self,
@@ -101,6 +105,8 @@ class TransactionHeader(msgspec.Struct, frozen=True, omit_defaults=True):
         now_ms: int,
         accepted: tuple[int, ...] | None = None,
         mark: int | None = None,
+        *,
+        expired: bool = False,
     ) -> TransactionHeader:
         """Committed or aborted; itself when it is so already. Raises TransactionConflictError for the other way."""
         if state not in MOVES[self.state]:
@@ -109,19 +115,32 @@ class TransactionHeader(msgspec.Struct, frozen=True, omit_defaults=True):
             if accepted != self.accepted:
                 raise TransactionConflictError("the transaction was committed before with other attempts accepted")
             return self
-        return TransactionHeader(state, self.timeout_ms, self.created_ms, now_ms, self.name, accepted, mark)
+        why = expired if state is TransactionState.ABORTED else None
+        return TransactionHeader(
+            state, self.timeout_ms, self.created_ms, now_ms, self.name, accepted, mark, self.renewed_ms, why
+        )
 
     @property
     def standing(self) -> str:
         """How it stands, in words."""
         if self.state is not TransactionState.ABORTED or self.finalized_ms is None:
             return str(self.state)
-        why = "its timeout was over" if self.finalized_ms >= self.timeout_ms else "somebody did that"
-        return f"{self.state} ({why})"
+        late = self.finalized_ms >= self.timeout_ms if self.expired is None else self.expired  # older ones do not say
+        return f"{self.state} ({'its timeout was over' if late else 'somebody did that'})"
 
-    def extended(self, timeout_ms: int) -> TransactionHeader:
-        """With that deadline, if it is a later one."""
-        return self if timeout_ms <= self.timeout_ms else msgspec.structs.replace(self, timeout_ms=timeout_ms)
+    @property
+    def since_ms(self) -> int:
+        """When its timeout began."""
+        return self.created_ms if self.renewed_ms is None else self.renewed_ms
+
+    @property
+    def span_ms(self) -> int:
+        """Its timeout, in milliseconds."""
+        return self.timeout_ms - self.since_ms
+
+    def renewed(self, now_ms: int, span_ms: int) -> TransactionHeader:
+        """With that timeout, from now on."""
+        return msgspec.structs.replace(self, timeout_ms=now_ms + span_ms, renewed_ms=now_ms)
 
     def counts(self, attempt: int) -> bool:
         """Whether operations of this attempt take effect, if they were recorded in time."""
@@ -160,6 +179,8 @@ class TransactionHeader(msgspec.Struct, frozen=True, omit_defaults=True):
             name=fields.text("name") if "name" in fields.values else None,
             accepted=None if accepted is None else tuple(accepted),
             mark=fields.number("mark") if "mark" in fields.values else None,
+            renewed_ms=fields.number("renewed_ms") if "renewed_ms" in fields.values else None,
+            expired=fields.flag("expired") if "expired" in fields.values else None,
         )
 
 

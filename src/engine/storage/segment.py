@@ -11,6 +11,7 @@ from typing_extensions import Buffer
 from engine._native import log
 from engine._native.log import Claim
 from engine.aio.turns import Turns
+from engine.clock import Ages
 from engine.errors import (
     AlreadyClosedError,
     EngineError,
@@ -31,7 +32,7 @@ from engine.storage.inherited import hand_over
 from engine.storage.logfile import Block, LogFile, new_file
 from engine.storage.reader import Reader, Stretch
 from engine.storage.recovery import Recovered, file_facts
-from engine.storage.retention import delete_files, files_to_delete
+from engine.storage.retention import ages_of, delete_files, files_to_delete
 from engine.storage.succession import Lease, Succession
 from engine.storage.tail import Piece
 from engine.storage.waiting import Waiters
@@ -376,18 +377,18 @@ class Segment:
         *,
         retention_ms: int | None = -1,
         retention_bytes: int | None = -1,
+        ages: Ages[int] | None = None,
     ) -> int:
         """Delete files that are acknowledged (all below `min_offset`) and past the retention time or size; how many.
 
         `retention_ms`, `retention_bytes`: None keeps for ever, -1 takes the configuration's. The last file stays.
         """
-        config = self._context.config
         doomed = files_to_delete(
             self._files,
             min_offset=min_offset,
-            now_ms=self._context.clock.time_ms() if now_ms is None else now_ms,
-            retention_ms=config.retention_ms if retention_ms == -1 else retention_ms,
-            retention_bytes=config.retention_bytes if retention_bytes == -1 else retention_bytes,
+            ages_s=ages_of(self._files, self._context.clock.time_ms() if now_ms is None else now_ms, ages),
+            retention_ms=self._context.config.retention_ms if retention_ms == -1 else retention_ms,
+            retention_bytes=self._context.config.retention_bytes if retention_bytes == -1 else retention_bytes,
         )
         try:
             await delete_files(self._context, self._files, doomed, self.lease)

@@ -80,6 +80,15 @@ class History:
         self.record(client, what, "invoke", call=self._calls, **fields)
         return Call(self, client, what, self._calls)
 
+    def undelivered(self, subscription: str, topic: str) -> bool:
+        """Whether a final reading has shown something that nobody of a subscription was given yet."""
+        shown = {e["value"] for e in self.events if e["what"] == "final" and e["topic"] == topic}
+        attachments = {
+            e["call"] for e in self.events if e["what"] == "attach" and e.get("subscription") == subscription
+        }
+        given = (e["value"] for e in self.events if e["what"] == "deliver" and e["attachment"] in attachments)
+        return bool(shown.difference(given))
+
 
 class Call:
     """A started call; it ends once."""

@@ -16,7 +16,7 @@ from engine.client.client import AsyncClient
 from engine.errors import EngineError, TransactionConflictError, TransactionNotFoundError
 from engine.model.positions import MessageId
 from engine.testing.history import Call, History, value_of
-from engine.testing.workload import ATTEMPTS_MAX, RETRY_S, SURE_FAILURES, key_text, kill
+from engine.testing.workload import ATTEMPTS_MAX, RETRY_S, STILL_S_MAX, SURE_FAILURES, key_text, kill
 
 REFUSED = (*SURE_FAILURES, TransactionConflictError, TransactionNotFoundError)  # nothing of it is ever seen
 
@@ -236,15 +236,16 @@ class Transformer:
         self, client: AsyncClient, consumer: Any, producer: Any, attach: Call, seconds: float, drain: bool
     ) -> bool:
         loop = asyncio.get_running_loop()
-        until = loop.time() + seconds
+        until, still_s = loop.time() + seconds, 0.0
         while loop.time() < until and (drain or not self._stopped):
             wait = self.idle_s if drain else min(1.0, max(until - loop.time(), 0.01))
             batch = await consumer.receive_batch(max_messages=self._rng.randint(1, self.batch_max), timeout=wait)
             for message in batch:
                 self._write_delivery(attach, message)
+            still_s = 0.0 if len(batch) else still_s + wait
             if len(batch):
                 await self._transform_batch(client, consumer, producer, attach, batch)
-            elif drain:
+            elif drain and not (self._history.undelivered(self.subscription, self._source) and still_s < STILL_S_MAX):
                 return True
         return False
 

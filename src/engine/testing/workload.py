@@ -18,6 +18,7 @@ RETRY_S = 0.5
 ATTEMPTS_MAX = 120
 IDLE_S = 5.0  # after this long without a message everything there is counts as read
 STILL_S_MAX = 60.0  # a final reading that has not reached the end, and gets nothing for so long, gives up
+DRAINS_MAX = 3  # lives, where the one before did not come to the end
 
 
 async def kill(client: AsyncClient) -> None:
@@ -136,8 +137,14 @@ class Reader:
         self._stopped = True
 
     async def drain(self) -> None:
-        """One more life that reads and acknowledges everything there is."""
-        await self._live(float("inf"), drain=True)
+        """One more life that reads and acknowledges everything there is.
+
+        That is what a final reading has shown, if there was one: a server that takes its time does not end it.
+        """
+        for _ in range(DRAINS_MAX):
+            await self._live(float("inf"), drain=True)
+            if not self._history.undelivered(self.subscription, self._topic):
+                break
         self._history.record(self.name, "drained", subscription=self.subscription)
 
     async def _live(self, seconds: float, drain: bool) -> None:
@@ -163,16 +170,20 @@ class Reader:
 
     async def _read(self, consumer: Any, attach: Call, seconds: float, drain: bool) -> None:
         loop = asyncio.get_running_loop()
-        end = loop.time() + seconds
+        end, still_s = loop.time() + seconds, 0.0
         while loop.time() < end and (drain or not self._stopped):
             wait = self.idle_s if drain else min(1.0, end - loop.time())
             batch = await consumer.receive_batch(max_messages=self._rng.randint(1, 40), timeout=wait)
-            if drain and not len(batch):
+            still_s = 0.0 if len(batch) else still_s + wait
+            if drain and still_s and self._is_drained(still_s):
                 return
             for message in batch:
                 self._write_delivery(attach, message)
             if len(batch) and (drain or self._rng.random() < self.ack_rate):
                 await self._acknowledge(consumer, attach, batch)
+
+    def _is_drained(self, still_s: float) -> bool:
+        return still_s >= STILL_S_MAX or not self._history.undelivered(self.subscription, self._topic)
 
     def _write_detach(self, attach: Call, killed: bool) -> None:
         self._history.record(self.name, "detach", attachment=attach.number, killed=killed)

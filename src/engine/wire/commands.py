@@ -333,8 +333,9 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
     # header. What the methods and their arguments are is in broker/calls.py.
     _C.BROKER_CALL: {"request_id": int, "target": str, "method": str},
     # Transactions, at any broker. -> SUCCESS {"id": 16 hexadecimal digits, "state": "OPEN" | "COMMITTED" | "ABORTED",
-    # "deadline_ms": when it is aborted if it has not ended, "accepted": the numbers of the attempts that a commit has
-    # accepted, None for all}. `timeout`: seconds. `name`: the open or committed one of that name, if there is one.
+    # "deadline_ms": when it is aborted if it has not ended, by the broker's wall clock, "left": how many seconds that
+    # is from now, None where that cannot be said, "accepted": the numbers of the attempts that a commit has accepted,
+    # None for all}. `timeout`: seconds. `name`: the open or committed one of that name, if there is one.
     # `count`: so many are begun, if all can be; the answer has the ids of the others as "more".
     _C.NEW_TXN: {"request_id": int, "timeout": (float, int), "name": _OPT_STR, "count": _OPT_INT},
     # -> SUCCESS {"state"}. `action`: "commit" | "abort"; the same once more changes nothing. `accepted`: the names of
@@ -349,7 +350,7 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
         "sent": _OPT_INT,
         "mark": _OPT_INT,
     },
-    # -> SUCCESS {"state", "deadline_ms", "accepted"}, as of NEW_TXN, and "mark".
+    # -> SUCCESS {"state", "deadline_ms", "left", "accepted"}, as of NEW_TXN, and "mark".
     _C.TXN_STATE: {"request_id": int, "id": str},
 }
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.model.layout import SegmentLayout
 from engine.model.load import WINDOW_MS, ReportedLoad
 from engine.model.segment import SegmentInfo
+
+_AGREES_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +19,36 @@ class LastChanges:
     split_ms: int | None = None
     merge_ms: int | None = None
     rebucket_ms: int | None = None
+
+
+def redated(
+    layout: SegmentLayout,
+    loads: Mapping[int, ReportedLoad],
+    created_s: Mapping[int, float],
+    reported_s: Mapping[int, float],
+    now_ms: int,
+) -> tuple[SegmentLayout, Mapping[int, ReportedLoad]]:
+    """The same facts, dated by what they are to a clock that was never set: so many seconds before `now_ms`.
+
+    `created_s`, `reported_s`: how old segments and reports are, by segment id. A date that agrees to a second stays.
+    """
+    dates = {i: _dated(s.created_at_ms, created_s[i], now_ms) for i, s in layout.segments.items()}
+    if any(dates[i] != s.created_at_ms for i, s in layout.segments.items()):
+        layout = replace(layout, segments={i: _moved(s, dates[i]) for i, s in layout.segments.items()})
+    times = {i: _dated(report.modified_ms, reported_s[i], now_ms) for i, report in loads.items()}
+    return layout, {i: replace(report, modified_ms=times[i]) for i, report in loads.items()}
+
+
+def _dated(said_ms: int, age_s: float, now_ms: int) -> int:
+    at_ms = now_ms - round(age_s * 1000)
+    return said_ms if abs(at_ms - said_ms) < _AGREES_MS else at_ms
+
+
+def _moved(segment: SegmentInfo, created_at_ms: int) -> SegmentInfo:
+    sealed_ms = segment.sealed_at_ms
+    if sealed_ms is not None:
+        sealed_ms += created_at_ms - segment.created_at_ms
+    return replace(segment, created_at_ms=created_at_ms, sealed_at_ms=sealed_ms)
 
 
 def last_changes(layout: SegmentLayout) -> LastChanges:
