@@ -1,63 +1,158 @@
-"""A data directory that is opened with the metadata of another, or with none."""
+"""A data directory that is opened with the metadata of another, with older ones, or with none."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import shutil
+from pathlib import Path
 
+import pytest
 from peer import Peer, make_entries
 
+from engine.broker.config import BrokerConfig
 from engine.broker.orphans import Orphans
-from engine.broker.server import METADATA_FILE
+from engine.broker.server import METADATA_FILE, Broker
+from engine.broker.unexplained import explains, find_unexplained
+from engine.clock import SystemClock
+from engine.errors import CorruptionError
+from engine.metadata.memory import MemoryMetadataStore
+from engine.model.hashrange import HashRange
+from engine.model.layout import SegmentLayout
 from engine.model.names import TopicName
+from engine.model.reshape import commit, plan_split, reserve
+
+ORDERS = TopicName.parse("orders")
+METADATA = [METADATA_FILE, "metadata.mark"]
 
 
-async def look(broker, disk, caplog) -> int:
-    """Look for orphans until one is found that may be something else; the broker itself may be at it right now."""
-    deleted = 0
-    async with asyncio.timeout(20):
-        while "are they the right ones?" not in caplog.text:
-            deleted += await Orphans(broker.service, broker.hosting).look(disk)
-            await asyncio.sleep(0)
-    return deleted
+def files_of(data: Path) -> dict[str, bytes]:
+    """Every file below the directory; locks mean nothing."""
+    return {
+        path.relative_to(data).as_posix(): path.read_bytes()
+        for path in sorted(data.rglob("*"))
+        if path.is_file() and path.suffix != ".lock"
+    }
 
 
-async def test_d1_without_its_metadata_a_data_directory_keeps_its_messages(start_broker, tmp_path, caplog):
-    """Somebody mislaid the file; once it is found, everything is there again."""
+async def send(broker: Broker, name: str, values: list[bytes]) -> None:
+    """Messages to one segment, acknowledged."""
+    peer = await Peer.connect(broker)
+    producer = await peer.producer(name)
+    peer.publish(producer, make_entries(values))
+    await peer.receipts(producer, len(values))
+
+
+async def use(broker: Broker) -> None:
+    """A topic with messages."""
+    await send(broker, await (await Peer.connect(broker)).segment("orders"), [b"1", b"2"])
+
+
+def move(names: list[str], source: Path, to: Path) -> None:
+    to.mkdir(exist_ok=True)
+    for name in names:
+        shutil.move(source / name, to / name)
+
+
+@pytest.mark.parametrize("lost", [METADATA, [METADATA_FILE], ["metadata.mark"]], ids=" ".join)
+async def test_d4_without_its_metadata_a_data_directory_is_refused(start_broker, tmp_path, lost) -> None:
+    """Somebody mislaid the files; once they are found, everything is there again."""
+    data = tmp_path / "data"
     async with start_broker() as broker:
-        peer = await Peer.connect(broker)
-        producer = await peer.producer(await peer.segment("orders"))
-        peer.publish(producer, make_entries([b"1", b"2"]))
-        await peer.receipts(producer, 2)
-        disk = await broker.hosting.on_disk()
-    metadata = tmp_path / "data" / METADATA_FILE
-    metadata.rename(tmp_path / "mislaid")
-    async with start_broker() as broker:
-        await (await Peer.connect(broker)).segment("another")  # life goes on
-        assert await look(broker, disk, caplog) == 0
-        assert disk.items() <= (await broker.hosting.on_disk()).items()
-    (tmp_path / "mislaid").rename(metadata)
+        await use(broker)
+    move(lost, data, tmp_path / "mislaid")
+    found = files_of(data)
+    for _ in range(2):
+        with pytest.raises(CorruptionError, match="`engine inspect --repair"):
+            async with start_broker():
+                pass
+        assert files_of(data) == found
+    move(lost, tmp_path / "mislaid", data)
     async with start_broker() as broker:
         peer = await Peer.connect(broker)
         reader = await peer.consumer(await peer.segment("orders"), "reader", None)
         assert len(await peer.messages(reader, 2)) == 2
 
 
-async def test_d1_metadata_that_are_older_than_the_data_take_nothing_away(start_broker, tmp_path, caplog):
-    """They were put back from a copy that was made before the topic was split."""
-    data = tmp_path / "data"
+async def test_d4_an_empty_directory_is_no_data_directory(start_broker) -> None:
+    """It has none that could be lost, and neither has one whose segments hold nothing."""
     async with start_broker() as broker:
         await (await Peer.connect(broker)).segment("orders")
-    (tmp_path / "copy").write_bytes((data / METADATA_FILE).read_bytes())
     async with start_broker() as broker:
-        peer = await Peer.connect(broker)
+        assert await find_unexplained(broker.store, MemoryMetadataStore(SystemClock())) == []
+
+
+async def test_d4_metadata_that_are_older_than_the_data_are_refused(start_broker, tmp_path) -> None:
+    """All of them were put back from a copy that was made before the topic was split."""
+    data = tmp_path / "data"
+    async with start_broker() as broker:
+        await use(broker)
+    copy = {name: (data / name).read_bytes() for name in METADATA}
+    async with start_broker() as broker:
         await broker.service.split_segment("orders", 0)
-        (child, _) = broker.service._controllers.get(TopicName.parse("orders")).layout.active
-        producer = await peer.producer(str(TopicName.parse("orders").segment(child.hash_range, child.segment_id)))
-        peer.publish(producer, make_entries([b"1"]))
-        await peer.receipts(producer, 1)
-        disk = await broker.hosting.on_disk()
-    (data / METADATA_FILE).write_bytes((tmp_path / "copy").read_bytes())
+        (child, _) = broker.service._controllers.get(ORDERS).layout.active
+        await send(
+            broker, str(ORDERS.segment(child.hash_range, child.segment_id)), [b"%d" % n for n in range(4)]
+        )  # the parent knows two
+    for name, content in copy.items():
+        (data / name).write_bytes(content)
+    found = files_of(data)
+    with pytest.raises(CorruptionError, match=rf"segment://public/default/orders/0000-7fff-{child.segment_id}"):
+        async with start_broker():
+            pass
+    assert {k: v for k, v in files_of(data).items() if k.startswith("segments")} == {
+        k: v for k, v in found.items() if k.startswith("segments")
+    }
+
+
+async def test_d4_what_was_deleted_and_what_is_pending_is_explained(start_broker) -> None:
     async with start_broker() as broker:
-        await look(broker, disk, caplog)
-        left = [n.segment_id for n in (await broker.hosting.on_disk())[TopicName.parse("orders")]]
-        assert child.segment_id in left
+        await use(broker)
+        await send(broker, await (await Peer.connect(broker)).segment("gone"), [b"1"])
+        await broker.service.delete_topic("gone")
+    async with start_broker() as broker:
+        assert await find_unexplained(broker.store, broker._own_metadata) == []
+        assert [str(n) for n in await find_unexplained(broker.store, MemoryMetadataStore(SystemClock()))] == [
+            "segment://public/default/orders/0000-ffff-0"
+        ]
+
+
+async def test_d1_brokers_that_share_their_metadata_log_and_delete_nothing(tmp_path, caplog) -> None:
+    """One that was stopped in the middle may have left it; another set of metadata too."""
+    clock = SystemClock()
+
+    async def started(metadata: MemoryMetadataStore) -> Broker:
+        config = BrokerConfig(service_url="engine://127.0.0.1:1")
+        broker = Broker(tmp_path / "data", config=config, metadata=metadata)
+        await broker.start()
+        return broker
+
+    broker = await started(MemoryMetadataStore(clock))
+    await use(broker)
+    disk = await broker.hosting.on_disk()
+    await broker.close()
+    with caplog.at_level(logging.ERROR):
+        broker = await started(MemoryMetadataStore(clock))
+    assert "orders/0000-ffff-0" in caplog.text
+    async with asyncio.timeout(60):
+        while "are they the right ones?" not in caplog.text:
+            assert await Orphans(broker.service, broker.hosting).look(disk) == 0
+            await asyncio.sleep(0)
+    assert disk.items() <= (await broker.hosting.on_disk()).items()
+    await broker.close()
+
+
+def test_what_a_record_explains() -> None:
+    layout = SegmentLayout.create(1, now_ms=1)
+    whole, lower = HashRange(0, 0xFFFF), HashRange(0, 0x7FFF)
+    assert not explains(None, ORDERS.segment(whole, 0))
+    assert explains(layout, ORDERS.segment(whole, 0))
+    assert not explains(layout, ORDERS.segment(lower, 0))
+    assert not explains(layout, ORDERS.segment(lower, 1))
+    split = plan_split(layout, 0)
+    reserved = reserve(layout, split, "children")
+    assert explains(reserved, ORDERS.segment(lower, 1))  # pending, or undone
+    done = commit(reserved, split, 2)
+    assert explains(done, ORDERS.segment(lower, 1))
+    assert explains(done, ORDERS.segment(whole, 0))
+    assert not explains(done, ORDERS.segment(lower, 3))

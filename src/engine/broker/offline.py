@@ -134,10 +134,11 @@ def metadata_file(directory: Path) -> Path | None:
     return next(found, None)
 
 
-def read_metadata(path: Path, scratch: Path) -> list[Record]:
-    """Every record of a metadata file, all checked. `scratch` is an empty directory for the copy that is opened.
+def read_metadata(path: Path, scratch: Path) -> tuple[list[Record], int]:
+    """(every record of a metadata file, all checked; its version). `scratch`: an empty directory for the copy.
 
-    Raises DataDirectoryBusyError, CorruptionError, UnsupportedError.
+    The copy is opened, whatever the mark beside the file says. Raises DataDirectoryBusyError, CorruptionError,
+    UnsupportedError.
     """
     lock_path = path.with_name(path.name + ".lock")
     lock = LockFile(lock_path) if lock_path.exists() else None
@@ -152,4 +153,4 @@ def read_metadata(path: Path, scratch: Path) -> list[Record]:
     image = Image(scratch / path.name, Witness.IGNORE)
     rows = image.load()
     image.close()
-    return [row.record for row in rows]
+    return [row.record for row in rows], image.version

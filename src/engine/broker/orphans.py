@@ -38,7 +38,7 @@ class Orphans:
         for i, (topic, names) in enumerate(stores.items()):
             if i % _LOOKED_AT_ONCE == 0:
                 await asyncio.sleep(0)  # others are served
-            if topic in unknown or not _is_untouched(names):
+            if topic in unknown or not is_untouched(names):
                 deleted += await self._look_at(topic, names)
         return deleted
 
@@ -69,6 +69,6 @@ class Orphans:
         return removed
 
 
-def _is_untouched(names: Sequence[SegmentName]) -> bool:
+def is_untouched(names: Sequence[SegmentName]) -> bool:
     """Whether this is what most topics have: the one segment that they began with. Their layouts need no look."""
     return len(names) == 1 and names[0].segment_id == 0 and names[0].hash_range == HashRange.whole()

@@ -32,10 +32,12 @@ from engine.broker.retention import RetentionLoop
 from engine.broker.segment_host import SegmentHosting
 from engine.broker.transaction_admin import TransactionAdmin
 from engine.broker.transactions import Transactions
+from engine.broker.unexplained import check_explained
 from engine.clock import Clock, SystemClock
 from engine.control.service import ScalableTopicService
 from engine.errors import AlreadyClosedError, ConnectError, EngineError, InvalidArgumentError
 from engine.metadata.identity import raise_generation
+from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.sqlite import MetadataStatistics, SqliteMetadataStore
 from engine.metadata.store import MetadataStore
 from engine.model.identity import Identity
@@ -147,23 +149,14 @@ class Broker(Addresses):
 
     async def _open(self) -> None:
         self._make_directory()
-        metadata = self._metadata
-        if metadata is None:
-            metadata = self._own_metadata = await SqliteMetadataStore.open(
-                self._data / METADATA_FILE, clock=self.clock, native=NativeCommits
-            )
         executor = self._executor
         if executor is None:
             executor = self._own_workers = NativeWorkers()
-        store = self.store = SegmentStore(
-            self._disk,
-            str(self._data),
-            clock=self.clock,
-            metadata=metadata,
-            executor=executor,
-            config=storage_config(self.config),
-            rng=self._rng,
-        )
+        metadata = self._metadata
+        if metadata is None:
+            metadata = self._own_metadata = await self._open_metadata(executor)
+        store = self.store = self._segment_store(metadata, executor)
+        await check_explained(store, metadata, str(self._data), shared=self.shared)
         self.started_as = await raise_generation(metadata, store.rng)
         store.identify(self.started_as.store, self.started_as.generation)
         members = self.members = self._membership(store, metadata)
@@ -200,6 +193,19 @@ class Broker(Addresses):
             self.tasks.spawn(IdleLoop(self.hosting, self.config.segment_idle_time).run(), "idle segments")
         self.loads = load_reports(self.config, self.hosting, metadata, self.service.scaling)
         self.tasks.spawn(self.loads.run(), "load reports")
+
+    def _segment_store(self, metadata: MetadataStore, executor: Workers | Submits) -> SegmentStore:
+        disk, config = self._disk, storage_config(self.config)
+        return SegmentStore(
+            disk, str(self._data), clock=self.clock, metadata=metadata, executor=executor, config=config, rng=self._rng
+        )
+
+    async def _open_metadata(self, executor: Workers | Submits) -> SqliteMetadataStore:
+        path = self._data / METADATA_FILE
+        if not path.exists():  # before one is made, which would stand in the way of the right one
+            nothing = MemoryMetadataStore(self.clock)
+            await check_explained(self._segment_store(nothing, executor), nothing, str(self._data))
+        return await SqliteMetadataStore.open(path, clock=self.clock, native=NativeCommits)
 
     def _make_directory(self) -> None:
         try:

@@ -26,8 +26,26 @@ COMPRESSIONS = {0: "none", 1: "lz4", 2: "zstd"}
 @click.option("-n", "limit", type=click.IntRange(0), default=20, show_default=True, help="Rows to show; 0: all.")
 @click.option("--messages", is_flag=True, help="Of a log file: its messages instead of its entries.")
 @click.option("--prefix", default="", help="Of a metadata file: only keys that start so.")
+@click.option("--repair", is_flag=True, help="Of a data directory: new records for what its metadata do not explain.")
+@click.option("--dry-run", is_flag=True, help="With --repair: only say what would be done.")
+@click.option(
+    "--transactions",
+    type=click.Choice(["hide", "show"]),
+    default="hide",
+    show_default=True,
+    help="With --repair: messages of transactions whose outcome is lost.",
+)
 @json_option
-def command(path: Path, limit: int, messages: bool, prefix: str, as_json: bool) -> int:
+def command(
+    path: Path,
+    limit: int,
+    messages: bool,
+    prefix: str,
+    repair: bool,
+    dry_run: bool,
+    transactions: str,
+    as_json: bool,
+) -> int:
     """Look into PATH: a log file, a metadata file, or a whole data directory that no engine has open.
 
     Exits with 1 where something is damaged. An incomplete last write is no damage.
@@ -35,6 +53,15 @@ def command(path: Path, limit: int, messages: bool, prefix: str, as_json: bool) 
     from engine.broker import offline
 
     kind = offline.kind_of(path)
+    if dry_run and not repair:
+        raise click.UsageError("--dry-run must come with --repair")
+    if repair:
+        if kind != "directory":
+            raise click.UsageError(f"--repair must be given a data directory, got {path}")
+        from engine.cli import repair as repairing
+
+        show = transactions == "show"
+        return repairing.repair(path, dry_run=dry_run, show_transactional=show, as_json=as_json)
     if kind == "directory":
         return show_directory(path, as_json)
     if kind == "metadata":
@@ -102,7 +129,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     from engine.broker import offline
 
     with tempfile.TemporaryDirectory(prefix="engine-inspect-") as scratch:
-        records = offline.read_metadata(path, Path(scratch))
+        records, _ = offline.read_metadata(path, Path(scratch))
     return [
         {
             "key": r.key,

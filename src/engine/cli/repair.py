@@ -1,0 +1,93 @@
+"""`engine inspect --repair`: new records for messages that the metadata do not explain."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from engine.cli import output
+
+if TYPE_CHECKING:
+    from engine.broker.repair import Plan, TopicPlan
+
+COLUMNS = ["topic", "segment", "range", "state", "messages", "parents", "record", "problem"]
+
+
+def repair(path: Path, *, dry_run: bool, show_transactional: bool, as_json: bool) -> int:
+    """Say what is done, and do it unless `dry_run`. The exit code: 1 where something cannot be repaired."""
+    from engine.broker import repair as repairing
+
+    now_ms = time.time_ns() // 1_000_000
+    plan = repairing.make_plan(path, now_ms)
+    kept = None if dry_run or not plan.needed else repairing.apply(plan, now_ms, show_transactional=show_transactional)
+    rows = [row for topic in plan.topics for row in topic_rows(topic)]
+    hidden = {s.name: s.transactional for t in plan.topics for s in t.stores if s.transactional and t.layout}
+    hidden = {name: count for name, count in hidden.items() if name not in plan.visible and not show_transactional}
+    if as_json:
+        output.print_json(
+            {
+                "metadata": plan.metadata,
+                "written": not dry_run and plan.needed,
+                "kept": None if kept is None else str(kept),
+                "segments": rows,
+                "hidden_messages": {str(name): count for name, count in hidden.items()},
+                "nameless": list(plan.nameless),
+            }
+        )
+    else:
+        say(plan, rows, sum(hidden.values()), dry_run, kept)
+    problems = [row["problem"] for row in rows if row["problem"]]
+    problems += [f"{name}: its name is too long for a directory's, and stands nowhere" for name in plan.nameless]
+    for problem in problems:
+        click.echo(f"engine: not repaired: {problem}", err=True)
+    return 1 if problems else 0
+
+
+def topic_rows(topic: TopicPlan) -> list[dict[str, Any]]:
+    """One line for each segment that the topic will have, or has files of."""
+    stores = {store.name.segment_id: store for store in topic.stores}
+    unexplained = {name.segment_id for name in topic.unexplained}
+    ids = sorted(stores.keys() | (topic.layout.segments.keys() if topic.layout else set()))
+    rows = []
+    for number in ids:
+        store = stores.get(number)
+        info = topic.layout.segments.get(number) if topic.layout else None
+        hash_range = info.hash_range if info else store.name.hash_range if store else None
+        rows.append(
+            {
+                "topic": str(topic.topic),
+                "segment": number,
+                "range": f"{hash_range.start:04x}-{hash_range.end:04x}" if hash_range else None,
+                "state": str(info.state) if info else "left out",
+                "messages": store.end_offset if store else 0,
+                "parents": ", ".join(map(str, info.parent_ids)) if info else "",
+                "record": "new" if number in unexplained or store is None else "older" if topic.older else "new",
+                "problem": topic.problem if number in unexplained else None,
+            }
+        )
+    return rows
+
+
+def say(plan: Plan, rows: list[dict[str, Any]], hidden: int, dry_run: bool, kept: Path | None) -> None:
+    """For people."""
+    from engine.broker import repair as repairing
+
+    output.print_facts([("metadata", plan.metadata or "nothing is wrong with it"), ("topics", len(plan.topics))])
+    if rows:
+        click.echo()
+        output.print_table(COLUMNS, ([row[c] for c in COLUMNS] for row in rows))
+        click.echo(f"\nOf these topics cannot be told any more: {repairing.LOST}.")
+    if hidden:
+        click.echo(
+            f"{hidden:,} of their messages were sent in transactions whose outcome is lost: they are hidden from "
+            f"readers; --transactions show has them read."
+        )
+    if not plan.needed:
+        click.echo("\nThere is nothing to repair.")
+    elif dry_run:
+        click.echo("\nNothing was written: this was a dry run.")
+    else:
+        click.echo("\nThe new records are written." + (f" The files as they were: {kept}" if kept else ""))
