@@ -25,13 +25,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStatistics:
-    """Totals since the consumer was made; `queued…` and `segments` are of this moment. Bytes are of entries."""
+    """Totals since the consumer was made; `queued…` and `segments` are of this moment. Bytes are of entries.
+
+    `corrupt_entries`, `corrupt_messages`: bad ones that were skipped.
+    """
 
     messages_received: int
     bytes_received: int
     messages_queued: int
     bytes_queued: int
     segments: int
+    corrupt_entries: int
+    corrupt_messages: int
 
 
 class _Turn:
