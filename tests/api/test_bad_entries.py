@@ -32,14 +32,16 @@ async def values(consumer: Any, count: int) -> list[bytes]:
     return [(await consumer.receive(timeout=20)).value for _ in range(count)]
 
 
-async def until_error(consumer: Any) -> tuple[list[bytes], engine.CorruptionError]:
-    """What is received before an error, and that."""
+async def until_error(consumer: Any, last: bytes = b"") -> tuple[list[bytes], engine.CorruptionError]:
+    """What is received before an error, and that; or up to a value."""
     found: list[bytes] = []
-    while True:
-        try:
+    try:
+        while last not in found:
             found += await values(consumer, 1)
-        except engine.CorruptionError as error:
-            return found, error
+    except engine.CorruptionError as error:
+        await asyncio.sleep(0)  # others' turn: where nothing more can come, it is raised at once
+        return found, error
+    return found, engine.CorruptionError("none")
 
 
 async def write(opened: engine.AsyncEngine, forms: list[Any], topic: str = "t") -> list[tuple[int, int]]:
@@ -206,3 +208,71 @@ def test_blocking_consumers_do_the_same(tmp_path: Path, older_broker: None):
 async def test_what_may_be_done_with_them_is_checked(client: engine.AsyncClient, kind: str):
     with pytest.raises(engine.InvalidArgumentError, match="on_corrupt"):
         await reading(client, kind, on_corrupt="ignore")
+
+
+@pytest.mark.parametrize("kind", ["stream", "queue"])
+async def test_an_operator_moves_a_subscription_past_it(opened: Any, kind: str):
+    """The consumer that stopped goes on by itself."""
+    await write(opened, [FALLING, INSIDE])
+    async with await reading(opened, kind) as consumer:
+        found, error = await until_error(consumer)
+        for _ in range(2):
+            assert error.segment_id == 0
+            assert error.offsets is not None
+            await opened.admin.skip_messages("t", "s", 0, *error.offsets)
+            before, more = error.offsets, []
+            while error.offsets == before and b"good-2" not in more:
+                more, error = await until_error(consumer, b"good-2")  # perhaps once more, before it has heard of it
+                found += more
+        assert set(found) == {b"good-0", b"good-1", b"good-2"}
+    assert await backlog(opened) == 3
+
+
+async def test_only_what_is_there_can_be_given_up(client: engine.AsyncClient):
+    await client.admin.create_topic("t", segments=1)
+    await send(client, "t", [b"x"])
+    await client.admin.create_subscription("t", "s", initial_position="earliest")
+    for segment, first, last in [(0, 0, 1), (0, 1, 0), (0, -1, 0)]:
+        with pytest.raises(engine.InvalidArgumentError, match="offset"):
+            await client.admin.skip_messages("t", "s", segment, first, last)
+    for subscription, segment in [("s", 7), ("u", 0)]:
+        with pytest.raises(engine.NotFoundError):
+            await client.admin.skip_messages("t", subscription, segment, 0)
+    await client.admin.skip_messages("t", "s", 0, 0)
+    assert await backlog(client) == 0
+
+
+def flip(folder: Path, value: bytes) -> None:
+    """A bit of a message of this value, in the file of the log."""
+    [path] = [path for path in folder.rglob("*.log") if value in path.read_bytes()]
+    at = path.read_bytes().index(value)
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(bytes([value[0] ^ 1]))
+
+
+@pytest.mark.parametrize("on_corrupt", ["stop", "skip"])
+@pytest.mark.parametrize("kind", ["stream", "queue", "checkpoint"])
+async def test_what_the_disk_damaged_is_told_behind_what_is_good(tmp_path: Path, kind: str, on_corrupt: str):
+    """How far that goes nobody knows, so it is never skipped by itself."""
+    async with engine.open_async(tmp_path / "data", config={"read_cache_max": 0}) as opened:
+        await opened.admin.create_topic("t", segments=1, entry_buckets=1)
+        for value in (b"good-before", b"bad-in-between", b"good-behind"):
+            await send(opened, "t", [value] * 2)
+        flip(tmp_path / "data", b"bad-in-between")
+        consumer = await reading(opened, kind, on_corrupt=on_corrupt)
+        got = [await consumer.receive(timeout=20) for _ in range(2)]
+        assert [message.value for message in got] == [b"good-before"] * 2
+        for _ in range(2):
+            with pytest.raises(engine.CorruptionError, match=r"segment 0, offsets 2 and on: .*body fails") as raised:
+                await consumer.receive(timeout=20)
+            assert raised.value.offsets == (2, None)
+        if kind != "checkpoint":
+            await (consumer.acknowledge(got) if kind == "queue" else consumer.acknowledge_cumulative(got[-1]))
+            assert await backlog(opened) == 4
+            await opened.admin.skip_messages("t", "s", 0, 2, 3)
+            found: list[bytes] = []
+            while len(found) < 2:
+                found += (await until_error(consumer, b"good-behind"))[0]
+            assert found == [b"good-behind"] * 2
+        await consumer.close()

@@ -188,8 +188,8 @@ class Receiver(Crediting):
         queue = self._queue if attachment.parked is None else attachment.parked
         attachment.pushed += queue.push([end])
 
-    def _check_open(self) -> None:
-        super()._check_open()
+    def _check_coming(self) -> None:
+        super()._check_coming()
         self._damage.check()
 
     def _no_messages(self) -> MessageBatch:
