@@ -168,9 +168,16 @@ class InvalidConfigurationError(EngineError, ValueError):
 
 
 class CorruptionError(EngineError):
-    """Stored or received bytes are damaged; the text names the file or the segment and offset."""
+    """Stored or received bytes are damaged; the text names the file or the segment and offset.
+
+    Where a consumer met it, also as `topic`, `segment_id` and `offsets`: the first and last that it concerns, of which
+    the last is None where nobody knows how far it goes.
+    """
 
     code = 19
+    topic: str | None = None
+    segment_id: int | None = None
+    offsets: tuple[int, int | None] | None = None
 
 
 class UnknownOutcomeError(EngineError):

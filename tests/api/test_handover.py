@@ -13,6 +13,7 @@ import pytest
 from near_reading import Place, client_of, counted, nothing_opens, ranges_of, read, write
 
 import engine
+from engine._native.opening import damaged_entry
 from engine.aio.files import ReadFile
 from engine.broker import short_circuit
 from engine.client import handover
@@ -56,13 +57,13 @@ async def read_blocking(
 async def test_the_same_is_read_in_the_callers_thread(served: engine.AsyncEngine, monkeypatch: pytest.MonkeyPatch):
     """From anywhere to anywhere, by buckets and by keys, in batches of any size."""
     threads = set()
-    decode = handover.decode_block
+    decode = handover.take_block
 
     def noted(*args: Any) -> Any:
         threads.add(threading.current_thread().name)
         return decode(*args)
 
-    monkeypatch.setattr(handover, "decode_block", noted)
+    monkeypatch.setattr(handover, "take_block", noted)
     async with client_of(served, nothing_opens) as far:
         await write(far)
         ranges, rng = await ranges_of(far), random.Random(3)
@@ -145,20 +146,20 @@ async def test_who_cannot_be_asked_for_more_is_asked_again(served: engine.AsyncE
 
 
 async def test_damage_is_told_behind_what_is_good(served: engine.AsyncEngine, monkeypatch: pytest.MonkeyPatch):
-    decode, calls = handover.decode_block, 0
+    decode, calls = handover.take_block, 0
 
     def bad(*args: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls == 3:
-            raise engine.CorruptionError("a checksum does not match")
+            return [], damaged_entry(args[2], args[3], "a checksum does not match")
         return decode(*args)
 
     async with client_of(served) as near:
         await write(near)
         ranges = await ranges_of(near)
         whole = await read(near, ranges)
-    monkeypatch.setattr(handover, "decode_block", bad)
+    monkeypatch.setattr(handover, "take_block", bad)
 
     def work() -> list[Place]:
         found: list[engine.MessageBatch] = []
@@ -176,7 +177,7 @@ async def test_damage_is_told_behind_what_is_good(served: engine.AsyncEngine, mo
 
 async def test_who_is_interrupted_loses_nothing(served: engine.AsyncEngine, monkeypatch: pytest.MonkeyPatch):
     """Between the read of a block and its place in the queue."""
-    decode, calls = handover.decode_block, 0
+    decode, calls = handover.take_block, 0
 
     def interrupted(*args: Any) -> Any:
         nonlocal calls
@@ -189,7 +190,7 @@ async def test_who_is_interrupted_loses_nothing(served: engine.AsyncEngine, monk
         await write(far)
         ranges = await ranges_of(far)
         whole = await read(far, ranges)
-    monkeypatch.setattr(handover, "decode_block", interrupted)
+    monkeypatch.setattr(handover, "take_block", interrupted)
 
     def work() -> list[Place]:
         found: list[engine.MessageBatch] = []

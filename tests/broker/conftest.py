@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from peer import Peer
 
 from engine.broker.config import BrokerConfig
 from engine.broker.server import Broker
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "reference"))
 
 
 @pytest.fixture(autouse=True)

@@ -134,7 +134,7 @@ async def test_damaged_data_is_an_error_and_never_a_message(broker: FakeBroker):
     async with broker.client() as client:
         consumer = await client.checkpoint_consumer("t", start=Checkpoint.earliest())
         assert (await consumer.receive()).value == b"good"  # type: ignore[union-attr]
-        with pytest.raises(CorruptionError, match="segment 0, offset 1"):
+        with pytest.raises(CorruptionError, match="segment 0, offsets 1"):
             await consumer.receive()
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import msgpack
 from entry_reference import PlainMessage, Stamp, encode, sealed
 from frame_decoders import cut, frame_seeds, frames, greet
+from hostile_entries import FORMS
 from pyroaring import BitMap64
 
 from engine._native import log
@@ -80,8 +81,12 @@ def entries(data: bytes) -> int:
 
 
 def published(data: bytes) -> object:
-    """As a broker gets them from a producer."""
-    return log.entries(data), walk(data), verify(data)
+    """As a broker gets them from a producer. Consumers can read all that it takes and can see through."""
+    found = log.entries(data), walk(data), verify(data)
+    if not any(entry.compression for entry in found[1]):
+        for entry in found[1]:
+            assert len(entry.messages()) == entry.count
+    return found
 
 
 @cache
@@ -93,6 +98,7 @@ def entry_seeds() -> list[bytes]:
         PlainMessage(b"x" * 30, b"order-42", {"ü": "", "n": "1"}, -1, 8, 3),
     ]
     golden = [path.read_bytes() for path in sorted((GOLDEN / "entries").iterdir())]
+    golden += [form.make(0) for form in FORMS if len(form.make(0)) < 4096]
     return [encode(rich), encode([PlainMessage(b"ab", sequence_id=i) for i in range(3)]), *golden]
 
 

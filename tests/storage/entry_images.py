@@ -8,7 +8,7 @@ from engine._native.crc32c import crc32c
 from engine._native.hashing import xxh64
 
 _HEAD = struct.Struct("<BBBBIIHHHHHHQQQQQ")
-KEYED, TRANSACTIONAL = 1, 2
+KEYED, TRANSACTIONAL, SEQUENCES = 1, 2, 16
 
 
 def entry(
@@ -22,15 +22,20 @@ def entry(
     last_sequence: int | None = None,
     transaction: tuple[int, int] | None = None,
 ) -> bytes:
-    """One sealed keyless entry; `flags` KEYED says it is keyed (storage never opens the body)."""
+    """One sealed entry, keyless; with the flag KEYED all keys are empty. `last_sequence`: ids that leave some out."""
     flags |= 0 if transaction is None else TRANSACTIONAL
     count = len(values)
     offsets, at = [0], 0
     for value in values:
         at += len(value)
         offsets.append(at)
-    body = _pad(struct.pack(f"<{count + 1}i", *offsets)) + _pad(b"".join(values)) + _pad(producer.encode())
+    body = _pad(bytes(4 * (count + 1))) if flags & KEYED else b""
+    body += _pad(struct.pack(f"<{count + 1}i", *offsets)) + _pad(b"".join(values))
     last = sequence + count - 1 if last_sequence is None else last_sequence
+    if last - sequence != count - 1:
+        flags |= SEQUENCES
+        body += _pad(struct.pack(f"<{count}I", *range(count - 1), last - sequence))
+    body += _pad(producer.encode())
     head = _HEAD.pack(
         1, flags, 0, 0, count, len(body), *bucket, *segment_hash, len(producer.encode()), 0,
         xxh64(producer.encode()), sequence, last, *(transaction or (0, 0)),
@@ -44,13 +49,14 @@ def _pad(data: bytes) -> bytes:
 
 
 def values_of(block: bytes | memoryview) -> list[tuple[int, bytes]]:
-    """(offset, value) of every message in a block of uncompressed keyless entries."""
+    """(offset, value) of every message in a block of uncompressed entries, whose keys, if any, are empty."""
     data, at, found = bytes(block), 0, []
     while at < len(data):
         size, count = struct.unpack_from("<I", data, at + 4)[0], struct.unpack_from("<I", data, at + 20)[0]
         first = struct.unpack_from("<Q", data, at + 88)[0]
-        offsets = struct.unpack_from(f"<{count + 1}i", data, at + 128)
-        start = at + 128 + ((4 * (count + 1) + 7) & ~7)
+        column = (4 * (count + 1) + 7) & ~7
+        body = at + 128 + (column if data[at + 17] & KEYED else 0)
+        offsets, start = struct.unpack_from(f"<{count + 1}i", data, body), body + column
         found += [(first + i, data[start + offsets[i] : start + offsets[i + 1]]) for i in range(count)]
         at += size
     return found

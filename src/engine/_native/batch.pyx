@@ -3,12 +3,10 @@
 cimport cython
 from engine._native.arrow cimport stream_of
 from engine._native.body cimport Lease, hold
-from engine._native.entry cimport (
-    AT_COUNT, AT_FIRST_OFFSET, AT_SEGMENT_ID, AT_SIZE, FAULT_NONE, FAULT_ORDER, FAULT_SEGMENT, GIL_FREE_BYTES, Entry,
-    Fault, check_body, check_header, check_stamp, entry_at, load32, load64, raise_fault, unknown,
-)
+from engine._native.entry cimport FAULT_NONE, GIL_FREE_BYTES, Entry, Fault, entry_at, raise_fault, unknown
 from engine._native.joined cimport join_texts
 from engine._native.message cimport Message, Origin, Slice, message_at, new_origin, whole
+from engine._native.opening cimport check_block
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from bisect import bisect_right
@@ -16,36 +14,7 @@ from importlib import import_module
 
 from engine.errors import InvalidArgumentError, UnsupportedError
 
-cdef uint64_t OFFSET_MAX = <uint64_t> 1 << 62
 cdef Origin NOWHERE = new_origin("", None, None, {})
-
-
-# Check whole entries back to back. `next_offset`: the first entry ends above it, the others begin at it or above; it is
-# moved behind every good entry, so that on a fault it is where the bad one should have been.
-cdef Fault _check_block(
-    const uint8_t* p, size_t room, uint32_t salt, uint64_t segment_id, uint64_t* next_offset
-) noexcept nogil:
-    cdef const uint8_t* start = p
-    cdef const uint8_t* end = p + room
-    cdef Fault fault
-    cdef uint64_t first, count
-    while p < end:
-        fault = check_header(p, end - p)
-        if fault == FAULT_NONE:
-            fault = check_stamp(p, salt)
-        if fault == FAULT_NONE:
-            fault = check_body(p)
-        if fault != FAULT_NONE:
-            return fault
-        if load64(p + AT_SEGMENT_ID) != segment_id:
-            return FAULT_SEGMENT
-        first = load64(p + AT_FIRST_OFFSET)
-        count = load32(p + AT_COUNT)
-        if first > OFFSET_MAX or first + count <= next_offset[0] or (p != start and first < next_offset[0]):
-            return FAULT_ORDER
-        next_offset[0] = first + count
-        p += load32(p + AT_SIZE)
-    return FAULT_NONE
 
 
 def decode_block(
@@ -66,12 +35,13 @@ def decode_block(
     cdef Entry entry
     cdef list entries = []
     if lease.size < GIL_FREE_BYTES:
-        fault = _check_block(p, lease.size, salt, segment_id, &next_offset)
+        fault = check_block(lease.start, &p, end, salt, segment_id, &next_offset)
     else:
         with nogil:
-            fault = _check_block(p, lease.size, salt, segment_id, &next_offset)
+            fault = check_block(lease.start, &p, end, salt, segment_id, &next_offset)
     if fault != FAULT_NONE:
         raise_fault(fault, segment_id, next_offset if next_offset or expect_offset >= 0 else unknown())
+    p = lease.start
     while p < end:
         entry = entry_at(lease, p)
         entry.open_body(decompress)

@@ -36,12 +36,17 @@ cdef class Entry:
     cdef bint opened
     cdef Columns columns
     cdef object raw
+    # Why nothing in it can be read, as text; None for a good one, as far as is known.
+    cdef readonly object failure
     # Made at the first question.
     cdef object name_text
     cdef object published
 
     # Decompress the body where it is compressed, and lay out its columns. Raises CorruptionError.
     cdef int open_body(self, object decompress) except -1
+    # Bytes that its body takes when it is decompressed; 0 where it is not compressed.
+    cdef inline uint32_t opens_to(self) noexcept:
+        return load32(self.p + AT_RAW_SIZE) if self.p[AT_COMPRESSION] else 0
     # The parts of message i. Invariant: opened, i < count.
     cdef bytes value_at(self, uint32_t i)
     cdef object key_at(self, uint32_t i)

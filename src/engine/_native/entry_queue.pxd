@@ -14,6 +14,7 @@ cdef class EntryQueue:
     # Fixed.
     cdef readonly str topic
     cdef object decode
+    cdef object decompress
     # Under `lock`, and with `busy` set, the rest is changed: making objects may run the collector, which may run
     # anything and let another thread in. Only pop_message() does its short way without.
     cdef cython.pymutex lock
@@ -42,7 +43,6 @@ cdef class EntryQueue:
     cdef int enqueue(self, Entry entry, uint32_t start, uint32_t stop, object redelivered, uint64_t place) except -1
     cdef Message pop_carefully(self)  # takes the lock itself
     cdef MessageBatch take_batch(self, Py_ssize_t max_messages, Py_ssize_t max_bytes)
-    cdef Py_ssize_t drop_segment(self, uint64_t segment_id) except -1
     cdef list take_segment(self, uint64_t segment_id)  # what waits of it
     cdef bint begin(self) except -1
     cdef int settle(self) except -1

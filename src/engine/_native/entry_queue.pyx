@@ -5,41 +5,17 @@ from engine._native.batch cimport MessageBatch, batch_of
 from engine._native.bucket_marks cimport BucketMarks
 from engine._native.entry cimport Entry
 from engine._native.message cimport Message, Origin, Slice, message_at, new_origin, whole
-from engine._native.offsets cimport overlap
+from engine._native.offsets cimport overlap, ranges_of
+from engine._native.opening cimport open_next, open_slice, opened_bytes
 from libc.stdint cimport uint32_t, uint64_t
 
-from engine.errors import InvalidArgumentError
+from engine.limits import RECEIVE_QUEUE_BYTES
 
 cdef enum:
     COMPACT_ITEMS = 1024
 
 cdef object OFFSET_MAX = 1 << 63
-
-
-# How many messages from `start` on fit in so many messages and bytes (-1: any).
-cdef Py_ssize_t _fitting(Slice slice, uint32_t start, Py_ssize_t messages, Py_ssize_t bytes) noexcept:
-    cdef Py_ssize_t low = 0, high = min(messages, <Py_ssize_t> (slice.stop - start)), middle
-    cdef size_t before = slice.bytes_before(start)
-    if bytes < 0 or slice.bytes_before(start + high) - before <= <size_t> bytes:
-        return high
-    while low < high:  # the answer is in low..high
-        middle = (low + high + 1) // 2
-        if slice.bytes_before(start + middle) - before <= <size_t> bytes:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-cdef list _ranges(object found, int width, str name):
-    cdef list ranges = []
-    for item in found:
-        numbers = tuple(item)
-        if len(numbers) != width or not all([type(n) is int and 0 <= n < OFFSET_MAX for n in numbers]):
-            shape = "first, last offset" if width == 2 else "first, last offset, count"
-            raise InvalidArgumentError(f"{name} is a list of ({shape}), not of {item!r}")
-        ranges.append(numbers)
-    return ranges
+cdef Py_ssize_t OPENED_MAX = RECEIVE_QUEUE_BYTES
 
 
 @cython.final
@@ -47,11 +23,13 @@ cdef class EntryQueue:
     """Entries in the order they arrived, popped by message or by batch.
 
     positions: {segment: next offset} delivered before, in a shared segment per bucket (model/positions.py). Any thread
-    may call anything at any time. decode(bytes) makes the values of messages, None leaves them bytes.
+    may call anything at any time. decode(bytes) makes the values of messages, None leaves them bytes. Compressed
+    entries wait as they are: decompress(codec, body, raw_size) opens each in its turn, by one thread at a time.
     """
 
-    def __init__(self, str topic not None, make_id, positions=None, decode=None):
+    def __init__(self, str topic not None, make_id, positions=None, decode=None, decompress=None):
         self.topic = topic
+        self.decompress = decompress
         self.decode = decode
         self.make_id = make_id
         self.items = []
@@ -65,16 +43,17 @@ cdef class EntryQueue:
         the segment they are all of; nothing is taken of a bucket below what is acknowledged there.
         Returns how many messages were added. What is left out for start_offset alone, and the bytes of an entry that is
         left out as a whole, count as popped for take_credit(); messages in `skip` do not: nobody was charged for them.
-        Raises UnsupportedError for an entry that is still compressed.
+        Raises UnsupportedError for a compressed entry without `decompress`.
         """
         cdef Entry entry
         cdef Py_ssize_t added = 0
         cdef uint64_t start = start_offset, place
         cdef uint32_t bucket
-        skip = sorted(_ranges(skip, 2, "skip")) if skip else ()
-        redelivered = tuple(_ranges(redelivered, 3, "redelivered")) if redelivered else None
+        skip = sorted(ranges_of(skip, 2, "skip")) if skip else ()
+        redelivered = tuple(ranges_of(redelivered, 3, "redelivered")) if redelivered else None
         for entry in entries:
-            entry.open_body(None)
+            if self.decompress is None and entry.failure is None:
+                entry.open_body(None)
             place = entry.segment_id
             if marks is not None:
                 bucket = marks.bucket_of(entry)
@@ -126,7 +105,7 @@ cdef class EntryQueue:
         return 0
 
     def pop_message(self):
-        """The next message, or None."""
+        """The next message, or None. Raises CorruptionError when it is in a bad entry; see damaged()."""
         cdef Message message
         if self.busy or self.current is None or self.index + 1 == self.current.stop:
             return self.pop_carefully()
@@ -159,6 +138,7 @@ cdef class EntryQueue:
         if self.head == len(self.items):
             return False
         slice = self.items[self.head]
+        open_slice(slice, self.decompress)
         origin = new_origin(self.topic, self.make_id, self.decode, self.delivered.copy())
         self.current = slice.part(self.front, slice.stop, origin)
         self.index = self.front
@@ -198,7 +178,8 @@ cdef class EntryQueue:
     def pop_batch(self, Py_ssize_t max_messages, Py_ssize_t max_bytes=-1):
         """Up to max_messages as a MessageBatch, empty when nothing waits.
 
-        max_bytes bounds its keys and values together (-1: no bound), but one message is always given.
+        max_bytes bounds its keys and values together (-1: no bound), but one message is always given. Its compressed
+        entries become 32 MiB at most, but one always. Raises CorruptionError when it would begin in a bad entry.
         """
         with self.lock:
             self.busy = True
@@ -211,14 +192,17 @@ cdef class EntryQueue:
         cdef Origin origin
         cdef Slice slice
         cdef list parts = []
-        cdef Py_ssize_t count = 0, taken
+        cdef Py_ssize_t count = 0, taken, room = OPENED_MAX
         cdef uint32_t start
         self.settle()
         self.current = None
         origin = new_origin(self.topic, self.make_id, self.decode, self.delivered.copy())
         while self.head < len(self.items) and count < max_messages:
             slice, start = self.items[self.head], self.front
-            taken = _fitting(slice, start, max_messages - count, max_bytes)
+            room -= slice.entry.opens_to()
+            if not open_next(slice, self.decompress, count, room):
+                break
+            taken = slice.fitting(start, max_messages - count, max_bytes)
             if taken == 0 and count == 0:
                 taken = 1
             if taken == 0:
@@ -231,6 +215,29 @@ cdef class EntryQueue:
             self.messages -= taken
             self.advance(start + taken)
         return batch_of(origin, parts, count)
+
+    def damaged(self, bint drop=False):
+        """(entry, first offset, last offset) where a bad entry comes next, else None. drop: pop these messages."""
+        cdef Slice slice
+        cdef uint32_t start
+        with self.lock:
+            self.busy = True
+            try:
+                self.settle()
+                if self.head == len(self.items) or (<Slice> self.items[self.head]).entry.failure is None:
+                    return None
+                slice, start = self.items[self.head], self.front
+                if drop:
+                    self.messages -= slice.stop - start
+                    self.advance(slice.stop)
+            finally:
+                self.busy = False
+        return slice.entry, slice.entry.first_offset + start, slice.entry.first_offset + slice.stop - 1
+
+    @property
+    def opened(self):
+        """Bytes of what was decompressed and waits, in part; 0 while another thread is at it."""
+        return 0 if self.busy or self.head == len(self.items) else opened_bytes(self.items[self.head])
 
     def take_credit(self):
         """{segment: (messages, bytes)} popped since the last call: what the broker may send instead.
@@ -248,18 +255,16 @@ cdef class EntryQueue:
 
     def drop(self, uint64_t segment_id):
         """Forget what waits of one segment, and its credit: its attachment has ended. Returns how many messages."""
+        cdef Py_ssize_t before
         with self.lock:
             self.busy = True
             try:
-                return self.drop_segment(segment_id)
+                before = self.messages
+                self.take_segment(segment_id)
+                self.credit.pop(segment_id, None)
+                return before - self.messages
             finally:
                 self.busy = False
-
-    cdef Py_ssize_t drop_segment(self, uint64_t segment_id) except -1:
-        cdef Py_ssize_t before = self.messages
-        self.take_segment(segment_id)
-        self.credit.pop(segment_id, None)
-        return before - self.messages
 
     cdef list take_segment(self, uint64_t segment_id):
         cdef Slice slice, rest
@@ -317,8 +322,7 @@ cdef class EntryQueue:
                 self.busy = False
 
     def forget_positions(self, upto):
-        """From now on, until more is delivered there, positions say nothing of what stands no higher than `upto` says.
-        """
+        """Until more is delivered there, positions say nothing of what stands no higher than `upto` says."""
         with self.lock:
             self.busy = True
             try:
@@ -331,9 +335,7 @@ cdef class EntryQueue:
                 self.busy = False
 
     def forget(self, uint64_t segment_id, ranges, BucketMarks marks=None):
-        """Pop, unread, what waits of one segment in these inclusive offset ranges or below the marks of its buckets: it
-        was acknowledged before it was read. Returns how many messages.
-        """
+        """Pop, unread, what waits of one segment in these inclusive offset ranges or below the marks: how many messages."""
         with self.lock:
             self.busy = True
             try:
@@ -385,9 +387,7 @@ cdef class EntryQueue:
 
     @property
     def positions(self):
-        """{segment: next offset} of everything popped so far, a new dict. In shared segments a position is that of one
-        bucket.
-        """
+        """{segment: next offset} of everything popped so far, a new dict; in shared segments one for each bucket."""
         with self.lock:
             self.busy = True
             try:

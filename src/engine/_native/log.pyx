@@ -7,7 +7,9 @@ from engine import limits
 from engine.errors import InvalidArgumentError
 
 from engine._native cimport entry as e
+from engine._native.body cimport Lease, hold
 from engine._native.entry cimport Fault, load16, load32, load64
+from engine._native.structure cimport FLAW_NONE, Flaw, check_structure, raise_flaw
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 
@@ -54,15 +56,17 @@ cdef Claim _claim_at(const uint8_t* p, size_t position):
     return claim
 
 
-def entries(const uint8_t[::1] data not None, bint check_body=True, transaction=None):
+def entries(data not None, bint check_body=True, transaction=None):
     """A Claim for each of the whole entries in a buffer, as it comes from a producer.
 
-    Headers are checked, bodies too unless they were when they were stored. `transaction`: the (number, attempt) that
-    all of them belong to, None: they are in none; of stored ones, which may be in any, nothing is asked. Raises
-    CorruptionError; InvalidArgumentError for one that says something else.
+    Headers are checked, bodies and what is in them too unless they were when they were stored. `transaction`: the
+    (number, attempt) that all of them belong to, None: they are in none; of stored ones, which may be in any, nothing
+    is asked. Raises CorruptionError, MessageTooLargeError; InvalidArgumentError for one that says something else.
     """
-    cdef size_t n = data.shape[0], at = 0
-    cdef const uint8_t* start = &data[0] if n else NULL
+    cdef Lease lease = hold(data)  # columns are checked where they lie, and need their alignment
+    cdef size_t n = lease.size, at = 0, bad = 0
+    cdef const uint8_t* start = lease.start
+    cdef Flaw flaw = FLAW_NONE
     cdef Fault fault
     cdef uint64_t high = 0, low = 0
     cdef bint inside = transaction is not None
@@ -71,9 +75,11 @@ def entries(const uint8_t[::1] data not None, bint check_body=True, transaction=
     if n == 0:
         raise InvalidArgumentError("nothing to append; give at least one entry")
     with nogil:
-        fault = _check_entries(start, n, check_body)
+        fault = _check_entries(start, n, check_body, &flaw, &bad)
     if fault != e.FAULT_NONE:
         e.raise_fault(fault, e.unknown(), e.unknown())
+    if flaw != FLAW_NONE:
+        raise_flaw(flaw, start + bad)
     cdef list found = []
     while at < n:
         if check_body and not _is_in(start + at, inside, high, low):
@@ -89,7 +95,10 @@ cdef inline bint _is_in(const uint8_t* p, bint inside, uint64_t high, uint64_t l
     return inside and load64(p + e.AT_TXN_HIGH) == high and load64(p + e.AT_TXN_LOW) == low
 
 
-cdef Fault _check_entries(const uint8_t* start, size_t n, bint check_body) noexcept nogil:
+# All headers and, where it is asked for, checksums of bodies and what is in them. `flaw`: of the entry at `bad`.
+cdef Fault _check_entries(
+    const uint8_t* start, size_t n, bint check_body, Flaw* flaw, size_t* bad
+) noexcept nogil:
     cdef size_t at = 0
     cdef Fault fault
     while at < n:
@@ -98,6 +107,9 @@ cdef Fault _check_entries(const uint8_t* start, size_t n, bint check_body) noexc
             fault = e.check_body(start + at)
         if fault != e.FAULT_NONE:
             return fault
+        if check_body and flaw[0] == FLAW_NONE:
+            flaw[0] = check_structure(start + at)
+            bad[0] = at
         at += load32(start + at + e.AT_SIZE)
     return e.FAULT_NONE
 

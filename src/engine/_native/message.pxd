@@ -23,7 +23,7 @@ cdef class Origin:
 cdef Origin new_origin(str topic, object make_id, object decode, dict base)
 
 
-# Messages start..stop (half open) of one opened entry. Fixed after it was made.
+# Messages start..stop (half open) of one entry, which is opened but in a queue. Fixed after it was made.
 @cython.final
 cdef class Slice:
     cdef readonly Entry entry
@@ -37,7 +37,7 @@ cdef class Slice:
     # The delivery it is part of, and which part; None and 0 before.
     cdef Origin origin
     cdef Py_ssize_t rank
-    # The entry's own, copied because they are read per message.
+    # The entry's own, copied because they are read per message; in a queue NULL until that is opened.
     cdef const int32_t* value_offsets
     cdef const uint8_t* values
 
@@ -45,6 +45,8 @@ cdef class Slice:
     cdef Slice part(self, uint32_t start, uint32_t stop, Origin origin)
     # Bytes of keys and values before message i of the entry.
     cdef size_t bytes_before(self, uint32_t i) noexcept nogil
+    # How many messages from `start` on fit in so many messages and bytes (-1: any).
+    cdef Py_ssize_t fitting(self, uint32_t start, Py_ssize_t messages, Py_ssize_t bytes) noexcept
 
 cdef Slice whole(Entry entry, uint32_t start, uint32_t stop, object redelivered, uint64_t place)
 

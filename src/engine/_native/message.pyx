@@ -61,8 +61,8 @@ cdef class Slice:
         part.stop = stop
         part.redelivered = self.redelivered
         part.place = self.place
-        part.value_offsets = self.value_offsets
-        part.values = self.values
+        part.value_offsets = self.entry.columns.value_offsets
+        part.values = self.entry.columns.values
         part.origin = origin
         part.rank = len(origin.steps)
         origin.steps.append((self.place, self.entry.first_offset + stop))
@@ -73,6 +73,19 @@ cdef class Slice:
         if self.entry.columns.key_offsets is not NULL:
             size += self.entry.columns.key_offsets[i]
         return size
+
+    cdef Py_ssize_t fitting(self, uint32_t start, Py_ssize_t messages, Py_ssize_t bytes) noexcept:
+        cdef Py_ssize_t low = 0, high = min(messages, <Py_ssize_t> (self.stop - start)), middle
+        cdef size_t before = self.bytes_before(start)
+        if bytes < 0 or self.bytes_before(start + high) - before <= <size_t> bytes:
+            return high
+        while low < high:  # the answer is in low..high
+            middle = (low + high + 1) // 2
+            if self.bytes_before(start + middle) - before <= <size_t> bytes:
+                low = middle
+            else:
+                high = middle - 1
+        return low
 
     def __len__(self):
         return self.stop - self.start

@@ -133,3 +133,17 @@ cdef list _runs_of(const uint64_t[::1] offsets):
             first = offsets[i]
     found.append([first, offsets[n - 1]])
     return found
+
+
+cdef object _OFFSET_MAX = 1 << 63
+
+
+cdef list ranges_of(object found, int width, str name):
+    cdef list ranges = []
+    for item in found:
+        numbers = tuple(item)
+        if len(numbers) != width or not all([type(n) is int and 0 <= n < _OFFSET_MAX for n in numbers]):
+            shape = "first, last offset" if width == 2 else "first, last offset, count"
+            raise InvalidArgumentError(f"{name} is a list of ({shape}), not of {item!r}")
+        ranges.append(numbers)
+    return ranges

@@ -14,5 +14,7 @@ cdef bint read_text(Cursor* at, const uint8_t** start, uint32_t* size) noexcept 
 # Check a whole map of `size` bytes and add up its pairs, key bytes and value bytes. False: it is not one.
 # Nothing (size 0) is an empty map.
 cdef bint measure(const uint8_t* p, size_t size, uint32_t* pairs, size_t* key_bytes, size_t* value_bytes) noexcept nogil
+# Whether `size` bytes are one map, and all of its text UTF-8. Nothing (size 0) is an empty map.
+cdef bint is_map_of_text(const uint8_t* p, size_t size) noexcept nogil
 # The map as a dict; None when it is not a map of text to text, or the text is not UTF-8.
 cdef dict unpack(const uint8_t* p, size_t size)

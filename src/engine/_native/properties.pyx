@@ -1,7 +1,10 @@
 # cython: language_level=3
 """A message's properties: one msgpack map of text to text, read without trusting it."""
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+cdef uint64_t TOP_BITS = <uint64_t> 0x80808080 << 32 | 0x80808080  # of eight bytes
 
 
 cdef inline uint32_t _big_endian(const uint8_t* p, int width) noexcept nogil:
@@ -77,6 +80,56 @@ cdef bint measure(
         value_bytes[0] += text_size
     pairs[0] += count
     return at.p == at.end
+
+
+cdef bint is_map_of_text(const uint8_t* p, size_t size) noexcept nogil:
+    cdef Cursor at
+    cdef const uint8_t* text
+    cdef uint32_t text_size = 0
+    cdef int64_t count, i
+    if size == 0:
+        return True
+    at.p = p
+    at.end = p + size
+    count = read_map(&at)
+    if count < 0:
+        return False
+    for i in range(2 * count):
+        if not read_text(&at, &text, &text_size) or not _is_utf8(text, text_size):
+            return False
+    return at.p == at.end
+
+
+# As the Unicode standard has it: no code point in more bytes than it needs, no surrogates, none above U+10FFFF.
+cdef bint _is_utf8(const uint8_t* p, size_t size) noexcept nogil:
+    cdef const uint8_t* end = p + size
+    cdef uint64_t eight
+    cdef uint32_t code
+    cdef int more, i
+    while p < end:
+        if end - p >= 8:
+            memcpy(&eight, p, 8)
+            if eight & TOP_BITS == 0:
+                p += 8
+                continue
+        if p[0] < 0x80:
+            p += 1
+            continue
+        if p[0] < 0xC2 or p[0] > 0xF4:
+            return False
+        more = 1 if p[0] < 0xE0 else 2 if p[0] < 0xF0 else 3
+        if end - p <= more:
+            return False
+        code = p[0] & (0x3F >> more)
+        for i in range(1, more + 1):
+            if p[i] & 0xC0 != 0x80:
+                return False
+            code = code << 6 | (p[i] & 0x3F)
+        if (more == 2 and (code < 0x800 or 0xD800 <= code <= 0xDFFF)) or (
+                more == 3 and not 0x10000 <= code <= 0x10FFFF):
+            return False
+        p += more + 1
+    return True
 
 
 cdef dict unpack(const uint8_t* p, size_t size):

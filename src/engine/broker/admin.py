@@ -166,6 +166,12 @@ class AdminService:
         """Acknowledge everything. Raises NotFoundError."""
         await self._led("clear_backlog", topic, subscription=subscription)
 
+    async def skip_messages(self, topic: str, subscription: str, segment_id: int, first: int, last: int) -> None:
+        """Acknowledge the offsets first..last of one segment. Raises NotFoundError, InvalidArgumentError."""
+        await self._led(
+            "skip_messages", topic, subscription=subscription, segment_id=segment_id, first=first, last=last
+        )
+
     # -- transactions ----------------------------------------------------------------------------------------------
 
     async def list_transactions(

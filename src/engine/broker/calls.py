@@ -112,6 +112,7 @@ SEGMENT_CALLS: dict[str, Callable[[SegmentHost, SegmentSpec, Args], Awaitable[An
     ),
     "delete_subscription": lambda h, s, a: h.delete_subscription(s, a["subscription"], term=a["term"]),
     "seek_subscription": lambda h, s, a: h.seek_subscription(s, a["subscription"], _position(a["offset"])),
+    "skip_messages": lambda h, s, a: h.skip_messages(s, a["subscription"], int(a["first"]), int(a["last"])),
     "offset_at": lambda h, s, a: h.offset_at(s, a["time_ms"]),
     "backlog": lambda h, s, a: h.backlog(s, a["subscription"]),
     "statistics": _statistics,

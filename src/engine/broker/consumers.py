@@ -209,6 +209,8 @@ class LoneReader(Consumer):
     def _pump(self) -> None:
         self._next = self.hosted.segment.gaps.skip(self._next)
         while self.ready:
+            if self._subscription is not None:
+                self._next = self._subscription.due_from(self._next)
             try:
                 block = self._reader.read(self._next, min(self.bytes_credit, self.connection.block_size))
             except EngineError as e:

@@ -278,7 +278,9 @@ class QueueDispatcher:
         self.pump()
 
     def _first_due(self) -> int:
-        """The offset to read at: what was handed back goes first."""
+        """The offset to read at: what was handed back goes first, what is acknowledged is not read."""
+        if not self._replay:
+            self._next = self.subscription.due_from(self._next)
         return self._replay.min() if self._replay else self._next
 
     def _ready(self) -> list[QueueConsumer]:
@@ -294,9 +296,8 @@ class QueueDispatcher:
             self._next = max(self._next, start)
         if len(self.consumers) == 1 and self._deal_whole(block, start):
             return
-        entries = list(entries_of(block.data))
+        entries, at = list(entries_of(block.data)), 0
         share = max(1, len(entries) // (_TURNS_PER_BLOCK * len(self.consumers)))
-        at = 0
         while at < len(entries) and (ready := self._ready()):
             at = self._deal_turn(block, entries, at, share, ready)
 

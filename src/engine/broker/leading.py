@@ -32,6 +32,7 @@ class LeaderAdmin:
             "delete_subscription",
             "seek_subscription",
             "clear_backlog",
+            "skip_messages",
             "set_auto_scale_policy",
         )
     )
@@ -101,6 +102,12 @@ class LeaderAdmin:
     async def clear_backlog(self, topic: TopicName, subscription: str) -> None:
         """Acknowledge everything."""
         await self._service.clear_backlog(topic, subscription)
+
+    async def skip_messages(
+        self, topic: TopicName, subscription: str, segment_id: int, first: int, last: int
+    ) -> None:
+        """Acknowledge what is given up."""
+        await self._service.skip_messages(topic, subscription, segment_id, first, last)
 
     async def set_auto_scale_policy(self, topic: TopicName, policy: dict[str, Any]) -> None:
         """Replace what the topic overrides, by snake_case name; nothing: {}."""

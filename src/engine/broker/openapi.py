@@ -108,6 +108,7 @@ _OVERRIDES = {
     name: {"type": "boolean"} if name == "enabled" else {"type": "number", "minimum": 0} for name in JSON_NAMES
 }
 _BUCKETS = {"buckets": {"type": "integer", "minimum": 1, "maximum": BUCKETS_PER_SEGMENT_MAX}}
+_SKIPPED = {name: {"type": "integer", "minimum": 0} for name in ("segment", "first", "last")}
 _NAMED = {"type": "array", "items": _TEXT}
 _REPAIR = "For repairs: refused where the topic's layout does not call for it."
 
@@ -137,6 +138,7 @@ OPERATIONS: list[tuple[str, str, str, dict[str, Any] | None, bool]] = [
     ("delete", _TOPIC + "/subscriptions/{subscription}", "Delete a subscription", None, False),
     ("post", _TOPIC + "/subscriptions/{subscription}/seek", "Move a subscription", _WHEN, False),
     ("post", _TOPIC + "/subscriptions/{subscription}/clear-backlog", "Acknowledge everything", None, False),
+    ("post", _TOPIC + "/subscriptions/{subscription}/skip", "Acknowledge a range of a segment", _SKIPPED, False),
     ("post", _TOPIC + "/split/{segment}", "Split a segment in halves; the new metadata", None, True),
     ("post", _TOPIC + "/merge/{segment}/{other}", "Merge two neighbours; the new metadata", None, True),
     ("post", _TOPIC + "/rebucket/{segment}", "Change a segment's entry buckets; the new metadata", _BUCKETS, True),

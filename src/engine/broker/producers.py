@@ -259,6 +259,7 @@ class Producer:
             error = EngineError(f"the broker failed: {type(error).__name__}: {error}")
         if isinstance(error, CorruptionError) and (size := _largest(payload)) > ENTRY_SIZE_MAX:
             error = MessageTooLargeError(f"an entry of {size} bytes; at most {ENTRY_SIZE_MAX} are allowed")
+        self.hosted.refused_entries += isinstance(error, CorruptionError | MessageTooLargeError)
         sequences = first_sequences(payload)
         if isinstance(error, PartlyStoredError) and error.sequence is not None:
             sequences = [error.sequence]

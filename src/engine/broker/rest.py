@@ -119,6 +119,7 @@ def _routes(broker: Broker) -> list[web.RouteDef]:
         web.delete(_SUBSCRIPTION, api.delete_subscription),
         web.post(_SUBSCRIPTION + "/seek", api.seek_subscription),
         web.post(_SUBSCRIPTION + "/clear-backlog", api.clear_backlog),
+        web.post(_SUBSCRIPTION + "/skip", api.skip_messages),
         web.post(_TOPIC + "/split/{segment}", segments.split),
         web.post(_TOPIC + "/merge/{segment}/{other}", segments.merge),
         web.post(_TOPIC + "/rebucket/{segment}", segments.rebucket),
@@ -194,6 +195,14 @@ class _Scalable(_Handlers):
 
     async def clear_backlog(self, request: web.Request) -> web.Response:
         await self._admin.clear_backlog(_topic(request), _subscription(request))
+        return web.Response(status=204)
+
+    async def skip_messages(self, request: web.Request) -> web.Response:
+        body = await _body(request, {"segment": int, "first": int, "last": int})
+        if missing := {"segment", "first", "last"} - body.keys():
+            raise InvalidArgumentError(f"fields must name segment, first and last, got none of {sorted(missing)}")
+        places = body["segment"], body["first"], body["last"]
+        await self._admin.skip_messages(_topic(request), _subscription(request), *places)
         return web.Response(status=204)
 
     async def get_policies(self, request: web.Request) -> web.Response:

@@ -139,6 +139,11 @@ class RoutedSegmentHost:
         here = lambda: self._local.seek_subscription(spec, subscription, offset)  # noqa: E731
         await self._route(spec, "seek_subscription", here, subscription=subscription, offset=pack_position(offset))
 
+    async def skip_messages(self, spec: SegmentSpec, subscription: str, first: int, last: int) -> None:
+        """See the port."""
+        here = lambda: self._local.skip_messages(spec, subscription, first, last)  # noqa: E731
+        await self._route(spec, "skip_messages", here, subscription=subscription, first=first, last=last)
+
     async def offset_at(self, spec: SegmentSpec, time_ms: int) -> int:
         """See the port."""
         here = lambda: self._local.offset_at(spec, time_ms)  # noqa: E731

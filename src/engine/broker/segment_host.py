@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
+from engine._native.offsets import range_set
 from engine.aio.tasks import Supervisor
 from engine.broker.leaders import LeaderTerms
 from engine.broker.open_segments import OpenSegments
@@ -18,7 +19,14 @@ from engine.broker.subscriptions import HostedSubscription
 from engine.broker.topics import HostedSegment
 from engine.control.ports import SegmentEnd, SegmentSpec, SegmentStatistics
 from engine.control.subscriptions import deleted_subscription
-from engine.errors import EngineError, NotFoundError, NotOwnerError, StorageError
+from engine.errors import (
+    EngineError,
+    InvalidArgumentError,
+    NotFoundError,
+    NotOwnerError,
+    StorageError,
+    TransactionConflictError,
+)
 from engine.metadata import keys
 from engine.model.names import SegmentName, TopicName
 from engine.model.subscriptions import InitialPosition, SubscriptionMetadata, SubscriptionState
@@ -233,6 +241,21 @@ class SegmentHosting(OpenSegments):
         await self.operations.forget_subscription(hosted.name, subscription)
         found.redeliveries = RedeliveryCounts()
         found.look()
+
+    async def skip_messages(self, spec: SegmentSpec, subscription: str, first: int, last: int) -> None:
+        """See the port."""
+        hosted = await self.open_existing(spec)
+        if hosted is None:
+            raise NotFoundError(f"{spec.name} has no store")
+        end = hosted.segment.durable_offset
+        if not 0 <= first <= last < end:
+            raise InvalidArgumentError(f"the offsets must be first <= last below {end}, got {first}..{last}")
+        found = await self.subscription(hosted, subscription)
+        if held := found.pending.offsets & range_set(first, last):
+            text = f"an open transaction acknowledges {len(held)} of the offsets {first}..{last}; end it first"
+            raise TransactionConflictError(text)
+        hosted.skipped_messages += found.unacked_count(first, last + 1)
+        await found.skip(first, last)
 
     async def settle_transactions(self, spec: SegmentSpec, subscription: str | None) -> None:
         """See broker.transactions.Participant."""

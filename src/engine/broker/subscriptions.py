@@ -254,6 +254,23 @@ class HostedSubscription:
             left.add_range(first, end)
         return left
 
+    def due_from(self, offset: int) -> int:
+        """The first offset from this one on that is not acknowledged: what is before it need not be read."""
+        end = self.cursor.acked_end
+        if offset >= end or self.cursor.unacked(offset, offset + 1):
+            return offset
+        left = self.cursor.unacked(offset, end)
+        return left[0][0] if left else end
+
+    async def skip(self, first: int, last: int) -> None:
+        """Acknowledge what an operator gives up. Its consumers attach again, and go on behind it. Durable then."""
+        await self.ack_individual([(first, last)])
+        self.close(NotOwnerError(f"{self} goes on behind the offsets {first}..{last}; attach again"))
+
+    def unacked_count(self, start: int, stop: int) -> int:
+        """How many of [start, stop) are not acknowledged."""
+        return sum(end - first for first, end in self.cursor.unacked(start, stop))
+
     @property
     def free_from(self) -> int:
         """Everything from here on is free."""

@@ -33,8 +33,8 @@ class HostedSegment:
     """One open segment. Loop thread only."""
 
     __slots__ = ("_turns", "access", "closed", "held", "idle_since", "incoming", "name", "near_messages", "readers",
-                 "reads", "segment", "sent_bytes", "sent_messages", "spec", "subscriptions", "term",
-                 "transactions")  # fmt: skip
+                 "reads", "refused_entries", "segment", "sent_bytes", "sent_messages", "skipped_messages", "spec",
+                 "subscriptions", "term", "transactions")  # fmt: skip
 
     def __init__(self, spec: SegmentSpec, segment: Segment, term: int, served_since: float | None = None) -> None:
         """`served_since`: the loop's time since when those who were attached before come back; None: nobody was."""
@@ -46,6 +46,8 @@ class HostedSegment:
         self.incoming = Rate(asyncio.get_running_loop().time)
         self.sent_messages = 0  # to all consumers and readers, since it was opened
         self.sent_bytes = 0
+        self.refused_entries = 0  # for what is in them
+        self.skipped_messages = 0  # acknowledged unread, by operators
         self.near_messages = 0  # that clients were told to read from the files
         self.subscriptions: dict[str, HostedSubscription] = {}
         self.readers: Bag[SegmentReader] = Bag()

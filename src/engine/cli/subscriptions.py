@@ -1,4 +1,4 @@
-"""`engine subscriptions`: list, stats, create, delete, seek, clear-backlog."""
+"""`engine subscriptions`: list, stats, create, delete, seek, skip, clear-backlog."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import click
 from engine.cli import lines, output
 from engine.cli.connection import connect, connection_options, json_option
 from engine.cli.statistics import print_subscription, print_subscriptions
-from engine.cli.values import position, subscription_name, topic_name
+from engine.cli.values import offset_range, position, subscription_name, topic_name
 from engine.errors import NotFoundError
 
 
@@ -85,6 +85,29 @@ def seek(topic: str, subscription: str, when: str, url: str, data: str | None) -
     with connect(url, data) as client:
         client.admin.seek_subscription(topic, subscription, aim)
     lines.say(f"{subscription} on {topic} continues at {aim}")
+
+
+@command.command()
+@click.argument("topic", type=topic_name)
+@click.argument("subscription", type=subscription_name)
+@click.argument("segment", type=click.IntRange(min=0))
+@click.argument("offsets", type=offset_range)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@connection_options
+def skip(
+    topic: str, subscription: str, segment: int, offsets: tuple[int, int], url: str, data: str | None, yes: bool
+) -> None:
+    """Acknowledge OFFSETS of a SEGMENT, "7" or "100..149", unread.
+
+    A bad entry, at which consumers stop, is named so in their errors. They go on behind it at once.
+    """
+    first, last = offsets
+    if not yes:
+        count = last + 1 - first
+        click.confirm(f"Acknowledge {count} messages that {subscription} of {topic} may not have read?", abort=True)
+    with connect(url, data) as client:
+        client.admin.skip_messages(topic, subscription, segment, first, last)
+    click.echo(f"{subscription} on {topic} goes on behind offset {last} of segment {segment}", err=True)
 
 
 @command.command("clear-backlog")

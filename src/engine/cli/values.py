@@ -101,3 +101,14 @@ def position(text: str) -> str | datetime:
     if found is None:
         raise click.BadParameter(f"{text!r} is not earliest, latest, an ISO 8601 time or milliseconds since 1970")
     return found
+
+
+def offset_range(text: str) -> tuple[int, int]:
+    """Offsets as typed, and as errors write them: 7, or 100..149, both inclusive."""
+    first, dots, last = text.partition("..")
+    if not (first.isdecimal() and (last.isdecimal() or not dots)):
+        raise click.BadParameter(f"offsets must be like 7 or 100..149, got {text!r}")
+    found = int(first), int(last or first)
+    if found[0] > found[1]:
+        raise click.BadParameter(f"offsets must be first..last with first <= last, got {text!r}")
+    return found

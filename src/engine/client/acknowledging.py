@@ -41,6 +41,8 @@ class Acknowledging(ABC):
         self.again_upto = 0
         self.readings = 0
         self.transactions: set[str] = set()  # those that are open, as far as known, in which this acknowledges
+        # Bad entries that were passed by: by bucket (None: of the whole segment), {first offset: offset behind it}.
+        self.skipped: dict[int | None, dict[int, int]] = {}
         self.closed = False
         self._owner = owner
         self._connection: Connection | None = None
@@ -67,6 +69,23 @@ class Acknowledging(ABC):
             if (upto := self.confirmed_upto(bucket)) > self.confirmed:
                 places[bucket_position(self.segment_id, bucket)] = upto
         return places
+
+    def past_skipped(self, bucket: int | None, position: int) -> int:
+        """The position behind the bad entries that were passed by and begin at this one."""
+        runs = self.skipped.get(bucket)
+        while runs and position in runs:
+            position = runs[position]
+        return position
+
+    def skipped_next(self) -> dict[int | None, int]:
+        """By bucket, the position behind bad entries before which everything is acknowledged; forgets the others."""
+        due = {}
+        for bucket, runs in self.skipped.items():
+            confirmed = self.confirmed_upto(bucket)
+            self.skipped[bucket] = {first: stop for first, stop in runs.items() if stop > confirmed}
+            if begun := [first for first in self.skipped[bucket] if first <= confirmed]:
+                due[bucket] = self.past_skipped(bucket, min(begun))
+        return due
 
     def awaits(self, bucket: int | None, position: int) -> bool:
         """Whether this attachment delivered something below `position` that is not acknowledged.

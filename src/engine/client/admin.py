@@ -191,6 +191,18 @@ class AsyncAdmin:
         check_name(subscription, "subscription name")
         await (await self._get()).clear_backlog(name, subscription)
 
+    async def skip_messages(
+        self, topic: str, subscription: str, segment_id: int, first: int, last: int | None = None
+    ) -> None:
+        """Acknowledge the offsets `first` to `last` (None: that one alone) of one segment, as a bad entry's that
+        consumers stop at. They go on behind it. Raises NotFoundError, InvalidArgumentError, TransactionConflictError.
+        """
+        name, until = str(TopicName.parse(topic)), first if last is None else last
+        check_name(subscription, "subscription name")
+        for what, number in (("segment", segment_id), ("first offset", first), ("last offset", until)):
+            check_number(what, number, 0, 2**63 - 1, whole=True)
+        await (await self._get()).skip_messages(name, subscription, segment_id, first, until)
+
     # -- transactions ----------------------------------------------------------------------------------------
 
     async def list_transactions(

@@ -63,6 +63,9 @@ class AdminBackend(Protocol):
     async def clear_backlog(self, topic: str, subscription: str) -> None:
         """Raises NotFoundError."""
 
+    async def skip_messages(self, topic: str, subscription: str, segment_id: int, first: int, last: int) -> None:
+        """Raises NotFoundError, InvalidArgumentError."""
+
     async def get_namespace_policies(self, namespace: str) -> dict[str, Any]:
         """By snake_case name."""
 

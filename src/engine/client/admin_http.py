@@ -167,6 +167,11 @@ class HttpAdmin:
         """POST …/subscriptions/{subscription}/seek"""
         await self._call("POST", *_parts(topic), "subscriptions", subscription, "seek", body={"when": when})
 
+    async def skip_messages(self, topic: str, subscription: str, segment_id: int, first: int, last: int) -> None:
+        """POST …/subscriptions/{subscription}/skip"""
+        body = {"segment": segment_id, "first": first, "last": last}
+        await self._call("POST", *_parts(topic), "subscriptions", subscription, "skip", body=body)
+
     async def clear_backlog(self, topic: str, subscription: str) -> None:
         """POST …/subscriptions/{subscription}/clear-backlog"""
         await self._call("POST", *_parts(topic), "subscriptions", subscription, "clear-backlog")

@@ -22,6 +22,7 @@ from engine.errors import (
     AlreadyClosedError,
     ConnectError,
     ConsumerBusyError,
+    CorruptionError,
     EngineError,
     NotFoundError,
     NotOwnerError,
@@ -64,6 +65,9 @@ class AttachmentOwner(Protocol):
     def acknowledged_again(self, attachment: Attachment, ranges: Any) -> None:
         """These are acknowledged now, and may be queued from before."""
 
+    def broken_off(self, attachment: Attachment, error: CorruptionError) -> None:
+        """Its broker cannot read on."""
+
     def end_reached(self, attachment: Attachment) -> None:
         """`attachment.end` is known now."""
 
@@ -80,7 +84,8 @@ class Attachment(Acknowledging):
     `end`: where a sealed segment ends, None before. `arrived`: behind everything that ever came. `pushed`: how many
     messages were queued and not dropped again. `rewound`: the cursor was moved since it was attached before. `looks`:
     those of the session when the segment was first said to be missing. `parked`: while it drains, what came and waits.
-    `window`: the messages and bytes that it may be sent ahead, None until it has got credit.
+    `window`: the messages and bytes that it may be sent ahead, None until it has got credit. `broken`: it stands at
+    something bad; it acknowledges, and delivers nothing before it is attached anew for another reason.
     """
 
     def __init__(
@@ -104,6 +109,7 @@ class Attachment(Acknowledging):
         self.looks: int | None = None
         self.parked: EntryQueue | None = None
         self.window: tuple[int, int] | None = None
+        self.broken = False
         self.tried = asyncio.Event()  # the first attempt has ended, either way
         self._url: str | None = None  # the owner's, when it was attached
         self._opening: tuple[Connection, int] | None = None  # asked for and not answered yet
@@ -128,7 +134,8 @@ class Attachment(Acknowledging):
         if self.closed:
             return  # another one may have the segment by now
         if command is Command.MESSAGE:
-            self._owner.blocks_came(self, header, payload)
+            if not self.broken:
+                self._owner.blocks_came(self, header, payload)
         elif command is Command.REACHED_END:
             self.end = header["end"]
             self._owner.end_reached(self)
@@ -136,7 +143,11 @@ class Attachment(Acknowledging):
             self._ended_id = header["consumer_id"]
             error = EngineError.from_code(header.get("code") or ConnectError.code, header.get("message") or "closed")
             self._detach()
-            self._lost(error)
+            if isinstance(error, CorruptionError):
+                self._break_off(error)
+                self.begin()
+            else:
+                self._lost(error)
 
     def resume_writing(self) -> None:
         """Acknowledgements and credit are never held back."""
@@ -146,9 +157,16 @@ class Attachment(Acknowledging):
         self._connection = None
         self._lost(error)
 
+    def _break_off(self, error: CorruptionError) -> None:
+        """What was damaged on its disk stays so. What is queued is good, and can be acknowledged."""
+        if not self.broken and not self.closed:
+            self._attached_again.clear()
+            self._owner.broken_off(self, error)
+
     def _lost(self, error: EngineError) -> None:
         if self.closed:
             return
+        self.broken = False
         self._attached_again.clear()
         self.again_upto = self.arrived
         self._owner.detached(self)
@@ -223,6 +241,9 @@ class Attachment(Acknowledging):
         if isinstance(error, SubscriptionKindError | SubscriptionNotFoundError):
             self._owner.fail(error)
             return False
+        if isinstance(error, CorruptionError):  # the segment cannot even be opened
+            self._break_off(error)
+            return False
         if error.layout_stale or isinstance(error, _PASSING):
             return True
         if isinstance(error, NotFoundError):
@@ -287,10 +308,11 @@ class Attachment(Acknowledging):
         self.marks = BucketMarks(self.segment_id, self.bucket_ends, True) if self.mode == SHARED else None
         self._attached_again.set()
         if not self._owed:
-            owner.attached(self)
+            self._begin_delivery()
 
     def _begin_delivery(self) -> None:
-        self._owner.attached(self)
+        if not self.broken:
+            self._owner.attached(self)
 
     def _acknowledged_again(self, ranges: Any) -> None:
         self._owner.acknowledged_again(self, ranges)
@@ -299,7 +321,7 @@ class Attachment(Acknowledging):
 
     def grant(self, messages: int, size: int) -> None:
         """The consumer has room for so many messages and bytes more."""
-        if self._connection is not None and (messages > 0 or size > 0):
+        if self._connection is not None and not self.broken and (messages > 0 or size > 0):
             flow = {"consumer_id": self._consumer_id, "messages": messages, "bytes": size}
             self._connection.stream.send(Command.FLOW, flow)
 

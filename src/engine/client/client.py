@@ -7,7 +7,7 @@ import random
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from engine.aio.bag import Bag
 from engine.aio.once import Once
@@ -163,6 +163,7 @@ class AsyncClient(Planning):
         pattern: str | None = None,
         receive_queue_size: int = RECEIVE_QUEUE_MESSAGES,
         schema: object = None,
+        on_corrupt: str = "stop",
     ) -> AsyncStreamConsumer | AsyncMultiStreamConsumer:
         """An ordered consumer; the consumers of one subscription share the topic's segments.
 
@@ -172,13 +173,15 @@ class AsyncClient(Planning):
         or "latest", where a new subscription starts; topics that come later are always read from their beginning.
         `receive_queue_size`: messages fetched ahead, over all segments and topics; a whole block may come on top.
         `schema`: what values are: bytes (the default), str, a dataclass, or an engine.Schema; checked against the
-        topic's, and recorded where that has none.
+        topic's, and recorded where that has none. `on_corrupt`: at a bad entry, one receive raises CorruptionError and
+        nothing behind it comes of its segment ("stop"), or it is passed by, logged and counted ("skip").
 
         Raises NotFoundError, ConsumerBusyError (SubscriptionKindError: queue consumers hold the subscription),
         ConnectError, TimeoutError, InvalidArgumentError.
         """
         check_name(subscription, "subscription name")
-        options = self._consumer_options(name, subscription, initial_position, receive_queue_size, schema=schema)
+        more: dict[str, Any] = {"schema": schema, "on_corrupt": on_corrupt}
+        options = self._consumer_options(name, subscription, initial_position, receive_queue_size, **more)
         topics = chosen(topic, namespace, properties, pattern)
         make = partial(AsyncStreamConsumer, self._pool)
         if isinstance(topics, TopicName):
@@ -203,6 +206,7 @@ class AsyncClient(Planning):
         dead_letter: DeadLetter | None = None,
         priority: int = 0,
         schema: object = None,
+        on_corrupt: str = "stop",
     ) -> AsyncQueueConsumer | AsyncMultiQueueConsumer:
         """A consumer of single messages; each goes to one of the subscription's consumers and comes back unless
         acknowledged.
@@ -214,14 +218,13 @@ class AsyncClient(Planning):
         engine.Backoff or a number of seconds (default 1). `dead_letter`: an engine.DeadLetter; what came back more
         often goes to its topic instead. `priority`: consumers with the lowest number are served first, others get what
         those have no room for. `receive_queue_size`: messages fetched ahead; small, work spreads evenly, large, it
-        flows fast.
+        flows fast. `on_corrupt`: a bad entry stays due ("stop"), or is acknowledged ("skip"); what is behind it comes.
 
         Raises as stream_consumer.
         """
         check_name(subscription, "subscription name")
-        options = self._consumer_options(
-            name, subscription, initial_position, receive_queue_size, priority=priority, schema=schema
-        )
+        more: dict[str, Any] = {"schema": schema, "on_corrupt": on_corrupt, "priority": priority}
+        options = self._consumer_options(name, subscription, initial_position, receive_queue_size, **more)
         queue = QueueOptions(ack_timeout=ack_timeout, nack_backoff=backoff_of(nack_backoff), dead_letter=dead_letter)
         topics = chosen(topic, namespace, properties, pattern)
         make = partial(AsyncQueueConsumer, self._pool, queue=queue)
@@ -240,6 +243,7 @@ class AsyncClient(Planning):
         name: str | None = None,
         receive_queue_size: int = RECEIVE_QUEUE_MESSAGES,
         schema: object = None,
+        on_corrupt: str = "stop",
     ) -> AsyncCheckpointConsumer:
         """A reader that keeps its own position; the broker remembers nothing of it.
 
@@ -247,14 +251,15 @@ class AsyncClient(Planning):
         segments; none of them remembers anything, so each starts from a Checkpoint of its own. `name`: the member's
         name; one that comes back under its name within the grace period keeps its share.
         `schema`: what values are: bytes (the default), str, a dataclass, or an engine.Schema; checked against the
-        topic's, and recorded where that has none.
+        topic's, and recorded where that has none. `on_corrupt` as of stream_consumer.
 
         Raises NotFoundError, ConsumerBusyError (SubscriptionKindError: stream consumers hold that name), ConnectError,
         TimeoutError, InvalidArgumentError.
         """
         if start is not None and not isinstance(start, Checkpoint):
             raise InvalidArgumentError(f"start is {type(start).__name__}; an engine.Checkpoint is right")
-        options = self._consumer_options(name, None, "latest", receive_queue_size, group, schema=schema)
+        more: dict[str, Any] = {"schema": schema, "on_corrupt": on_corrupt, "group": group}
+        options = self._consumer_options(name, None, "latest", receive_queue_size, **more)
         consumer = AsyncCheckpointConsumer(self._pool, TopicName.parse(topic), options)
         return await self._started(consumer, lambda: consumer.start(start or Checkpoint.latest()))
 
@@ -316,24 +321,17 @@ class AsyncClient(Planning):
         return self._transactions.join(id, attempt)
 
     def _consumer_options(
-        self,
-        name: str | None,
-        subscription: str | None,
-        initial_position: str,
-        queue_size: int,
-        group: str | None = None,
-        priority: int = 0,
-        schema: object = None,
-    ) -> ConsumerOptions:
+        self, name: str | None, subscription: str | None, initial_position: str, queue_size: int, *, schema: object,
+        **more: Any,
+    ) -> ConsumerOptions:  # fmt: skip
         return ConsumerOptions(
             name=name if name is not None else self._make_name("consumer"),
             instance=self._make_name("instance"),
             subscription=subscription,
             initial_position=initial_position,
             receive_queue_size=queue_size,
-            group=group,
-            priority=priority,
             schema=Schema.of(schema),
+            **more,
         )
 
     def _make_name(self, kind: str) -> str:

@@ -22,6 +22,7 @@ from engine._native.hashing import xxh64
 from engine._native.message import Message
 from engine._native.offsets import range_set, runs
 from engine.aio.backoff import Backoff
+from engine.client.compression import decompressor
 from engine.client.options import ProducerOptions
 from engine.client.pool import Pool
 from engine.client.producer import AsyncProducer
@@ -67,7 +68,7 @@ class DeadLetters:
         self._target = policy.topic_of(source)
         self._created_ms = created_ms
         self._acknowledge = acknowledge
-        self._queue = EntryQueue(self._source, MessageId)
+        self._queue = EntryQueue(self._source, MessageId, None, None, decompressor())
         self._lives: dict[int, int] = {}  # by segment, how often what was sent of it was taken back
         self._workers: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -109,8 +110,17 @@ class DeadLetters:
         return self._queue.bytes >= BYTES_MAX
 
     async def _work(self) -> None:
-        while not self._closed and (message := self._queue.pop_message()) is not None:
+        while not self._closed and (message := self._next()) is not None:
             await self._move(message)
+
+    def _next(self) -> Message | None:
+        """The next one. A bad entry stays unacknowledged: there is nothing to publish."""
+        while True:
+            try:
+                return self._queue.pop_message()
+            except CorruptionError as e:
+                self._queue.damaged(drop=True)
+                log.warning("%s: it came back too often, and cannot be moved: %s", self._source, e)
 
     async def _move(self, message: Message) -> None:
         """Publish it and acknowledge it, as often as it takes while this consumer has it."""

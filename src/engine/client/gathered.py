@@ -80,7 +80,7 @@ class Gathered(Receiving, Generic[R]):
     them, now and later; `left_out`: those of its answers that are not meant.
     """
 
-    _TOTALS: ClassVar[tuple[str, ...]] = ("messages_received", "bytes_received")
+    _TOTALS: ClassVar[tuple[str, ...]] = ("messages_received", "bytes_received", "corrupt_entries", "corrupt_messages")
 
     def __init__(
         self,
@@ -296,10 +296,21 @@ class Gathered(Receiving, Generic[R]):
         return self._line.take(max_messages, max_bytes)
 
     def _exhausted(self, member: R) -> None:
-        """What waited of one that has failed was received by now."""
+        """What waited of one that has failed was received by now; or a bad entry is next."""
+        if member.damaged() is not None:
+            call_threadsafe(self._loop, partial(self._pass_damage, member))
+            return
         topic = self._topics.get(member.topic)
         if topic is not None and topic.error is not None and topic.member is member:
             call_threadsafe(self._loop, partial(self._give_up, member.topic, topic))
+
+    def _pass_damage(self, member: R) -> None:
+        if self._member(member.topic) is member and (error := member.meet_damage()) is not None:
+            self._surface(member.topic, error)
+        if member.waiting:
+            self.messages_came(member)
+        else:
+            self._exhausted(member)
 
     def _make_line(self) -> Line[R]:
         return Line(self._exhausted)

@@ -35,6 +35,7 @@ from engine.wire.url import parse_url
 
 ACCESS_MODES = ("shared", "exclusive", "exclusive_with_fencing", "wait_for_exclusive")
 INITIAL_POSITIONS = ("earliest", "latest")
+ON_CORRUPT = ("stop", "skip")
 COUNT_MAX = 2**31 - 1  # of messages or bytes asked for at once
 SECONDS_MAX = 1e9  # 31 years: what an event loop's timers can count
 
@@ -135,6 +136,7 @@ class StreamConsumerKeywords(TypedDict, total=False):
     pattern: str | None
     receive_queue_size: int
     schema: object
+    on_corrupt: str
 
 
 class QueueConsumerKeywords(StreamConsumerKeywords, total=False):
@@ -160,6 +162,7 @@ class RangeReaderKeywords(TypedDict, total=False):
     keys: Iterable[bytes | str] | None
     skip_deleted: bool
     receive_queue_size: int
+    on_corrupt: str
 
 
 class CheckpointConsumerKeywords(TypedDict, total=False):
@@ -170,6 +173,7 @@ class CheckpointConsumerKeywords(TypedDict, total=False):
     name: str | None
     receive_queue_size: int
     schema: object
+    on_corrupt: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +236,7 @@ class ProducerOptions:
 class ConsumerOptions:
     """What the three kinds of consumers share. `subscription` is None for a checkpoint consumer, `group` for all
     others. `create_topic`: whether a topic that is missing is created, where the broker allows it. `priority`: of a
-    queue consumer; the lowest is served first.
+    queue consumer; the lowest is served first. `on_corrupt`: what becomes of a bad entry.
     """
 
     name: str
@@ -244,9 +248,11 @@ class ConsumerOptions:
     create_topic: bool = True
     priority: int = 0
     schema: Schema = field(default_factory=Schema.bytes)
+    on_corrupt: str = "stop"
 
     def __post_init__(self) -> None:
         check_new_name(self.name, "consumer", pattern=False)
+        check_choice("on_corrupt", self.on_corrupt, ON_CORRUPT)
         if self.group is not None:
             check_new_name(self.group, "consumer group", pattern=False)
         check_choice("initial_position", self.initial_position, INITIAL_POSITIONS)

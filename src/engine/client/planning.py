@@ -45,6 +45,7 @@ class Planning(ABC):
         keys: Iterable[bytes | str] | None = None,
         skip_deleted: bool = False,
         receive_queue_size: int = RECEIVE_QUEUE_MESSAGES,
+        on_corrupt: str = "stop",
     ) -> AsyncRangeReader:
         """Reads `ranges`, {segment id: (first offset, offset behind the last)}, and then it is done.
 
@@ -53,7 +54,8 @@ class Planning(ABC):
         there: tasks whose `buckets` tile 0..65535 share the entries out, each to one of them, and where they are cut
         at bucket boundaries, a key is in one task. `keys`: entries that hold none of these may be left out; what comes
         is not filtered further. `skip_deleted`: leave out what retention has deleted, and say so in `deleted`, rather
-        than raise NotFoundError where it is met. `receive_queue_size`: messages fetched ahead.
+        than raise NotFoundError where it is met. `receive_queue_size`: messages fetched ahead. `on_corrupt`: a bad
+        entry ends the reading with CorruptionError ("stop"), or is passed by, logged and counted ("skip").
 
         Raises NotFoundError, ConnectError, TimeoutError; InvalidArgumentError, also for a range beyond a segment's end.
         """
@@ -63,6 +65,7 @@ class Planning(ABC):
             instance=self._make_name("instance"),
             receive_queue_size=receive_queue_size,
             create_topic=False,
+            on_corrupt=on_corrupt,
         )
         reader = AsyncRangeReader(self._pool, TopicName.parse(topic), options, plan)
         made: AsyncRangeReader = await self._started(reader, reader.start)

@@ -5,6 +5,7 @@ not.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -27,7 +28,7 @@ from engine.client.redelivery import QueueOptions
 from engine.client.scope import InTransaction, Scope, scope_of
 from engine.client.topic import TopicLayout
 from engine.client.unacked import Unacknowledged
-from engine.errors import NotFoundError, TransactionConflictError
+from engine.errors import CorruptionError, EngineError, NotFoundError, TransactionConflictError
 from engine.model.names import TopicName
 from engine.model.positions import MessageId
 from engine.model.redelivery import Backoff
@@ -37,6 +38,8 @@ RANGES_MAX = 20_000  # of one frame, so that it fits its header
 OFFSET_MAX = 1 << 63
 
 Acknowledgeable = Message | MessageId | MessageBatch | Iterable[Message | MessageId]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +156,7 @@ class AsyncQueueConsumer(Receiver):
         if (
             redelivered
             and self._dead_letters is not None
-            and (dead := self._dead_letters.select(redelivered) & offsets)
+            and (dead := (self._dead_letters.select(redelivered) & offsets) - _unreadable(entries))
         ):
             offsets -= dead
             header = {**header, "skip": runs(range_set(first, last) - offsets)}
@@ -210,6 +213,32 @@ class AsyncQueueConsumer(Receiver):
         for start in range(0, len(found) if attachment is not None else 0, RANGES_MAX):
             assert attachment is not None
             attachment.send(Command.REDELIVER, {"ranges": pack(found[start : start + RANGES_MAX]), "backoff": delays})
+
+    # -- bad entries -----------------------------------------------------------------------------------------
+
+    def stop_at(self, entry: Entry, error: CorruptionError) -> None:
+        """It counts as received and stays unacknowledged: it comes again, here or elsewhere. Others come."""
+        self._queue.damaged(drop=True)
+        if not entry.size:  # nothing comes of this segment
+            self._damage.stopped[entry.segment_id] = error
+        self._popped()
+
+    def pass_by(self, attachment: Attachment | None, entry: Entry, first: int, last: int) -> None:
+        """Acknowledged."""
+        super().pass_by(attachment, entry, first, last)
+        saving = self._save_skipped(entry.segment_id, range_set(first, last))
+        self.pool.tasks.spawn(saving, name=f"skip a bad entry of {self._topic}")
+
+    async def _save_skipped(self, segment_id: int, offsets: BitMap64) -> None:
+        try:
+            await self._acknowledge({segment_id: offsets})
+        except EngineError as e:
+            log.debug("%s: a bad entry of segment %d comes again: %s", self._topic, segment_id, e)
+
+    def _break_off(self, attachment: Attachment, end: Entry) -> None:
+        self._settle()
+        self._unacked.arrived(attachment.segment_id, range_set(end.first_offset, end.first_offset))
+        super()._break_off(attachment, end)
 
     # -- acknowledging ---------------------------------------------------------------------------------------
 
@@ -330,3 +359,12 @@ class AsyncQueueConsumer(Receiver):
         self._restart_queue()
         if self._dead_letters is not None:
             await self._dead_letters.close()
+
+
+def _unreadable(entries: list[Entry]) -> BitMap64:
+    """Bad entries are no dead letters: there is nothing to publish."""
+    found = BitMap64()
+    for entry in entries:
+        if entry.failure is not None:
+            found.add_range(entry.first_offset, entry.first_offset + entry.count)
+    return found

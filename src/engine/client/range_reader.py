@@ -25,7 +25,7 @@ from engine.client.pool import Pool
 from engine.client.range_attachment import RangeAttachment
 from engine.client.receiver import Receiver
 from engine.client.topic import TopicLayout
-from engine.errors import AlreadyClosedError, InvalidArgumentError, NotFoundError
+from engine.errors import AlreadyClosedError, CorruptionError, InvalidArgumentError, NotFoundError
 from engine.limits import READ_BLOCK_SIZE
 from engine.model.names import TopicName
 from engine.model.positions import Checkpoint
@@ -163,13 +163,17 @@ class AsyncRangeReader(Receiver):
         """From the thread that reads."""
         return None if self._closed else self._queue.pop_batch(max_messages, -1) or None
 
-    def queue_near(self, attachment: RangeAttachment, block: NearBlock, entries: list[Entry], begin: int) -> None:
+    def queue_near(
+        self, attachment: RangeAttachment, block: NearBlock, entries: list[Entry], begin: int, lost: Entry | None
+    ) -> None:
         """From the thread that reads."""
         self._pushed_messages += block.messages
         self._pushed_bytes += len(block.data)
         wanted = [e for e in entries if e.first_offset < attachment.stop and self._is_wanted(e)]
         skip, _ = _up_to(attachment.stop, wanted, block.skip)
         attachment.pushed += self._queue.push(wanted, skip or None, None, begin)
+        if lost is not None:
+            self._break_off(attachment, lost)
 
     def given_back(self, handover: Handover) -> None:
         """It is over, and what it has read was received."""
@@ -180,13 +184,22 @@ class AsyncRangeReader(Receiver):
         self._credited_messages = self._pushed_messages - self._queue.messages
         self._credited_bytes = self._pushed_bytes - self._queue.bytes
         attachment = handover.attachment
-        if handover.damage is not None:
-            self.fail(handover.damage)
-        if self._failure is not None:
+        if self._failure is not None or attachment.broken:
             return
         attachment.go_on(handover.near, handover.error, self._hand_over)
         if attachment.expected >= attachment.stop and not attachment.closed:
             self._finish(attachment)
+
+    # -- bad entries -----------------------------------------------------------------------------------------
+
+    def stop_at(self, entry: Entry, error: CorruptionError) -> None:
+        """Not all that was to be read can be."""
+        self.fail(error)
+
+    def broken_off(self, attachment: Attachment, error: CorruptionError) -> None:
+        """Nothing is acknowledged: the broker is not needed any more."""
+        super().broken_off(attachment, error)
+        attachment.give_up()
 
     async def _iterate(self) -> AsyncIterator[Message]:
         async for batch in self.batches():
@@ -212,7 +225,7 @@ class AsyncRangeReader(Receiver):
         self._end_if_received()
 
     def _end_if_received(self) -> None:
-        if self._failure is None and self._arrived and not self._queue.messages and not self._unread:
+        if self._failure is None and self._arrived and not self._queue.messages and not self.unread:
             self._exhausted = True
             self.fail(AlreadyClosedError(f"all that was to be read of {self._topic} was received"))
 
@@ -252,7 +265,7 @@ class AsyncRangeReader(Receiver):
         """Queue what belongs to the range; the range may end here."""
         assert isinstance(attachment, RangeAttachment)
         super().blocks_came(attachment, header, payload)
-        if self._failure is None and attachment.expected >= attachment.stop:
+        if self._failure is None and attachment.expected >= attachment.stop and not attachment.broken:
             self._finish(attachment)
 
     def _push(self, attachment: Attachment, entries: list[Entry], header: dict[str, Any], begin: int) -> int:

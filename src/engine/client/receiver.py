@@ -7,61 +7,58 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from engine._native.batch import MessageBatch, decode_block
+from engine._native.batch import MessageBatch
 from engine._native.entry import Entry
 from engine._native.entry_queue import EntryQueue
 from engine._native.message import Message
+from engine._native.opening import take_block
 from engine.aio.once import Once
 from engine.client.attachment import QUEUE, SHARED, Attachment
 from engine.client.compression import decompressor
-from engine.client.declaring import declare, learn
+from engine.client.crediting import Crediting
+from engine.client.damage import Damage, end_of
+from engine.client.declaring import declare
 from engine.client.options import ConsumerOptions
 from engine.client.pool import Pool, call_threadsafe
-from engine.client.receiving import ConsumerStatistics, Gatherer, Receiving
+from engine.client.receiving import ConsumerStatistics, Gatherer
 from engine.client.topic import TopicLayout, TopicSession
 from engine.client.windows import Budget
+from engine.client.writers import Writers
 from engine.errors import AlreadyClosedError, CorruptionError, EngineError, SubscriptionNotFoundError
 from engine.limits import RECEIVE_QUEUE_BYTES
 from engine.model.names import TopicName
 from engine.model.positions import MessageId, split_position
 
 
-class Receiver(Receiving):
+class Receiver(Crediting):
     """Base of the consumers of one topic. Loop thread only, but for take_now()."""
 
     def __init__(self, pool: Pool, topic: TopicName, options: ConsumerOptions) -> None:
-        super().__init__()
+        window = options.receive_queue_size, min(RECEIVE_QUEUE_BYTES, pool.options.memory_limit)
+        super().__init__(Budget(window))
         self.pool = pool
         self.options = options
         self.session = TopicSession(pool, topic)
-        self.attachments: dict[int, Attachment] = {}
         self.subscription_ms: int | None = None  # when it was created, once it is known: no later one is meant
         self.on_closed: Callable[[Any], object] | None = None
         self._topic = str(topic)
         self._make_id = partial(MessageId, topic=self._topic)
         self._queue = self._new_queue()
-        self._unread = 0  # entries that wait and were written by a schema not known here yet
-        self._decompress = decompressor()
+        self.unread = 0  # entries that wait and were written by a schema not known here yet
+        self._writers = Writers(self)
+        self._damage = Damage(self)
         self._closed = False
         self._end = Once()
-        # What arrived and what was credited again, in total; what is between the two is queued or due.
-        self._pushed_messages = self._pushed_bytes = 0
-        self._credited_messages = self._credited_bytes = 0
-        self._budget = Budget((options.receive_queue_size, min(RECEIVE_QUEUE_BYTES, pool.options.memory_limit)))
-        self._counted = self._held = 0  # attachments, and bytes, in the budget
-        # The smallest window that was granted, by so many shares; a quarter of it is worth a FLOW.
-        self._window_messages, self._window_bytes = self._budget.whole
-        self._fitted_to = 0
-        self._returning = False
         self._gatherer: Gatherer | None = None
 
     def _new_queue(self) -> EntryQueue:
         schema = self.options.schema
-        return EntryQueue(self._topic, self._make_id, None, None if schema.raw else schema.decode)
+        decode = None if schema.raw else schema.decode
+        return EntryQueue(self._topic, self._make_id, None, decode, decompressor())
 
     async def _open(self) -> TopicLayout:
         """Look the topic up, and tell it the schema by which its values are read."""
@@ -116,7 +113,10 @@ class Receiver(Receiving):
         """From any thread: the next Message (or MessageBatch), None when nothing waits or others wait for it before."""
         if self._turns:
             return None
-        found = self._pop_message() if max_messages is None else self._pop_batch(max_messages, max_bytes)
+        try:
+            found = self._take_message() if max_messages is None else self._take_batch(max_messages, max_bytes)
+        except CorruptionError:
+            return None  # it is met once more on the loop
         if found is not None and not self._returning and self._must_look():
             self._returning = True
             call_threadsafe(self._loop, self._return_credit)
@@ -125,13 +125,66 @@ class Receiver(Receiving):
     @property
     def waiting(self) -> int:
         """How many messages wait to be received."""
-        return 0 if self._unread else self._queue.messages
+        return 0 if self.unread else self._queue.messages
+
+    def _take_message(self) -> Message | None:
+        return None if self.unread else self._queue.pop_message()
+
+    def _take_batch(self, max_messages: int, max_bytes: int) -> MessageBatch | None:
+        return self._queue.pop_batch(max_messages, max_bytes) if self.waiting else None
 
     def _pop_message(self) -> Message | None:
-        return None if self._unread else self._queue.pop_message()
+        try:
+            return None if self.unread else self._queue.pop_message()
+        except CorruptionError:
+            return self._damage.past(self._take_message)
 
     def _pop_batch(self, max_messages: int, max_bytes: int) -> MessageBatch | None:
-        return self._queue.pop_batch(max_messages, max_bytes) if self.waiting else None
+        try:
+            return self._take_batch(max_messages, max_bytes)
+        except CorruptionError:
+            return self._damage.past(partial(self._take_batch, max_messages, max_bytes))
+
+    # -- bad entries -----------------------------------------------------------------------------------------
+
+    def damaged(self, drop: bool = False) -> tuple[Entry, int, int] | None:
+        """The bad entry that comes next, with its first and last offset; dropped, it is passed by as if received."""
+        return self._queue.damaged(drop)
+
+    def meet_damage(self) -> CorruptionError | None:
+        """For a gatherer: pass a bad entry by, or get the error that one of its receives is to raise."""
+        return self._damage.meet()
+
+    def stop_at(self, entry: Entry, error: CorruptionError) -> None:
+        """Nothing behind it is received of this segment, before it is attached anew; other segments go on."""
+        attachment = self.attachments.get(entry.segment_id)
+        self._damage.stopped[entry.segment_id] = error
+        if attachment is not None:
+            attachment.broken = True
+            attachment.pushed -= self._drop(entry.segment_id)
+        else:
+            self._drop(entry.segment_id)
+        self._popped()
+
+    def pass_by(self, attachment: Attachment | None, entry: Entry, first: int, last: int) -> None:
+        """It is skipped."""
+        self._queue.damaged(drop=True)
+        self._popped()
+
+    def broken_off(self, attachment: Attachment, error: CorruptionError) -> None:
+        """Its broker cannot read on: that is met behind what is queued."""
+        self._break_off(attachment, end_of(attachment, error))
+        self._wake()
+
+    def _break_off(self, attachment: Attachment, end: Entry) -> None:
+        attachment.broken = True
+        self._pushed_messages += end.count
+        queue = self._queue if attachment.parked is None else attachment.parked
+        attachment.pushed += queue.push([end])
+
+    def _check_coming(self) -> None:
+        super()._check_coming()
+        self._damage.check()
 
     def _no_messages(self) -> MessageBatch:
         return MessageBatch(self._topic, [], {}, self._make_id)
@@ -140,15 +193,11 @@ class Receiver(Receiving):
 
     def blocks_came(self, attachment: Attachment, header: dict[str, Any], payload: memoryview) -> None:
         """Verify a block and queue it."""
-        segment_id = attachment.segment_id
         ordered = attachment.mode not in (QUEUE, SHARED)
         start = attachment.expected if ordered else 0
-        try:
-            entries = decode_block(payload, header["salt"], segment_id, start if ordered else -1, self._decompress)
-        except CorruptionError as e:
-            self.fail(e)
-            return
-        self._look_for_writers(entries)
+        entries, lost = take_block(payload, header["salt"], attachment.segment_id, start if ordered else -1)
+        if self.options.schema.evolves:
+            self._writers.look(entries)
         self._pushed_messages += header["messages"]
         self._pushed_bytes += len(payload)
         begin = 0 if attachment.mode == QUEUE else max(start, attachment.confirmed)
@@ -161,6 +210,10 @@ class Receiver(Receiving):
         if entries:
             attachment.expected = attachment.gaps.skip(entries[-1].first_offset + entries[-1].count)
             attachment.arrived = max(attachment.arrived, attachment.expected)
+        if lost is not None:  # as are its messages, of which nothing more is known
+            self._credited_messages += max(header["messages"] - sum(e.count for e in entries), 0)
+            self._credited_bytes += len(payload) - sum(e.size for e in entries)
+            self._break_off(attachment, lost)
         self._recount()
         self._popped()  # what is not for anybody has its credit back at once: nobody may come to pop anything
         self._wake()
@@ -170,44 +223,20 @@ class Receiver(Receiving):
         queue = self._queue if attachment.parked is None else attachment.parked
         return queue.push(entries, header.get("skip"), header.get("redelivered"), begin, attachment.marks)
 
-    def _look_for_writers(self, entries: Sequence[Entry]) -> None:
-        """Nothing is handed out before the schemas of all that waits are known. An entry's messages have one."""
-        schema = self.options.schema
-        if schema.evolves and (unread := sum(schema.unknown(_first_value(entry)) for entry in entries)):
-            if not self._unread:
-                self.pool.tasks.spawn(self._learn_writers(), name=f"schemas of {self._topic}")
-            self._unread += unread
-
-    async def _learn_writers(self) -> None:
-        """What is not known then was not written by any of the topic's: who asks for its value is told."""
-        try:
-            while unread := self._unread:
-                await learn(self.session, self.options.schema)
-                self._unread -= unread
-        except EngineError as e:
-            self._unread = 0
-            if not self._closed:
-                self.fail(e)
+    def schemas_came(self) -> None:
+        """What waits can be read."""
         self._wake()
 
-    # -- credit ----------------------------------------------------------------------------------------------
+    # -- attachments -----------------------------------------------------------------------------------------
 
     def attached(self, attachment: Attachment) -> None:
         """Grant the whole window: its part of what the consumer may hold."""
+        self._damage.stopped.pop(attachment.segment_id, None)
         self._recount()
         self._budget.admit(attachment)
         self._fit_windows()
         if self._gatherer is not None:
             self._gatherer.member_attached(self)
-
-    def _recount(self) -> None:
-        self._held = self._budget.hold(self._held, self._pushed_bytes - self._credited_bytes)
-        self._counted = self._budget.recount(self._counted, len(self.attachments))
-
-    def _fit_windows(self) -> None:
-        self._recount()
-        self._fitted_to = self._budget.shares
-        self._window_messages, self._window_bytes = self._budget.widen(self.attachments.values())
 
     def detached(self, attachment: Attachment) -> None:
         """What waits of it comes again; what is queued is dropped."""
@@ -218,46 +247,6 @@ class Receiver(Receiving):
         """What was delivered before a loss, and acknowledged after it, is not delivered once more."""
         self._queue.forget(attachment.segment_id, ranges, attachment.marks)
         self._popped()
-
-    def _drop(self, segment_id: int) -> int:
-        """Forget what is queued of one segment; it needs no credit. Returns how many messages."""
-        self._return_credit()
-        size = self._queue.bytes
-        dropped = self._queue.drop(segment_id)
-        self._credited_messages += dropped
-        self._credited_bytes += size - self._queue.bytes
-        return dropped
-
-    def _restart_queue(self) -> None:
-        """Begin with an empty queue, all credit accounted for."""
-        self._queue = self._new_queue()
-        self._credited_messages, self._credited_bytes = self._pushed_messages, self._pushed_bytes
-
-    def _popped(self) -> None:
-        """After every pop, on the loop."""
-        if self._must_look():
-            self._return_credit()
-
-    def _must_look(self) -> bool:
-        """Whether enough was consumed to tell the brokers."""
-        messages = self._pushed_messages - self._queue.messages - self._credited_messages
-        size = self._pushed_bytes - self._queue.bytes - self._credited_bytes
-        return 4 * messages >= self._window_messages or 4 * size >= self._window_bytes
-
-    def _return_credit(self) -> None:
-        self._returning = False
-        self._grant(self._queue.take_credit())
-        self._recount()
-        if self._budget.shares != self._fitted_to:
-            self._fit_windows()
-
-    def _grant(self, due: dict[int, tuple[int, int]]) -> None:
-        for segment_id, (messages, size) in due.items():
-            self._credited_messages += messages
-            self._credited_bytes += size
-            attachment = self.attachments.get(segment_id)
-            if attachment is not None:
-                self._budget.regrant(attachment, messages, size)
 
     # -- what the kinds differ in ----------------------------------------------------------------------------
 
@@ -365,6 +354,8 @@ class Receiver(Receiving):
             messages_queued=self._queue.messages,
             bytes_queued=self._queue.bytes,
             segments=len(self.attachments),
+            corrupt_entries=self._damage.entries,
+            corrupt_messages=self._damage.messages,
         )
 
     async def close(self) -> None:
@@ -387,8 +378,3 @@ class Receiver(Receiving):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of {self._topic}{' (closed)' if self._closed else ''}>"
-
-
-def _first_value(entry: Entry) -> bytes:
-    value: bytes = MessageBatch("", [(entry, 0, 1)], {}, MessageId)[0].value
-    return value

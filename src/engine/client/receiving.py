@@ -44,13 +44,18 @@ class Gatherer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStatistics:
-    """Totals since the consumer was made; `queued…` and `segments` are of this moment. Bytes are of entries."""
+    """Totals since the consumer was made; `queued…` and `segments` are of this moment. Bytes are of entries.
+
+    `corrupt_entries`, `corrupt_messages`: bad ones that were skipped.
+    """
 
     messages_received: int
     bytes_received: int
     messages_queued: int
     bytes_queued: int
     segments: int
+    corrupt_entries: int
+    corrupt_messages: int
 
 
 class _Turn:
@@ -149,7 +154,7 @@ class Receiving(ABC):
 
     async def _in_turn(self, pop: Callable[[], T | None], timeout: float | None) -> T | None:
         """pop() as soon as there is something and all who came before have had theirs."""
-        self._check_open()
+        self._check_coming()
         turn = _Turn(self._loop.create_future())
         self._turns.append(turn)
         timer = None if timeout is None else self._loop.call_later(timeout, turn.wake, False)
@@ -161,7 +166,7 @@ class Receiving(ABC):
                 if found is not None:
                     self._popped()
                     return found
-                self._check_open()  # nobody wakes it any more
+                self._check_coming()  # nobody wakes it any more
                 turn.future = self._loop.create_future()  # a take_now() was faster
             return None
         finally:
@@ -178,6 +183,10 @@ class Receiving(ABC):
     def _check_open(self) -> None:
         if self._failure is not None:
             raise self._failure
+
+    def _check_coming(self) -> None:
+        """Raise why nothing will come."""
+        self._check_open()
 
     def fail(self, error: EngineError) -> None:
         """Nothing more arrives; receives raise this when they have had what is queued."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from engine._native.batch import MessageBatch
+from engine._native.entry import Entry
 from engine._native.entry_queue import EntryQueue
 from engine._native.message import Message
 from engine.client.acknowledging import all_acknowledged
@@ -17,11 +20,13 @@ from engine.client.receiver import Receiver
 from engine.client.registration import Assigned, Registration
 from engine.client.scope import InTransaction, Scope, scope_of
 from engine.client.topic import TopicLayout
-from engine.client.vectors import Asked, by_segment, position_vector, without
-from engine.errors import FencedError, NotFoundError, TransactionConflictError
+from engine.client.vectors import Ack, Asked, by_segment, place_of, position_vector, without
+from engine.errors import EngineError, FencedError, NotFoundError, TransactionConflictError
 from engine.model.names import TopicName
-from engine.model.positions import MessageId, bucket_position, split_position
+from engine.model.positions import MessageId, split_position
 from engine.wire.commands import Command
+
+log = logging.getLogger(__name__)
 
 
 class AsyncStreamConsumer(Receiver):
@@ -43,7 +48,7 @@ class AsyncStreamConsumer(Receiver):
         # In segments that this consumer does not hold, by place: what is durable, as far as known.
         self._confirmed_there: dict[int, int] = {}
         # Acknowledged in transactions that have not ended, as far as known.
-        self._unsettled: dict[Scope, list[tuple[Attachment, _Ack]]] = {}
+        self._unsettled: dict[Scope, list[tuple[Attachment, Ack]]] = {}
         # Also where that has failed, with the reading in which it was tried.
         self._concerned: dict[Scope, dict[Attachment, int]] = {}
 
@@ -227,19 +232,20 @@ class AsyncStreamConsumer(Receiver):
                 return True
         return False
 
-    def _due(self, attachment: Attachment, asked: Asked) -> list[_Ack]:
+    def _due(self, attachment: Attachment, asked: Asked) -> list[Ack]:
         """What the segment's owner is to be told: one ACK for the segment, one for its buckets."""
         there = self._confirmed_there.get(attachment.segment_id, 0)  # until it is attached
+        asked = {b: attachment.past_skipped(b, n) for b, n in asked.items()}
         due = {b: n for b, n in asked.items() if n > max(there, attachment.confirmed_upto(b))}
         whole = due.pop(None, None)
         buckets = [(b, n) for b, n in due.items() if b is not None and (whole is None or n > whole)]
-        acks = [] if whole is None else [_Ack(whole, None)]
-        return [*acks, _Ack(None, buckets)] if buckets else acks
+        acks = [] if whole is None else [Ack(whole, None)]
+        return [*acks, Ack(None, buckets)] if buckets else acks
 
     async def _acknowledged(
         self,
         attachment: Attachment,
-        ack: _Ack,
+        ack: Ack,
         sent: asyncio.Future[object] | None,
         lost: set[int],
         scope: Scope | None,
@@ -258,7 +264,7 @@ class AsyncStreamConsumer(Receiver):
             self._is_acknowledged(attachment, ack)
         return done
 
-    def _begin_inside(self, scope: Scope, due: Sequence[tuple[Attachment, _Ack]], is_all: bool) -> None:
+    def _begin_inside(self, scope: Scope, due: Sequence[tuple[Attachment, Ack]], is_all: bool) -> None:
         """Whatever becomes of it, when the transaction is aborted all of this comes again."""
         if is_all and not due:
             raise TransactionConflictError(f"all of it is acknowledged already, outside of the transaction {scope.id}")
@@ -269,13 +275,33 @@ class AsyncStreamConsumer(Receiver):
             attachment.check_once(ack.buckets or ())
             self._check_came(attachment, ack)
 
-    def _check_came(self, attachment: Attachment, ack: _Ack) -> None:
+    def _check_came(self, attachment: Attachment, ack: Ack) -> None:
         """Raise TransactionConflictError where that covers what was not delivered since the cursor was moved back."""
         delivered = self._queue.positions
         for bucket, position in ack.asked.items():
-            attachment.check_came(position, delivered.get(_place(attachment.segment_id, bucket), 0))
+            attachment.check_came(position, delivered.get(place_of(attachment.segment_id, bucket), 0))
 
-    def _is_acknowledged(self, attachment: Attachment, ack: _Ack) -> None:
+    def pass_by(self, attachment: Attachment | None, entry: Entry, first: int, last: int) -> None:
+        """Acknowledged with what is before it."""
+        super().pass_by(attachment, entry, first, last)
+        if attachment is not None:
+            bucket = bisect_left(attachment.bucket_ends, entry.bucket_min) if attachment.mode == SHARED else None
+            attachment.skipped.setdefault(bucket, {})[first] = last + 1
+            self._acknowledge_skipped(attachment)
+
+    def _acknowledge_skipped(self, attachment: Attachment) -> None:
+        if attachment.skipped and (due := attachment.skipped_next()):
+            saving = self._save_skipped(attachment.segment_id, due)
+            self.pool.tasks.spawn(saving, name=f"skip bad entries of {attachment.name}")
+
+    async def _save_skipped(self, segment_id: int, due: Asked) -> None:
+        try:
+            await self._acknowledge({segment_id: due}, None)
+        except EngineError as e:
+            log.debug("%s: a bad entry of segment %d is met again: %s", self._topic, segment_id, e)
+
+    def _is_acknowledged(self, attachment: Attachment, ack: Ack) -> None:
+        self._acknowledge_skipped(attachment)
         if attachment.mode == SHARED:
             self._forget_asked(attachment.segment_id, ack.asked)
         elif ack.buckets:
@@ -308,7 +334,7 @@ class AsyncStreamConsumer(Receiver):
 
     def _forget_asked(self, segment_id: int, asked: Mapping[int | None, int] | Mapping[int, int]) -> None:
         """Vectors say nothing of buckets in which nothing is to be acknowledged, or they only grow."""
-        self._queue.forget_positions({_place(segment_id, bucket): n for bucket, n in asked.items()})
+        self._queue.forget_positions({place_of(segment_id, bucket): n for bucket, n in asked.items()})
 
     # -- acknowledging in segments that went elsewhere ---------------------------------------------------------
 
@@ -326,7 +352,7 @@ class AsyncStreamConsumer(Receiver):
         """Kept ids name segments that were left long ago: those cost nothing."""
         known = self._confirmed_there
         whole = known.get(segment_id, 0)
-        return {b: n for b, n in asked.items() if n > max(whole, known.get(_place(segment_id, b), 0))}
+        return {b: n for b, n in asked.items() if n > max(whole, known.get(place_of(segment_id, b), 0))}
 
     async def _saved_there(self, segment_id: int, asked: Asked) -> bool:
         """Whether it is acknowledged in a segment that this consumer does not hold: its cursor is asked, once.
@@ -358,7 +384,7 @@ class AsyncStreamConsumer(Receiver):
         durable = True
         for bucket, position in asked.items():
             if bucket is not None and bucket not in open_buckets:
-                known[_place(segment_id, bucket)] = position
+                known[place_of(segment_id, bucket)] = position
             elif position > confirmed:
                 durable = False
         if not durable:  # told once
@@ -367,19 +393,3 @@ class AsyncStreamConsumer(Receiver):
 
     async def _leave(self) -> None:
         await self._registration.close()
-
-
-class _Ack(NamedTuple):
-    """What one ACK says: of the segment as a whole, or of its buckets."""
-
-    position: int | None
-    buckets: list[tuple[int, int]] | None
-
-    @property
-    def asked(self) -> Asked:
-        """The same, by bucket."""
-        return {None: self.position} if self.position is not None else dict(self.buckets or ())
-
-
-def _place(segment_id: int, bucket: int | None) -> int:
-    return segment_id if bucket is None else bucket_position(segment_id, bucket)

@@ -287,6 +287,12 @@ class ScalableTopicController:
             await self._shape.settle()
             await self._subscriptions.delete(name)
 
+    async def skip_messages(self, name: str, segment_id: int, first: int, last: int) -> None:
+        """Acknowledge a range of one segment. Raises NotFoundError, InvalidArgumentError."""
+        async with self.changing():
+            self._check_serving()
+            await self._subscriptions.skip(name, segment_id, first, last)
+
     async def seek_subscription(self, name: str, position: InitialPosition | int) -> None:
         """Move its cursors to an end, or to a wall-clock time in ms (SEMANTICS 38). Raises NotFoundError."""
         async with self.changing():

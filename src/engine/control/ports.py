@@ -134,6 +134,9 @@ class SegmentHost(Protocol):
     async def seek_subscription(self, spec: SegmentSpec, subscription: str, offset: int | InitialPosition) -> None:
         """Move its cursor, in either direction; consumers attached start again from there."""
 
+    async def skip_messages(self, spec: SegmentSpec, subscription: str, first: int, last: int) -> None:
+        """Its offsets first..last are acknowledged, durably; consumers attached go on behind them."""
+
     async def offset_at(self, spec: SegmentSpec, time_ms: int) -> int:
         """The first offset published at or after that wall-clock time; the segment's end when there is none."""
 

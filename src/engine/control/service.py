@@ -304,21 +304,24 @@ class ScalableTopicService:
         """Those that are usable, by name. Raises NotFoundError (topic)."""
         name = TopicName.parse(topic)
         await self._load(name)
-        found = await self._resources.list_subscriptions(name)
-        return [facts for facts in found if facts.state is SubscriptionState.ACTIVE]
+        return [f for f in await self._resources.list_subscriptions(name) if f.state is SubscriptionState.ACTIVE]
 
     async def seek_subscription(
         self, topic: str | TopicName, subscription: str, when: InitialPosition | str | int
     ) -> None:
         """Move all its cursors to "earliest", "latest" or a wall-clock time in ms (SEMANTICS 38). NotFoundError."""
-        timed = isinstance(when, int) and not isinstance(when, bool)
-        position = when if isinstance(when, int) and timed else InitialPosition.parse(str(when))
+        position = when if type(when) is int else InitialPosition.parse(str(when))
         controller = await self._controllers.lead(TopicName.parse(topic))
         await controller.seek_subscription(check_name(subscription, "subscription"), position)
 
     async def clear_backlog(self, topic: str | TopicName, subscription: str) -> None:
         """Acknowledge everything there is. Raises NotFoundError, NotOwnerError."""
         await self.seek_subscription(topic, subscription, InitialPosition.LATEST)
+
+    async def skip_messages(self, topic: TopicName, subscription: str, segment_id: int, first: int, last: int) -> None:
+        """Acknowledge a range of one segment. Raises NotFoundError, InvalidArgumentError."""
+        name, controller = check_name(subscription, "subscription"), await self._controllers.lead(topic)
+        await controller.skip_messages(name, segment_id, first, last)
 
     # Consumers: SCALABLE_TOPIC_SUBSCRIBE, SCALABLE_TOPIC_UNSUBSCRIBE, and a lost connection.
 

@@ -106,6 +106,14 @@ class TopicSubscriptions:
         await together(self._seek(s, name, position) for s in segments if not s.active)
         await together(self._seek(s, name, position) for s in segments if s.active)
 
+    async def skip(self, name: str, segment_id: int, first: int, last: int) -> None:
+        """See the controller."""
+        await self._load(name)
+        segment = self._layout().segments.get(segment_id)
+        if segment is None:
+            raise NotFoundError(f"{self.topic} has no segment {segment_id}")
+        await self._host.skip_messages(self._spec(segment), name, first, last)
+
     async def _seek(self, segment: SegmentInfo, name: str, position: InitialPosition | int) -> None:
         """By the segment's lifetime: sealed before the time, skip all; created after it, rewind; else search."""
         spec, target = self._spec(segment), position

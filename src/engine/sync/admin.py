@@ -127,6 +127,14 @@ class Admin:
         """Acknowledge everything it has not. Raises NotFoundError."""
         self._portal.run(self._admin.clear_backlog(topic, subscription))
 
+    def skip_messages(
+        self, topic: str, subscription: str, segment_id: int, first: int, last: int | None = None
+    ) -> None:
+        """Acknowledge the offsets `first` to `last` (None: that one alone) of one segment, as a bad entry's that
+        consumers stop at. They go on behind it. Raises NotFoundError, InvalidArgumentError, TransactionConflictError.
+        """
+        self._portal.run(self._admin.skip_messages(topic, subscription, segment_id, first, last))
+
     def list_transactions(
         self, *, open_longer_than: float | None = None, segment: str | None = None, limit: int | None = None
     ) -> list[dict[str, Any]]:

@@ -98,7 +98,8 @@ class Client:
         beginning. `receive_queue_size`: messages fetched ahead, over all segments and topics; a whole block may come
         on top.
         `schema`: what values are: bytes (the default), str, a dataclass, or an engine.Schema; checked against the
-        topic's, and recorded where that has none.
+        topic's, and recorded where that has none. `on_corrupt`: at a bad entry, one receive raises CorruptionError and
+        nothing behind it comes of its segment ("stop", the default), or it is passed by, logged and counted ("skip").
 
         Raises NotFoundError, ConsumerBusyError (SubscriptionKindError: queue consumers hold the subscription),
         ConnectError, TimeoutError, InvalidArgumentError.
@@ -118,7 +119,8 @@ class Client:
         that was received and not acknowledged is handed back. `nack_backoff`: how long one that was negatively
         acknowledged is kept back, an engine.Backoff or a number of seconds (default 1). `dead_letter`: an
         engine.DeadLetter; what came back more often goes to its topic instead. `priority`: consumers with the lowest
-        number are served first. Raises as stream_consumer.
+        number are served first. `on_corrupt`: a bad entry stays due ("stop", the default), or is acknowledged ("skip");
+        what is behind it comes. Raises as stream_consumer.
         """
         return QueueConsumer(
             self._portal, self._portal.run(self._client.queue_consumer(topic, subscription, **options))
@@ -132,7 +134,7 @@ class Client:
         name; one that comes back under its name within the grace period keeps its share. `receive_queue_size`:
         messages fetched ahead, over all segments.
         `schema`: what values are: bytes (the default), str, a dataclass, or an engine.Schema; checked against the
-        topic's, and recorded where that has none.
+        topic's, and recorded where that has none. `on_corrupt` as of stream_consumer.
 
         Raises NotFoundError, ConsumerBusyError (SubscriptionKindError: stream consumers hold that name), ConnectError,
         TimeoutError, InvalidArgumentError.
@@ -154,7 +156,8 @@ class Client:
         there: tasks whose `buckets` tile 0..65535 share the entries out, each to one of them, and where they are cut
         at bucket boundaries, a key is in one task. `keys`: entries that hold none of these may be left out; what comes
         is not filtered further. `skip_deleted`: leave out what retention has deleted, and say so in `deleted`, rather
-        than raise NotFoundError where it is met. `receive_queue_size`: messages fetched ahead.
+        than raise NotFoundError where it is met. `receive_queue_size`: messages fetched ahead. `on_corrupt`: a bad
+        entry ends the reading with CorruptionError ("stop", the default), or is passed by, logged and counted ("skip").
 
         Raises NotFoundError, ConnectError, TimeoutError; InvalidArgumentError, also for a range beyond a segment's end.
         """

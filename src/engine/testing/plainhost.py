@@ -51,6 +51,9 @@ class PlainHost:
     async def seek_subscription(self, spec: SegmentSpec, subscription: str, offset: int | InitialPosition) -> None:
         """Nowhere to go."""
 
+    async def skip_messages(self, spec: SegmentSpec, subscription: str, first: int, last: int) -> None:
+        """Nothing to give up."""
+
     async def offset_at(self, spec: SegmentSpec, time_ms: int) -> int:
         """It ends at its beginning."""
         return 0

@@ -255,8 +255,8 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
     },
     # `position`: the offset delivery starts at: the cursor's first unacknowledged one, or `start` clamped.
     # `first`: the first retained offset of the segment. `seeks`: how often a seek moved the cursor since the broker
-    # opened the segment. `created_ms`: as in SCALABLE_TOPIC_ASSIGNMENT. `gaps`: runs [start, stop) of offsets that name no
-    # message, those that end at `position` or above it; a reader passes them.
+    # opened the segment. `created_ms`: as in SCALABLE_TOPIC_ASSIGNMENT. `gaps`: runs [start, stop) of offsets that name
+    # no message, those that end at `position` or above it; a reader passes them.
     _C.SUBSCRIBE_SUCCESS: {
         "request_id": int,
         "consumer_id": int,

@@ -46,6 +46,9 @@ def segment_families(hosted: Sequence[HostedSegment]) -> Iterator[Family]:
     yield counter("in_bytes_total", "Bytes of entries made durable", each(lambda h: h.incoming.bytes))
     yield counter("out_messages_total", "Messages sent to consumers and readers", each(lambda h: h.sent_messages))
     yield counter("out_bytes_total", "Bytes of entries sent to consumers and readers", each(lambda h: h.sent_bytes))
+    yield counter("refused_entries_total", "Entries refused for what is in them", each(lambda h: h.refused_entries))
+    text = "Messages that were acknowledged unread, by operators"
+    yield counter("skipped_messages_total", text, each(lambda h: h.skipped_messages))
     text = "Messages that clients on this machine were told to read from the log files"
     yield counter("short_circuit_messages_total", text, each(lambda h: h.near_messages))
     yield gauge("rate_in", "Messages per second published", each(lambda h: h.incoming.messages_per_s))
