@@ -108,6 +108,16 @@ PROXY_LISTS_ASIDE_MAX = 512 * KIB  # of parts that wait for memory; above it not
 # Schemas of a topic's values.
 SCHEMA_SIZE_MAX = 16 * KIB  # of one definition, in JSON
 SCHEMA_VERSIONS_MAX = 32
+SCHEMA_DEPTH_MAX = 64  # of types, and of a default's values, inside each other in one definition
+SCHEMA_TYPES_MAX = 2_000  # that a definition uses, each use counted
+SCHEMA_NAMES_MAX = 256  # of records, enumerations and fixed in one definition
+SCHEMA_FIELDS_MAX = 1_000  # of one record
+SCHEMA_BRANCHES_MAX = 256  # of one union
+SCHEMA_SYMBOLS_MAX = 2_000  # of one enumeration
+SCHEMA_STEPS_MAX = 10_000  # comparisons of types and fields that decide whether one definition reads another
+SCHEMA_EMPTY_TYPES_MAX = 100  # in an Avro value that takes no byte: what such a value becomes
+SCHEMA_VALUE_DEPTH_MAX = 1_000  # of types inside each other in one value of a type that contains itself
+SCHEMA_ERROR_SIZE_MAX = 400  # characters of what a library says of a definition
 
 # Transactions (DESIGN section 13).
 TRANSACTION_TIMEOUT_S = 60.0
@@ -135,6 +145,8 @@ def check() -> None:
         "a commit holds the largest entry": LOG_COMMIT_BYTES_MAX >= ENTRY_SIZE_MAX,
         "a layout with its owners' addresses fits a frame's header": FRAME_HEADER_SIZE_MAX
         >= LAYOUT_SIZE_MAX + SEGMENTS_PER_TOPIC_MAX * NAME_SIZE_MAX,
+        "a schema's parts fit it": max(SCHEMA_FIELDS_MAX, SCHEMA_BRANCHES_MAX, SCHEMA_NAMES_MAX) <= SCHEMA_TYPES_MAX,
+        "a definition can be compared with itself": SCHEMA_STEPS_MAX >= 4 * SCHEMA_TYPES_MAX,
         "a topic's schemas fit a frame's header": 2 * SCHEMA_VERSIONS_MAX * SCHEMA_SIZE_MAX <= FRAME_HEADER_SIZE_MAX,
         "a part of a topic list fits a frame's header": FRAME_HEADER_SIZE_MAX
         >= TOPICS_PER_FRAME_MAX * (4 * NAME_SIZE_MAX),

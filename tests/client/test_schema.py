@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from engine.client.schema import Schema
 from engine.errors import InvalidArgumentError, SchemaError
+from engine.model.schema import SchemaType, TopicSchema
 
 
 class Colour(enum.Enum):
@@ -203,3 +204,67 @@ def test_avro_says_the_writer_of_each_value() -> None:
     new.learn([old.facts])
     assert not new.unknown(written)
     assert new.decode(written) == Point(5, 0)
+
+
+NODE = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
+
+
+def chain(nodes: int) -> dict[str, Any]:
+    found: dict[str, Any] = {"next": None}
+    for _ in range(nodes - 1):
+        found = {"next": found}
+    return found
+
+
+def test_a_value_nested_deeper_than_the_stack_is_refused_by_those_who_write_and_read_it() -> None:
+    """The library follows it until the process ends."""
+    schema = Schema.avro(NODE)
+    written = schema.encode(chain(400))
+    head = written[:10]
+    assert schema.decode(written) == chain(400)
+    for nodes in (600, 100_000):
+        with pytest.raises(SchemaError, match="types inside each other"):
+            schema.encode(chain(nodes))
+        with pytest.raises(SchemaError, match="types inside each other"):
+            schema.decode(head + b"\x02" * nodes + b"\x00")
+
+
+@dataclasses.dataclass
+class Tree:
+    name: str
+    weights: dict[str, float]
+    parts: list[Tree]
+    data: bytes = b""
+    colour: Colour = Colour.RED
+    other: Tree | None = None
+
+
+def test_long_values_of_types_that_hold_themselves_pass() -> None:
+    schema = Schema.avro(Tree)
+    leaf = Tree("leaf", {"a": 1.0, "b": -2.5}, [], b"x" * 100)
+    tree = Tree("tree", {}, [leaf] * 50, b"", Colour.BLUE, Tree("other", {"c": 0.0}, [leaf]))
+    written = schema.encode(tree)
+    assert schema.decode(written) == tree
+    for end in range(1_000, len(written), 97):
+        with pytest.raises(SchemaError, match="is not what the schema says"):
+            schema.decode(written[:end])
+
+
+def test_a_refused_version_of_the_topic_s_leaves_the_others_readable() -> None:
+    new = Schema.avro(Point)
+    old = Schema.avro({"type": "record", "name": "Point", "fields": [{"name": "x", "type": "long"}]})
+    assert old.facts is not None
+    endless = TopicSchema(SchemaType.AVRO, '{"type":"array","items":"null"}', checked=False)
+    unparsed = TopicSchema(SchemaType.AVRO, "[" * 8_000 + "]" * 8_000, checked=False)
+    hinted = TopicSchema(SchemaType.AVRO, '{"type":"int","__fastavro_parsed":true,"__named_schemas":5}', checked=False)
+    new.learn([endless, unparsed, hinted, old.facts])
+    assert new.decode(old.encode({"x": 5})) == Point(5, 0)
+    with pytest.raises(InvalidArgumentError, match="no Avro schema"):
+        Schema.avro(endless_list())
+
+
+def endless_list() -> list[Any]:
+    found: list[Any] = []
+    for _ in range(100_000):
+        found = [found]
+    return found

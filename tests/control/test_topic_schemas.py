@@ -11,13 +11,13 @@ import pytest
 from engine.control.erasure import erase_children
 from engine.control.resources import ScalableTopicResources
 from engine.control.schemas import TopicSchemas
-from engine.errors import NotFoundError, SchemaError
+from engine.errors import InvalidArgumentError, NotFoundError, SchemaError
 from engine.metadata import keys
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.store import ABSENT
 from engine.model.layout import SegmentLayout
 from engine.model.names import TopicName
-from engine.model.schema import SchemaType, TopicSchema, canonical
+from engine.model.schema import SchemaHistory, SchemaType, TopicSchema, canonical
 from engine.testing.clock import FakeClock
 from engine.testing.metadata import FaultyMetadataStore
 
@@ -102,3 +102,34 @@ async def test_what_an_earlier_topic_of_the_name_left_means_nothing(resources: S
     string = TopicSchema(SchemaType.STRING)
     assert (await TopicSchemas(resources).declare(TOPIC, string, producer=True)).versions == (string,)
     assert (await TopicSchemas(resources).history(TOPIC)).versions == (string,)
+
+
+async def test_others_have_their_turn_between_comparisons(resources: ScalableTopicResources) -> None:
+    schemas = TopicSchemas(resources)
+    for i in range(8):
+        await schemas.declare(TOPIC, record("a", f"b{i}"), producer=True)
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while not done.done():
+            turns += 1
+            await asyncio.sleep(0)
+
+    done = asyncio.ensure_future(schemas.declare(TOPIC, record("a", "more"), producer=True))
+    await others()
+    assert len((await done).versions) == 9
+    assert turns > 8
+
+
+async def test_a_definition_is_checked_unless_it_is_recorded_already(resources: ScalableTopicResources) -> None:
+    deep = TopicSchema(SchemaType.JSON, '{"type":"array","items":' * 100 + '"int"' + "}" * 100, checked=False)
+    schemas = TopicSchemas(resources)
+    with pytest.raises(InvalidArgumentError, match="inside each other"):
+        await schemas.declare(TOPIC, deep, producer=True)
+    found = await resources.load_topic(TOPIC)
+    assert found is not None
+    recorded = SchemaHistory(found.layout.created_at_ms, (deep,))
+    await resources.metadata.put(keys.schema(TOPIC), recorded.to_json(), ABSENT)
+    for producer in (True, False):
+        assert (await schemas.declare(TOPIC, deep, producer=producer)).versions == (deep,)

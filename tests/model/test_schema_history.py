@@ -23,20 +23,20 @@ NOTHING = SchemaHistory(7)
 
 
 def test_the_first_schema_is_recorded_whoever_declares_it() -> None:
-    assert NOTHING.declared_by_producer(STRING).versions == (STRING,)
-    assert NOTHING.declared_by_consumer(STRING).versions == (STRING,)
+    assert NOTHING.declared(STRING, producer=True).versions == (STRING,)
+    assert NOTHING.declared(STRING, producer=False).versions == (STRING,)
 
 
 def test_a_known_schema_adds_no_version() -> None:
-    once = NOTHING.declared_by_producer(record(NUMBER))
-    assert once.declared_by_producer(record(NUMBER)) is once
-    assert once.declared_by_consumer(record(NUMBER)) is once
+    once = NOTHING.declared(record(NUMBER), producer=True)
+    assert once.declared(record(NUMBER), producer=True) is once
+    assert once.declared(record(NUMBER), producer=False) is once
 
 
 def test_an_optional_field_may_come_and_go() -> None:
-    both = NOTHING.declared_by_producer(record(NUMBER)).declared_by_producer(record(NUMBER, NOTE))
+    both = NOTHING.declared(record(NUMBER), producer=True).declared(record(NUMBER, NOTE), producer=True)
     assert len(both.versions) == 2
-    assert NOTHING.declared_by_producer(record(NUMBER, NOTE)).declared_by_producer(record(NUMBER)).versions
+    assert NOTHING.declared(record(NUMBER, NOTE), producer=True).declared(record(NUMBER), producer=True).versions
 
 
 @pytest.mark.parametrize(
@@ -50,38 +50,40 @@ def test_an_optional_field_may_come_and_go() -> None:
     ],
 )
 def test_a_producer_that_does_not_go_together_is_refused(before: TopicSchema, after: TopicSchema, said: str) -> None:
-    history = NOTHING.declared_by_producer(before)
+    history = NOTHING.declared(before, producer=True)
     with pytest.raises(SchemaError, match=said):
-        history.declared_by_producer(after)
+        history.declared(after, producer=True)
 
 
 def test_a_new_version_is_held_against_every_one_before_it() -> None:
     """Two that go with the second need not go with the first: versions are not a chain."""
     text = {"name": "note", "type": "string", "default": ""}
     number = {"name": "note", "type": "long", "default": 0}
-    history = NOTHING.declared_by_producer(record(NUMBER, text)).declared_by_producer(record(NUMBER))
+    history = NOTHING.declared(record(NUMBER, text), producer=True).declared(record(NUMBER), producer=True)
     with pytest.raises(SchemaError, match="version 1"):
-        history.declared_by_producer(record(NUMBER, number))
+        history.declared(record(NUMBER, number), producer=True)
 
 
 def test_a_consumer_needs_to_read_and_adds_nothing() -> None:
-    history = NOTHING.declared_by_producer(record(NUMBER, PLACE))
-    assert history.declared_by_consumer(record(NUMBER)) is history
+    history = NOTHING.declared(record(NUMBER, PLACE), producer=True)
+    assert history.declared(record(NUMBER), producer=False) is history
     with pytest.raises(SchemaError, match="cannot be used to read version 1"):
-        history.declared_by_consumer(record(NUMBER, PLACE, {"name": "more", "type": "long"}))
+        history.declared(record(NUMBER, PLACE, {"name": "more", "type": "long"}), producer=False)
 
 
 def test_what_has_no_declared_form_goes_with_all_of_its_type() -> None:
     loose = TopicSchema(SchemaType.JSON)
-    assert NOTHING.declared_by_producer(loose).declared_by_producer(record(NUMBER)).declared_by_consumer(loose)
+    assert (
+        NOTHING.declared(loose, producer=True).declared(record(NUMBER), producer=True).declared(loose, producer=False)
+    )
 
 
 def test_versions_are_bounded() -> None:
     history = NOTHING
     for i in range(SCHEMA_VERSIONS_MAX):
-        history = history.declared_by_producer(record(NUMBER, {**NOTE, "name": f"note{i}"}))
+        history = history.declared(record(NUMBER, {**NOTE, "name": f"note{i}"}), producer=True)
     with pytest.raises(SchemaError, match=f"{SCHEMA_VERSIONS_MAX} versions"):
-        history.declared_by_producer(record(NUMBER))
+        history.declared(record(NUMBER), producer=True)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +106,7 @@ def test_what_is_no_schema_is_refused(make: object) -> None:
 
 
 def test_the_record_is_read_as_it_was_written() -> None:
-    history = NOTHING.declared_by_producer(record(NUMBER)).declared_by_producer(record(NUMBER, NOTE))
+    history = NOTHING.declared(record(NUMBER), producer=True).declared(record(NUMBER, NOTE), producer=True)
     assert SchemaHistory.from_json(history.to_json()) == history
 
 

@@ -131,7 +131,7 @@ async def _leave(connection: Connection, header: Header) -> dict[str, Any]:
 
 def topic_schema(connection: Connection, header: Header, payload: memoryview) -> None:
     """TOPIC_SCHEMA."""
-    declared = None if header["schema"] is None else TopicSchema.of(header["schema"])
+    declared = None if header["schema"] is None else TopicSchema.of(header["schema"], checked=False)
     work = _topic_schema(connection, TopicName.parse(header["topic"]), declared, header["producer"])
     connection.start(header["request_id"], work)
 

@@ -37,6 +37,6 @@ async def _ask(session: TopicSession, schema: Schema, declared: dict[str, str] |
 
     async def once() -> None:
         answer = await (await pool.get()).request(Command.TOPIC_SCHEMA, header, timeout)
-        schema.learn(TopicSchema.of(version) for version in answer["result"]["versions"])
+        schema.learn(TopicSchema.of(version, checked=False) for version in answer["result"]["versions"])
 
     await persist(pool, once, timeout, f"declaring the schema of {session.topic}")

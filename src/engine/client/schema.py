@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import json
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 
 from engine.client.avro_definition import NATIVE_TYPES, definition_of
+from engine.client.avro_values import AvroDepth
 from engine.errors import InvalidArgumentError, SchemaError
+from engine.model.avro import parse_definition
 from engine.model.schema import SchemaType, TopicSchema, canonical
 
 # Avro's single-object encoding: a marker, the CRC-64-AVRO of the writer's schema, the value (Avro 1.12).
@@ -167,41 +171,54 @@ class _Avro(Schema):
     def __init__(self, definition: str, form: type | None) -> None:
         self.facts = TopicSchema(SchemaType.AVRO, definition)
         self._form = form
-        self._own = _parse_avro(definition)
-        self._head = _SINGLE_OBJECT.pack(_MARKER, _fingerprint(definition))
-        self._writers: dict[int, Any] = {_fingerprint(definition): self._own}
+        self._written = _written_by(definition)
+        self._head = _SINGLE_OBJECT.pack(_MARKER, self._written.fingerprint)
+        self._writers = {self._written.fingerprint: self._written}
+        self._learned = {definition}
 
     def encode(self, value: Any) -> bytes:
         from fastavro import schemaless_writer
 
-        if self._form is not None:
-            if not isinstance(value, self._form):
-                raise SchemaError(f"the value is {type(value).__name__}; the schema says {self._form.__name__}")
-            value = msgspec.to_builtins(value, builtin_types=NATIVE_TYPES)
+        if self._form is not None and not isinstance(value, self._form):
+            raise SchemaError(f"the value is {type(value).__name__}; the schema says {self._form.__name__}")
         out = io.BytesIO()
         out.write(self._head)
         try:
-            schemaless_writer(out, self._own, value, strict=True)
+            if self._form is not None:
+                value = msgspec.to_builtins(value, builtin_types=NATIVE_TYPES)
+            self._written.depth.check_value(value)
+            schemaless_writer(out, self._written.parsed, value, strict=True)
+        except SchemaError:
+            raise
         except Exception as e:  # whatever values of wrong types make the writer raise
             raise SchemaError(f"the value cannot be written by the schema: {type(e).__name__}: {e}") from e
-        return out.getvalue()
+        written = out.getvalue()
+        self._written.depth.check_bytes(memoryview(written)[_SINGLE_OBJECT.size :])  # what no consumer would read
+        return written
 
     def decode(self, data: Any) -> Any:
         from fastavro import schemaless_reader
 
         writer = self._writers.get(_fingerprint_in(data) or 0)
         if writer is None:
-            raise SchemaError("the value does not name a schema of its topic: it was not written with one")
+            raise SchemaError("the value does not name a schema of its topic that can be used to read it")
+        body = memoryview(data)[_SINGLE_OBJECT.size :]
+        writer.depth.check_bytes(body)
         try:
-            found = schemaless_reader(io.BytesIO(memoryview(data)[_SINGLE_OBJECT.size :]), writer, self._own)
+            found = schemaless_reader(io.BytesIO(body), writer.parsed, self._written.parsed)
             return found if self._form is None else msgspec.convert(found, self._form, builtin_types=NATIVE_TYPES)
         except Exception as e:  # damaged or foreign bytes make the reader raise many things
             raise SchemaError(f"the value is not what the schema says: {type(e).__name__}: {e}") from e
 
     def learn(self, versions: Iterable[TopicSchema]) -> None:
+        """A version that is refused, as one from before a limit may be, leaves the values of the others readable."""
         for version in versions:
-            if version.type is SchemaType.AVRO:
-                self._writers.setdefault(_fingerprint(version.definition), _parse_avro(version.definition))
+            if version.type is SchemaType.AVRO and version.definition not in self._learned:
+                with contextlib.suppress(InvalidArgumentError):
+                    version.check()
+                    writer = _written_by(version.definition)
+                    self._writers.setdefault(writer.fingerprint, writer)
+                self._learned.add(version.definition)
 
     def unknown(self, data: Any) -> bool:
         fingerprint = _fingerprint_in(data)
@@ -216,20 +233,35 @@ def _msgpack_decoder(form: type | None) -> Callable[[Any], Any]:
     return (msgspec.msgpack.Decoder() if form is None else msgspec.msgpack.Decoder(form)).decode
 
 
-def _parse_avro(definition: str) -> Any:
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Writer:
+    """What it takes to read what was written with one definition."""
+
+    fingerprint: int
+    parsed: Any  # as fastavro wants it
+    depth: AvroDepth
+
+
+@lru_cache(64)
+def _written_by(definition: str) -> _Writer:
     from fastavro import parse_schema
-
-    try:
-        return parse_schema(json.loads(definition))
-    except Exception as e:
-        raise InvalidArgumentError(f"the definition is no Avro schema: {e}") from e
-
-
-def _fingerprint(definition: str) -> int:
     from fastavro.schema import fingerprint, to_parsing_canonical_form
 
-    text = fingerprint(to_parsing_canonical_form(json.loads(definition)), "CRC-64-AVRO")
-    return int.from_bytes(bytes.fromhex(text), "little")
+    try:
+        parsed = parse_schema(_unhinted(json.loads(definition)))
+        text = fingerprint(to_parsing_canonical_form(parsed), "CRC-64-AVRO")
+    except Exception as e:  # what is no schema makes the library raise many things
+        raise InvalidArgumentError(f"the definition is no Avro schema: {e!s:.400}") from e
+    return _Writer(int.from_bytes(bytes.fromhex(text), "little"), parsed, AvroDepth(parse_definition(definition)))
+
+
+def _unhinted(spelled: Any) -> Any:
+    """Without the marks by which fastavro knows what it has parsed already, and then believes."""
+    if isinstance(spelled, list):
+        return [_unhinted(one) for one in spelled]
+    if not isinstance(spelled, dict):
+        return spelled
+    return {key: value for key, value in spelled.items() if key not in ("__fastavro_parsed", "__named_schemas")}
 
 
 def _fingerprint_in(data: Any) -> int | None:

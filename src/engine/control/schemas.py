@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from engine.control.resources import ScalableTopicResources
 from engine.errors import EngineError, NotFoundError
 from engine.metadata import keys
@@ -25,11 +27,16 @@ class TopicSchemas:
     async def declare(self, topic: TopicName, schema: TopicSchema, *, producer: bool) -> SchemaHistory:
         """The history with `schema` checked against it, and durably in it where it is new for a producer, or the first.
 
-        Raises NotFoundError, SchemaError when it does not go together with what is there.
+        Raises NotFoundError, InvalidArgumentError for a new one that is no schema or beyond a limit, SchemaError when
+        it does not go together with what is there.
         """
         for _ in range(_ATTEMPTS_MAX):
             known, version = await self._load(topic)
-            wanted = known.declared_by_producer(schema) if producer else known.declared_by_consumer(schema)
+            if schema.definition and schema not in known.versions:
+                schema.check()
+            for _ in known.comparisons(schema, producer=producer):
+                await asyncio.sleep(0)  # each takes milliseconds at most; others have their turn between two of them
+            wanted = known.extended(schema, producer=producer)
             if wanted == known or await self._save(topic, wanted, version):
                 return wanted
         raise EngineError(f"the schema of {topic} is changed by others all the time; try again")

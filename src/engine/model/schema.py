@@ -9,17 +9,14 @@ from __future__ import annotations
 import contextlib
 import enum
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from dataclasses import InitVar, dataclass, replace
 
 from engine.errors import CorruptionError, InvalidArgumentError, SchemaError
 from engine.limits import SCHEMA_SIZE_MAX, SCHEMA_VERSIONS_MAX
+from engine.model.avro import check_values, parse_definition
 from engine.model.fields import Fields, dump
-
-if TYPE_CHECKING:
-    from avro.schema import Schema as AvroSchema
+from engine.model.resolution import why_unresolvable
 
 
 class SchemaType(enum.StrEnum):
@@ -35,13 +32,16 @@ class SchemaType(enum.StrEnum):
 class TopicSchema:
     """One schema. `definition`: an Avro schema as JSON text, "" for values without a declared form.
 
-    Raises InvalidArgumentError for an unknown type, a definition that is no Avro schema, or one that is too large.
+    `checked=False` is for one that was recorded: a topic stays usable by those that have it when a limit is lowered.
+
+    Raises InvalidArgumentError for an unknown type, a definition that is no Avro schema, or one beyond a limit.
     """
 
     type: SchemaType
     definition: str = ""
+    checked: InitVar[bool] = True
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, checked: bool) -> None:
         if self.type not in SchemaType.__members__.values():
             raise InvalidArgumentError(f"schema type {self.type!r:.80}; one of {', '.join(SchemaType)} is right")
         try:
@@ -49,34 +49,44 @@ class TopicSchema:
         except UnicodeEncodeError as e:
             raise InvalidArgumentError(f"the schema's definition is no Unicode text: {e.reason}") from e
         if size > SCHEMA_SIZE_MAX:
-            raise InvalidArgumentError(f"the schema's definition has {size} bytes; at most {SCHEMA_SIZE_MAX} are right")
+            raise _too_large(f"{size} bytes")
         if self.type is SchemaType.STRING and self.definition:
             raise InvalidArgumentError("a string schema has no definition")
         if self.type is SchemaType.AVRO and not self.definition:
             raise InvalidArgumentError("an Avro schema needs a definition")
-        if self.definition:
-            _parsed(self.definition)
+        if self.definition and checked:
+            self.check()
+
+    def check(self) -> None:
+        """Raise InvalidArgumentError for a definition that is no Avro schema or beyond a limit."""
+        form = parse_definition(self.definition)
+        if self.type is SchemaType.AVRO:
+            check_values(form)
 
     def why_unreadable(self, writer: TopicSchema) -> str | None:
-        """Why one who has this schema cannot read what was written with `writer`; None when it can."""
+        """Why one who has this schema cannot read what was written with `writer`; None when it can.
+
+        Raises InvalidArgumentError for a recorded definition that is beyond a limit, SchemaError when the two take too
+        many steps to compare.
+        """
         if self.type is not writer.type:
             return f"it reads {self.type} values, and these are {writer.type}"
         if not (self.definition and writer.definition) or self.definition == writer.definition:
             return None  # without a declared form, whatever is read is taken as it comes
-        return _why_unresolvable(_parsed(self.definition), _parsed(writer.definition))
+        return why_unresolvable(parse_definition(self.definition), parse_definition(writer.definition))
 
     def to_mapping(self) -> dict[str, str]:
         """As it stands on the wire and in metadata."""
         return {"type": str(self.type), "definition": self.definition}
 
     @classmethod
-    def of(cls, mapping: object) -> TopicSchema:
-        """Undo to_mapping(). Raises InvalidArgumentError."""
+    def of(cls, mapping: object, *, checked: bool = True) -> TopicSchema:
+        """Undo to_mapping(). Raises InvalidArgumentError. `checked`: as of the class."""
         fields = mapping if isinstance(mapping, dict) else {}
         kind, definition = fields.get("type"), fields.get("definition", "")
         if not isinstance(kind, str) or kind not in set(SchemaType) or not isinstance(definition, str):
             raise InvalidArgumentError(f'schema {mapping!r:.80}; {{"type": …, "definition": Avro as text}} is right')
-        return cls(SchemaType(kind), definition)
+        return cls(SchemaType(kind), definition, checked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,25 +99,36 @@ class SchemaHistory:
     topic_created_ms: int
     versions: tuple[TopicSchema, ...] = ()
 
-    def declared_by_producer(self, schema: TopicSchema) -> SchemaHistory:
-        """With `schema`, which may be a new version. Raises SchemaError.
+    def declared(self, schema: TopicSchema, *, producer: bool) -> SchemaHistory:
+        """With `schema`, which a producer may add as a version, and a consumer as the first. Raises SchemaError.
 
-        Every reader that is there goes on, and the new ones read what is there: each version can read each other.
+        All comparisons at once; a caller with other work goes through comparisons() and then calls extended().
         """
-        if schema in self.versions:
-            return self
+        for _ in self.comparisons(schema, producer=producer):
+            pass
+        return self.extended(schema, producer=producer)
+
+    def comparisons(self, schema: TopicSchema, *, producer: bool) -> Iterator[None]:
+        """Hold `schema` against each version in turn, two comparisons or one for each step. Raises SchemaError.
+
+        A consumer has to read all there are. With a producer every reader that is there goes on, and the new ones read
+        what is there: each version can read each other.
+        """
+        if schema in self.versions and producer:
+            return
         for number, known in enumerate(self.versions, 1):
-            _refuse(schema.why_unreadable(known), "cannot be used to read", number, known)
-            _refuse(known.why_unreadable(schema), "writes what cannot be read with", number, known)
+            _refuse(schema, known, f"the schema cannot be used to read version {number}", known)
+            if producer:
+                _refuse(known, schema, f"the schema writes what cannot be read with version {number}", known)
+            yield
+
+    def extended(self, schema: TopicSchema, *, producer: bool) -> SchemaHistory:
+        """With `schema`, which comparisons() has let pass. Raises SchemaError: there are too many."""
+        if schema in self.versions or (self.versions and not producer):
+            return self
         if len(self.versions) == SCHEMA_VERSIONS_MAX:
             raise SchemaError(f"the topic has {SCHEMA_VERSIONS_MAX} versions of its schema, and takes no more")
         return replace(self, versions=(*self.versions, schema))
-
-    def declared_by_consumer(self, schema: TopicSchema) -> SchemaHistory:
-        """With `schema` if it is the first; else it has to read all there are. Raises SchemaError."""
-        for number, known in enumerate(self.versions, 1):
-            _refuse(schema.why_unreadable(known), "cannot be used to read", number, known)
-        return self if self.versions else replace(self, versions=(schema,))
 
     def to_json(self) -> bytes:
         """The record's value."""
@@ -119,41 +140,24 @@ class SchemaHistory:
         """Undo to_json(). Raises CorruptionError."""
         fields = Fields.parse("schema record", value)
         try:
-            versions = tuple(TopicSchema.of(item.values) for item in fields.objects("versions"))
+            versions = tuple(TopicSchema.of(item.values, checked=False) for item in fields.objects("versions"))
         except InvalidArgumentError as e:
             raise CorruptionError(f"schema record: {e}") from e
         return cls(fields.number("topicCreatedAt"), versions)
 
 
-def _refuse(problem: str | None, relation: str, number: int, known: TopicSchema) -> None:
-    if problem is not None:
-        raise SchemaError(f"the schema {relation} version {number} of the topic's ({known.type}): {problem}")
-
-
-@lru_cache(256)
-def _parsed(definition: str) -> AvroSchema:
-    import avro.errors  # slow to load, and not needed by most
-    import avro.schema
-
+def _refuse(reader: TopicSchema, writer: TopicSchema, relation: str, known: TopicSchema) -> None:
+    """Raise SchemaError when `reader` cannot read what `writer` wrote, or nobody can say."""
     try:
-        return avro.schema.parse(definition)
-    except (avro.errors.AvroException, ValueError, TypeError, RecursionError) as e:
-        raise InvalidArgumentError(f"the definition is no Avro schema: {e}") from e
+        problem = reader.why_unreadable(writer)
+    except InvalidArgumentError as e:
+        problem = str(e)
+    if problem is not None:
+        raise SchemaError(f"{relation} of the topic's ({known.type}): {problem}")
 
 
-def _why_unresolvable(reader: AvroSchema, writer: AvroSchema) -> str | None:
-    from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibilityType
-
-    checker = ReaderWriterCompatibilityChecker()  # type: ignore[no-untyped-call]
-    found = checker.get_compatibility(reader, writer)
-    if found.compatibility is SchemaCompatibilityType.compatible:
-        return None
-    kinds = (str(kind).rpartition(".")[2].replace("_", " ") for kind in found.incompatibilities)
-    return f"{_listed(kinds)} at {_listed(found.locations)} ({_listed(found.messages)})"
-
-
-def _listed(items: Iterable[Any]) -> str:
-    return ", ".join(sorted({str(item) for item in items}))
+def _too_large(size: str) -> InvalidArgumentError:
+    return InvalidArgumentError(f"the schema's definition must have at most {SCHEMA_SIZE_MAX} bytes, got {size}")
 
 
 def canonical(definition: object) -> str:
@@ -163,7 +167,9 @@ def canonical(definition: object) -> str:
             definition = json.loads(definition)
     try:
         text = json.dumps(definition, separators=(",", ":"), ensure_ascii=False)
-    except (TypeError, ValueError) as e:
+    except (TypeError, ValueError, RecursionError) as e:
         raise InvalidArgumentError(f"the definition is no Avro schema: {e}") from e
-    _parsed(text)
+    if len(text) > SCHEMA_SIZE_MAX:  # before it is parsed
+        raise _too_large(f"{len(text)} characters")
+    parse_definition(text)
     return text
