@@ -92,6 +92,8 @@ TOPICS_PER_FRAME_MAX = 1_000  # a longer list takes several frames
 TOPIC_LIST_MEMORY_MAX = 100 * MIB  # of lists being assembled, and as much of their bytes on the way out (PIP-442)
 TOPIC_LIST_TIMEOUT_S = 25.0  # to wait for a permit
 TOPIC_LIST_QUEUE_MAX = 1_000
+TOPIC_LIST_TAKEN_S_MAX = 30.0  # for a peer to take a part, and a second more for each so many bytes queued for it:
+TOPIC_LIST_TAKEN_RATE_MIN = 16 * KIB
 TOPIC_LIST_INITIAL_SIZE = 64 * KIB  # permit of a frame of a list before it is known; larger ones are seldom made
 TOPIC_LISTS_PER_CONNECTION_MAX = 1_000
 TOPIC_LIST_PARTS_MAX = 16 * MIB  # of lists, packed and kept for whoever is sent the same next
@@ -100,6 +102,8 @@ TOPIC_CHANGES_KEPT = 16_384  # of a namespace; who is further behind gets the wh
 # The proxy.
 PROXY_WRITE_HIGH = 256 * KIB  # queued for one side; above it nothing is read from the other
 PROXY_WRITE_LOW = 64 * KIB
+PROXY_ANSWER_S_MAX = 60.0  # for a broker to answer a request for a list; its permit goes back then
+PROXY_STALL_S_MAX = 120.0  # for a client to take what is queued for it above the mark, and as for a part of a list
 PROXY_BROKERS_MAX = 10_000  # that brokers have named
 PROXY_LIST_REQUESTS_MAX = 100  # for topic lists, under way on one connection
 PROXY_LIST_REQUEST_SIZE_MAX = 128 * KIB
@@ -152,6 +156,8 @@ def check() -> None:
         >= TOPICS_PER_FRAME_MAX * (4 * NAME_SIZE_MAX),
         "a request for a topic list fits what a proxy takes": PROXY_LIST_REQUEST_SIZE_MAX
         >= PROPERTIES_SIZE_MAX + 4 * TOPIC_PATTERN_SIZE_MAX + 8 * NAME_SIZE_MAX,
+        "a proxy's broker answers before its permit goes back": PROXY_ANSWER_S_MAX > 2 * TOPIC_LIST_TIMEOUT_S,
+        "a proxy waits longer for a client than its broker does": PROXY_STALL_S_MAX > 2 * KEEP_ALIVE_S,
         "the proxy's write marks are ordered": PROXY_WRITE_LOW < PROXY_WRITE_HIGH,
         "a batch fits an entry": BATCH_BYTES_MAX <= ENTRY_SIZE_MAX,
         "a batch's count fits an entry": BATCH_MESSAGES_MAX <= ENTRY_MESSAGES_MAX,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,11 +14,13 @@ from peer import Peer, until
 
 import engine.control.topic_lists
 from engine.aio.memory_limiter import LimitType
+from engine.aio.semaphore import AsyncSemaphore
 from engine.broker import list_requests, topic_lists
 from engine.broker.config import BrokerConfig
 from engine.broker.memory import BrokerMemory
 from engine.broker.server import Broker
 from engine.client.topic_list import TopicListSession, TopicQuery
+from engine.control.list_memory import LIST_SIZE, LISTED_NAME_SIZE, READ_TOPIC_SIZE
 from engine.control.topic_lists import TopicFacts, TopicList
 from engine.errors import PermitQueueFullError, PermitTimeoutError, TooManyRequestsError
 from engine.limits import MIB, TOPIC_LIST_INITIAL_SIZE
@@ -32,8 +35,8 @@ LIST = {"namespace": NS, "properties": None, "pattern": None}
 HEAP, DIRECT = LimitType.HEAP_MEMORY, LimitType.DIRECT_MEMORY
 
 
-async def names_of(peer: Peer) -> list[str]:
-    answer = await peer.ask(Command.GET_TOPICS_OF_NAMESPACE, **LIST, after=None)
+async def names_of(peer: Peer, **asked: Any) -> list[str]:
+    answer = await peer.ask(Command.GET_TOPICS_OF_NAMESPACE, **{**LIST, "after": None, **asked})
     return list(answer["result"]["topics"])
 
 
@@ -90,6 +93,8 @@ async def test_a_full_queue_refuses_at_once(start_broker):
 
 @pytest.mark.parametrize("kind", [HEAP, DIRECT])
 async def test_who_is_gone_does_not_wait_any_more(broker, connect, kind):
+    await broker.service.create_topic("a")
+    assert await names_of(await connect())  # there is a list
     held = await broker.memory.topic_lists.acquire(100 * MIB, kind)
     peers = [await connect() for _ in range(3)]
     asked = [asyncio.ensure_future(ask(peer)) for peer in peers for ask in (names_of, watch)]
@@ -135,6 +140,22 @@ async def test_who_reads_nothing_holds_one_frame_however_much_it_asks_for(start_
         await until_returned(broker)
 
 
+async def test_who_does_not_take_its_list_in_time_is_dropped_and_holds_nothing(start_broker, monkeypatch):
+    monkeypatch.setattr(topic_lists, "TOPIC_LIST_TAKEN_S_MAX", 0.1)
+    monkeypatch.setattr(topic_lists, "TOPIC_LIST_TAKEN_RATE_MIN", 1 << 30)
+    async with start_broker(keep_alive=0) as broker:
+        await asyncio.gather(*(broker.service.create_topic(f"{i:0>240}") for i in range(400)))
+        url = "engine://{}:{}".format(*await broker.serve("127.0.0.1", 0))
+        deaf = await Peer.connect(broker, url)
+        await names_of(deaf)
+        deaf.stop_reading()
+        for _ in range(500):
+            deaf.send(Command.GET_TOPICS_OF_NAMESPACE, {"request_id": deaf.next_id(), **LIST, "after": None})
+        await until(lambda: not broker.connections)
+        await until_returned(broker)
+        assert await names_of(await Peer.connect(broker, url))
+
+
 async def test_lists_of_one_connection_are_counted(broker, monkeypatch):
     monkeypatch.setattr(list_requests, "TOPIC_LISTS_PER_CONNECTION_MAX", 1)
     peer = await Peer.connect(broker)
@@ -142,6 +163,65 @@ async def test_lists_of_one_connection_are_counted(broker, monkeypatch):
     with pytest.raises(TooManyRequestsError):
         await watch(peer)
     await names_of(peer)
+
+
+async def test_a_namespace_is_read_and_lists_are_made_under_permits_of_their_size(start_broker, monkeypatch):
+    """Four filters at once, in a pool that has room for one list and a part of it: each waits for its turn."""
+    taken: list[int] = []
+    async with start_broker() as broker:
+        await asyncio.gather(*(broker.service.create_topic(f"{i:0>100}") for i in range(3_000)))
+        pool = broker.memory.topic_lists.pool(HEAP)
+        pool.resize(3 * TOPIC_LIST_INITIAL_SIZE)
+        grant = AsyncSemaphore._grant
+
+        def noting(self: AsyncSemaphore, permit: Any, size: int) -> Any:
+            found = grant(self, permit, size)
+            if self is pool:
+                taken.append(pool.used)
+            return found
+
+        monkeypatch.setattr(AsyncSemaphore, "_grant", noting)
+        pages = {**LIST, "after": None}
+        peers = [await Peer.connect(broker) for _ in range(4)]
+        asked = [
+            peer.ask(Command.GET_TOPICS_OF_NAMESPACE, **{**pages, "pattern": f".*{n}"}) for n, peer in enumerate(peers)
+        ]
+        assert all(answer["result"]["topics"] for answer in await asyncio.gather(*asked))
+        assert max(taken) >= 3_000 * READ_TOPIC_SIZE, "the namespace, while it is read, alone"
+        assert LIST_SIZE + 3_000 * LISTED_NAME_SIZE in taken
+        assert await names_of(await Peer.connect(broker))
+        await until_returned(broker)
+
+
+async def test_a_namespace_that_there_is_no_memory_to_read_is_refused_by_name_and_read_later(start_broker):
+    async with start_broker(topic_list_heap_timeout=0.01) as broker:
+        await broker.service.create_topic("a")
+        held = await broker.memory.topic_lists.acquire(100 * MIB, HEAP)
+        peer = await Peer.connect(broker)
+        for ask in (names_of, watch, names_of):
+            with pytest.raises(PermitTimeoutError, match="topic_list_heap"):
+                await ask(peer)
+        broker.memory.topic_lists.release(held)
+        assert await names_of(peer) == ["topic://public/default/a"]
+        await until_returned(broker)
+
+
+def test_a_list_takes_no_more_than_it_has_a_permit_for():
+    facts = {
+        name: TopicFacts(10**12 + n, {}, str(name)) for n in range(4_000) for name in [TopicName("t", "n", f"{n:0>60}")]
+    }
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        lists = [TopicList(TopicFilter({}, f".*{end}")) for end in ("", "", "[0-9]", "[^x]")]
+        for one in lists:
+            one.fill(facts)
+            one.finish()
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert all(len(one.names) == 4_000 for one in lists)
+    assert taken < len(lists) * (LIST_SIZE + 4_000 * LISTED_NAME_SIZE)
 
 
 async def test_filters_that_match_too_much_are_refused(broker, monkeypatch):
@@ -175,6 +255,8 @@ class Wire:
 
     def send(self, command: Command, header: bytes, payload: bytes = b"") -> None:
         self.frames.append(unpack(header))
+
+    unsent_bytes = 1 << 40  # so that there is no hurry
 
     def when_taken(self, tell: Any) -> None:
         self.waiting.append(tell)
@@ -233,11 +315,11 @@ def test_whatever_changes_meanwhile_the_client_has_the_list_in_the_end(first, st
             await asyncio.sleep(1.0)
             wire.take()
             deliver(wire, client)
-        assert client.born == listed.born
+        assert client.born == listed.born()
         assert client._hash == listed.hash
         assert not client._parts
         again = TopicList(TopicFilter({}, None))
-        again.fill({TopicName.parse(name): TopicFacts(born, {}) for name, born in listed.born.items()})
+        again.fill({TopicName.parse(name): TopicFacts(born, {}) for name, born in listed.born().items()})
         assert again.hash == listed.hash  # whichever way it was reached
         session.close()
         await asyncio.sleep(0)

@@ -10,6 +10,8 @@ from proxies import Served, until
 
 import engine
 from engine.aio.memory_limiter import LimitType
+from engine.broker import topic_lists
+from engine.broker.proxy import lists, session
 from engine.errors import PermitQueueFullError, PermitTimeoutError
 from engine.limits import PROXY_LIST_REQUESTS_MAX, TOPIC_LIST_INITIAL_SIZE
 from engine.wire.commands import Command
@@ -168,4 +170,73 @@ async def test_a_list_of_several_frames(front: Served) -> None:
         first = await watch.next_change(timeout=20)
         assert first is not None
         assert len(first.added) == 1_100
+    await until(lambda: front.used() == (0, 0))
+
+
+@pytest.fixture
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Little time to take a part of a list."""
+    monkeypatch.setattr(topic_lists, "TOPIC_LIST_TAKEN_S_MAX", 0.2)
+    monkeypatch.setattr(topic_lists, "TOPIC_LIST_TAKEN_RATE_MIN", 1 << 30)
+
+
+async def deaf(front: Served, pages: int = 100) -> Peer:
+    """A client that asks for lists, and reads nothing of them."""
+    peer = await Peer.connect(front.broker, front.url)
+    peer.stop_reading()
+    for request_id in range(1, pages):
+        peer.send(Command.GET_TOPICS_OF_NAMESPACE, {"request_id": request_id, "namespace": NAMESPACE})
+    return peer
+
+
+async def test_clients_that_do_not_read_their_lists_give_way_to_others(front: Served, hurry: None) -> None:
+    """They hold what there is for as long as they may; neither they nor their brokers are read from."""
+    front.limit(heap=2**20, direct=4 * TOPIC_LIST_INITIAL_SIZE)
+    await front.create(300, width=240)
+    silent = [await deaf(front) for _ in range(6)]
+    await until(lambda: front.used()[1] > 2 * TOPIC_LIST_INITIAL_SIZE)
+    other = await Peer.connect(front.broker, front.url)
+    assert await listing(other)
+    assert await listing(other)
+    await until(lambda: front.used() == (0, 0))
+    assert len(silent) == 6
+
+
+async def test_the_broker_s_end_is_not_waited_for_while_nothing_is_read_from_it(front: Served, hurry: None) -> None:
+    front.limit(heap=2**22, direct=2**22)
+    await front.create(300, width=240)
+    await deaf(front)
+    await until(lambda: front.used()[1] > 2 * TOPIC_LIST_INITIAL_SIZE)
+    for connection in list(front.broker.connections):
+        connection.stream.abort()
+    await until(lambda: front.proxy.statistics().sessions == 0)
+    assert front.used() == (0, 0)
+
+
+async def test_a_client_that_takes_nothing_else_is_dropped_too(front: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "PROXY_STALL_S_MAX", 0.2)
+    monkeypatch.setattr(session, "TOPIC_LIST_TAKEN_RATE_MIN", 1 << 30)
+    await front.create(1)
+    peer = await Peer.connect(front.broker, front.url)
+    (served,) = front.proxy._sessions
+    served.full(served.client, True)  # what asyncio says when more is queued than the mark
+    served.full(served.client, False)
+    await heard(peer)
+    served.full(served.client, True)
+    await until(lambda: front.proxy.statistics().sessions == 0)
+    await peer.lost
+
+
+async def test_a_request_that_the_broker_does_not_answer_gives_its_permit_back(
+    front: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lists, "PROXY_ANSWER_S_MAX", 0.05)
+    front.limit()
+    held = await front.broker.memory.topic_lists.acquire(100 * 2**20, HEAP)
+    peer = await Peer.connect(front.broker, front.url)
+    waiting = asyncio.create_task(listing(peer))
+    await until(lambda: front.broker.memory.topic_lists.pool(HEAP).queue == 1)
+    await until(lambda: front.used() == (0, 0))
+    front.broker.memory.topic_lists.release(held)
+    assert await waiting == []
     await until(lambda: front.used() == (0, 0))

@@ -66,6 +66,11 @@ class AsyncDualMemoryLimiter:
         """
         return MemoryPermit(limit_type, await self._pools[limit_type].acquire(size))
 
+    def acquire_nowait(self, size: int, limit_type: LimitType) -> MemoryPermit | None:
+        """The same if it can be had at once and nobody waits; otherwise None."""
+        permit = self._pools[limit_type].acquire_nowait(size)
+        return None if permit is None else MemoryPermit(limit_type, permit)
+
     async def update(self, permit: MemoryPermit, size: int) -> MemoryPermit:
         """Make a held permit smaller or larger; the same permit. When it fails the permit stays as it was, and held.
 

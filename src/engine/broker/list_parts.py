@@ -45,7 +45,7 @@ class ListPart:
         self._after = after
         self._changes = topics.changes
         self._names = names
-        self._born = [topics.born[name] for name in names]
+        self._born = topics.births[start : start + len(names)]
         self._packed: tuple[Packed, Packed] | None = None
 
     @property

@@ -171,6 +171,7 @@ class Broker(Addresses):
             brokers=members.brokers,
         )
         self.service.topic_lists.pace = self.memory.list_pace
+        self.service.topic_lists.memory = self.memory.topic_lists
         self.dynamic = DynamicConfig(self, metadata)
         self.admin = AdminService(
             self.service,

@@ -3,7 +3,8 @@
 Whatever is told of a list costs memory twice, and has permits for both (PIP-442): "heap" while it is put together, of a
 fixed size until it is known, and "direct" from before it is encoded until the peer's socket has taken it. What is put
 together is one frame of bounded size, and on one connection they follow each other: a peer that does not read holds one
-frame of memory, however much it asks for.
+frame of memory, however much it asks for. The list that frames are made of is for all, and has its own permit while it
+is made (control/list_memory.py).
 """
 
 from __future__ import annotations
@@ -16,8 +17,13 @@ from typing import TYPE_CHECKING, Any
 from engine.aio.memory_limiter import LimitType
 from engine.broker.list_parts import HEADER_OVERHEAD, ListPart, size_of
 from engine.control.topic_lists import Change, TopicList
-from engine.errors import MemoryLimitError
-from engine.limits import TOPIC_LIST_INITIAL_SIZE, TOPICS_PER_FRAME_MAX
+from engine.errors import MemoryLimitError, TimeoutError
+from engine.limits import (
+    TOPIC_LIST_INITIAL_SIZE,
+    TOPIC_LIST_TAKEN_RATE_MIN,
+    TOPIC_LIST_TAKEN_S_MAX,
+    TOPICS_PER_FRAME_MAX,
+)
 from engine.model.topic_filter import TopicFilter
 from engine.wire.commands import Command
 from engine.wire.packing import Packed, pack, pack_map, unpack
@@ -45,9 +51,14 @@ async def tell(
     memory = connection.broker.memory
     limiter = memory.topic_lists
     async with connection.list_turn:
-        heap = await limiter.acquire(TOPIC_LIST_INITIAL_SIZE, LimitType.HEAP_MEMORY)
+        # A list is made under a permit of its own. Who waits for one has no permit and, for a part, no list meanwhile.
+        topics = await open_list()
+        heap = limiter.acquire_nowait(TOPIC_LIST_INITIAL_SIZE, LimitType.HEAP_MEMORY)
+        if heap is None:
+            topics = None
+            heap = await limiter.acquire(TOPIC_LIST_INITIAL_SIZE, LimitType.HEAP_MEMORY)
         try:
-            topics = await open_list()
+            topics = topics or await open_list()
             await memory.list_pace.turn()
             made = None if topics is None else make(topics)
             if made is None:
@@ -65,9 +76,25 @@ async def tell(
 
 
 async def _taken(connection: Connection) -> None:
+    """Wait until the peer has taken all that is queued. One that takes too long is dropped, and holds nothing then."""
     taken = asyncio.Event()
     connection.stream.when_taken(taken.set)
-    await taken.wait()
+    allowed = seconds_to_take(connection.stream.unsent_bytes)
+    timer = asyncio.get_running_loop().call_later(allowed, _drop, connection, allowed)
+    try:
+        await taken.wait()
+    finally:
+        timer.cancel()
+
+
+def seconds_to_take(unsent: int) -> float:
+    """How long a peer may take for so many bytes, the last of which are a part of a list."""
+    return TOPIC_LIST_TAKEN_S_MAX + unsent / TOPIC_LIST_TAKEN_RATE_MIN
+
+
+def _drop(connection: Connection, allowed: float) -> None:
+    connection.fail(TimeoutError(f"a part of a topic list must be taken within {allowed:.0f} s, and it was not"))
+    connection.stream.abort()  # what is queued is not read
 
 
 class TopicListSession:
@@ -102,11 +129,7 @@ class TopicListSession:
         """
         broker = self._connection.broker
         async with self._connection.list_turn:
-            permit = await broker.memory.topic_lists.acquire(TOPIC_LIST_INITIAL_SIZE, LimitType.HEAP_MEMORY)
-            try:
-                found = await broker.service.topic_lists.open(self._namespace, topics)
-            finally:
-                broker.memory.topic_lists.release(permit)
+            found = await broker.service.topic_lists.open(self._namespace, topics)
         if self.closed:
             return
         self._list = found

@@ -10,20 +10,22 @@ import asyncio
 import hashlib
 import itertools
 import logging
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from engine.aio.bag import Bag
+from engine.aio.memory_limiter import AsyncDualMemoryLimiter
 from engine.aio.pace import Pace
 from engine.aio.tasks import Supervisor
+from engine.control.list_memory import LIST_SIZE, LISTED_NAME_SIZE, READ_TOPIC_SIZE, Growing, permit_of
 from engine.control.resources import INDEX_TOPICS, ScalableTopicResources, topic_of_key
-from engine.errors import AlreadyClosedError, EngineError, TooManyRequestsError
+from engine.errors import AlreadyClosedError, EngineError, MemoryLimitError, TooManyRequestsError
 from engine.limits import TOPIC_CHANGES_KEPT
 from engine.metadata import keys
-from engine.metadata.store import Event, EventKind, Watch
+from engine.metadata.store import Event, EventKind, MetadataStore, Watch
 from engine.model.layout import SegmentLayout
 from engine.model.names import TopicName, parse_namespace
 from engine.model.topic_filter import TopicFilter
@@ -33,6 +35,7 @@ log = logging.getLogger(__name__)
 LINGER_S = 60.0
 _RESTART_S = 1.0
 _LISTS_KEPT = 16
+_LISTS_MAX = 4_096  # of one namespace; each is told of each change
 _MADE_AT_ONCE = 100  # names: a step that hardly anybody notices
 _READ_AT_ONCE = 25  # records, which have to be parsed
 _lists = itertools.count(1)
@@ -45,6 +48,7 @@ class TopicFacts:
 
     created_ms: int
     properties: Mapping[str, str]
+    name: str = ""  # "topic://…", one for all lists
 
 
 class TopicListListener(Protocol):
@@ -60,7 +64,8 @@ Change = tuple[str, int | None]  # a name, and when the topic was created, milli
 class TopicList:
     """The topics of one namespace that pass one filter. Loop thread only.
 
-    `names`: "topic://…", sorted. `born`: {name: when it was created, milliseconds}. Whoever follows the list keeps
+    `names`: "topic://…", sorted; `births`: when each was created, milliseconds. The texts and numbers are those of
+    TopicFacts, so that one more list of a namespace takes two references for a name. Whoever follows the list keeps
     nothing but how many `changes` it has seen: the last TOPIC_CHANGES_KEPT of them are here, once for all. `ident` is
     no other list's.
     """
@@ -69,12 +74,12 @@ class TopicList:
         self.ident = next(_lists)
         self.filter = topics
         self.names: list[str] = []
-        self.born: dict[str, int] = {}
+        self.births: list[int] = []
         self.listeners: Bag[TopicListListener] = Bag()
         self.changes = 0
         self._kept: deque[Change] = deque(maxlen=TOPIC_CHANGES_KEPT)
         self._sum = 0
-        self._unordered: list[str] = []  # of the names that fill() was given, those that did not come in order
+        self._ordered = True  # whether the names that fill() was given came in order
 
     @property
     def hash(self) -> str:
@@ -96,32 +101,38 @@ class TopicList:
         """Some of the topics there are, before anybody follows it; finish() comes after the last."""
         for topic, one in facts.items():
             if self.filter.passes(topic.local, one.properties):
-                name = str(topic)
-                self.born[name] = one.created_ms
+                name = one.name or str(topic)
                 self._sum = (self._sum + _digest(name, one.created_ms)) % _HASHES
-                in_order = not self.names or name > self.names[-1]
-                (self.names if in_order else self._unordered).append(name)
+                self._ordered = self._ordered and (not self.names or name > self.names[-1])
+                self.names.append(name)
+                self.births.append(one.created_ms)
 
     def finish(self) -> None:
         """All were given to fill(), each once."""
-        unordered, self._unordered = self._unordered, []
-        if unordered:
-            self.names = sorted(self.names + unordered)
+        if not self._ordered:
+            order = sorted(range(len(self.names)), key=self.names.__getitem__)
+            self.births = [self.births[at] for at in order]
+            self.names = [self.names[at] for at in order]
+            self._ordered = True
+
+    def born(self) -> dict[str, int]:
+        """When each was created, by its name."""
+        return dict(zip(self.names, self.births, strict=True))
 
     def changed(self, topic: TopicName, facts: TopicFacts | None) -> None:
         """How a topic of the namespace is now; None: it is gone."""
-        name = str(topic)
+        name = facts.name if facts is not None and facts.name else str(topic)
         born = facts.created_ms if facts is not None and self.filter.passes(topic.local, facts.properties) else None
-        before = self.born.get(name)
+        at = bisect_left(self.names, name)
+        before = self.births[at] if at < len(self.names) and self.names[at] == name else None
         if born == before:
             return
         if before is not None:
-            del self.born[name]
-            del self.names[bisect_left(self.names, name)]
+            del self.names[at], self.births[at]
             self._note(name, None, -_digest(name, before))
         if born is not None:
-            self.born[name] = born
-            insort(self.names, name)
+            self.names.insert(at, name)
+            self.births.insert(at, born)
             self._note(name, born, _digest(name, born))
         for listener in list(self.listeners):
             listener.list_changed()
@@ -145,6 +156,7 @@ class TopicLists:
     def __init__(self, resources: ScalableTopicResources) -> None:
         self._resources = resources
         self.pace = Pace()  # of reading a namespace and making lists of it
+        self.memory: AsyncDualMemoryLimiter | None = None  # for a namespace that is read and a list that is made
         self._namespaces: dict[str, _Namespace] = {}
         self._tasks = Supervisor("topic lists")
 
@@ -161,7 +173,7 @@ class TopicLists:
         tenant, name = parse_namespace(namespace)
         known = self._namespaces.get(namespace)
         if known is None:
-            known = self._namespaces[namespace] = _Namespace(self._resources, tenant, name, self.pace)
+            known = self._namespaces[namespace] = _Namespace(self, self._resources.metadata, tenant, name)
             self._tasks.spawn(known.follow(), f"topics of {namespace}")
         known.looked_at += 1
         try:
@@ -201,9 +213,10 @@ class TopicLists:
 class _Namespace:
     """What is known of one namespace, and the lists that are made of it."""
 
-    def __init__(self, resources: ScalableTopicResources, tenant: str, name: str, pace: Pace) -> None:
-        self._metadata = resources.metadata
-        self._pace = pace
+    def __init__(self, lists: TopicLists, metadata: MetadataStore, tenant: str, name: str) -> None:
+        self._metadata = metadata
+        self._pace, self._memory = lists.pace, lists.memory
+        self._unreadable: MemoryLimitError | None = None  # there was no memory to read it
         self._prefix = f"{keys.encode(tenant)}/{keys.encode(name)}/"
         self._facts: dict[TopicName, TopicFacts] = {}
         self._lists: dict[TopicFilter, TopicList] = {}
@@ -217,10 +230,12 @@ class _Namespace:
         self.timer: asyncio.TimerHandle | None = None
 
     async def ready(self) -> None:
-        """All there is was read. Raises AlreadyClosedError."""
+        """All there is was read. Raises AlreadyClosedError, MemoryLimitError."""
         if not self._known.is_set():
             await self._known.wait()
             await self._pace.turn()  # many have waited
+        if self._unreadable is not None:
+            raise type(self._unreadable)(str(self._unreadable))
         if self._stopped:
             raise AlreadyClosedError("the broker is closing")
 
@@ -232,7 +247,7 @@ class _Namespace:
     @property
     def empty(self) -> bool:
         """Whether it has no topics: anybody can name such namespaces, as many as he likes."""
-        return not self._facts
+        return not self._facts or self._unreadable is not None
 
     async def list(self, topics: TopicFilter) -> TopicList:
         """The one list of that filter. Of those that nobody follows a few are kept: they are read page by page."""
@@ -258,16 +273,17 @@ class _Namespace:
         """Make a list in steps: others are served meanwhile. What changes meanwhile is put right at the end."""
         try:
             self._check_room()
-            made, names = TopicList(topics), list(self._facts)
-            changed = self._changing[topics] = {}
-            for start in range(0, len(names), _MADE_AT_ONCE):
-                await self._pace.turn()
-                some = names[start : start + _MADE_AT_ONCE]
-                made.fill({name: self._facts[name] for name in some if name in self._facts})
-            made.finish()
-            for topic in changed:
-                made.changed(topic, self._facts.get(topic))
-            self._lists[topics] = made
+            async with permit_of(self._memory, LIST_SIZE + LISTED_NAME_SIZE * len(self._facts)):
+                made, names = TopicList(topics), list(self._facts)
+                changed = self._changing[topics] = {}
+                for start in range(0, len(names), _MADE_AT_ONCE):
+                    await self._pace.turn()
+                    some = names[start : start + _MADE_AT_ONCE]
+                    made.fill({name: self._facts[name] for name in some if name in self._facts})
+                made.finish()
+                for topic in changed:
+                    made.changed(topic, self._facts.get(topic))
+                self._lists[topics] = made
         finally:
             self._changing.pop(topics, None)
             del self._making[topics]
@@ -276,6 +292,10 @@ class _Namespace:
         """Let go of lists that nobody follows when they are many. Raises TooManyRequestsError when others are."""
         if len(self._lists) >= _LISTS_KEPT:
             self._lists = {f: made for f, made in self._lists.items() if made.listeners or f in self._asked}
+        if len(self._lists) >= _LISTS_MAX:
+            raise TooManyRequestsError(
+                f"{_LISTS_MAX} lists of this namespace are followed; use a filter of one of them"
+            )
         names = sum(len(made.names) for made in self._lists.values())
         if self._lists and names + len(self._facts) > LISTED_NAMES_MAX:
             raise TooManyRequestsError(
@@ -300,6 +320,12 @@ class _Namespace:
                 return  # the store was closed
             except AlreadyClosedError:
                 return
+            except MemoryLimitError as e:
+                if not self._known.is_set():  # who asks is told; who asks next begins anew
+                    self._unreadable = e
+                    self.stop()
+                    return
+                await asyncio.sleep(_RESTART_S)
             except EngineError as e:
                 log.warning("watch of the topics of %s broke off, starting it again: %s", self._prefix, e)
                 await asyncio.sleep(_RESTART_S)
@@ -310,28 +336,31 @@ class _Namespace:
         watch = self._metadata.watch_index(INDEX_TOPICS, self._prefix, keys.prefix_end(self._prefix))
         self._watch = watch
         try:
-            async for event in watch:
-                if shown is not None and len(shown) % _READ_AT_ONCE == 0:
-                    await self._pace.turn()
-                if self._stopped:
-                    return
-                if event.kind is not EventKind.SNAPSHOT_END:
-                    topic = topic_of_key(event.key)
-                    if shown is not None:
-                        shown.add(topic)
-                    self._changed(topic, event)
-                elif shown is not None:
-                    if again:  # what an earlier watch has shown and this one does not is gone
-                        for topic in [t for t in self._facts if t not in shown]:
-                            self._set(topic, None)
-                    shown = None
-                    self._known.set()
+            async with Growing(self._memory) as room:
+                async for event in watch:
+                    if shown is not None and len(shown) % _READ_AT_ONCE == 0:
+                        await self._pace.turn()
+                    if self._stopped:
+                        return
+                    if event.kind is not EventKind.SNAPSHOT_END:
+                        topic = topic_of_key(event.key)
+                        if shown is not None:
+                            shown.add(topic)
+                            await room.grow(READ_TOPIC_SIZE + (0 if event.record is None else len(event.record.value)))
+                        self._changed(topic, event)
+                    elif shown is not None:
+                        if again:  # what an earlier watch has shown and this one does not is gone
+                            for topic in [t for t in self._facts if t not in shown]:
+                                self._set(topic, None)
+                        shown = None
+                        room.release()
+                        self._known.set()
         finally:
             watch.close()
 
     def _changed(self, topic: TopicName, event: Event) -> None:
         try:
-            self._set(topic, None if event.record is None else _facts_of(event.record.value))
+            self._set(topic, None if event.record is None else _facts_of(topic, event.record.value))
         except EngineError as e:
             log.error("the record %s is damaged and ignored: %s", event.key, e)
 
@@ -348,10 +377,10 @@ class _Namespace:
             changed[topic] = None
 
 
-def _facts_of(value: bytes) -> TopicFacts | None:
+def _facts_of(topic: TopicName, value: bytes) -> TopicFacts | None:
     """None: it is being deleted, which is gone for everybody but its leader. Raises CorruptionError."""
     deleting, created_ms, properties = SegmentLayout.facts_in(value)
-    return None if deleting else TopicFacts(created_ms, properties)
+    return None if deleting else TopicFacts(created_ms, properties, str(topic))
 
 
 async def list_topics(

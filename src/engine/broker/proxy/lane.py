@@ -30,6 +30,11 @@ class Lane:
         """Whether the other side has whole frames only."""
         return self._cutter.between
 
+    @property
+    def unsent_bytes(self) -> int:
+        """Queued for the other side and not given to the system."""
+        return self._target.unsent_bytes
+
     def feed(self, data: bytes) -> None:
         """Bytes from the other side. Raises ProtocolError, and what `wants` and `take` raise."""
         for kind, piece in self._cutter.feed(data):

@@ -6,22 +6,29 @@ everything else of the connection pass, until too much of it waits: then nothing
 
 A session that cannot pass on what it has holds no heap memory meanwhile. So who holds some goes on without any, and
 sessions do not wait for each other in a ring.
+
+Nothing is held without an end: while the client takes nothing the broker is not read from, so that the end of neither
+is noticed. A part of a list that is not taken in its time ends the session, and a request that is not answered in its
+time gives its permit back.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 
 from engine.aio.memory_limiter import AsyncDualMemoryLimiter, LimitType, MemoryPermit
 from engine.aio.tasks import Supervisor
 from engine.broker.proxy.frames import Piece, error_frame, field_of
 from engine.broker.proxy.lane import Lane
 from engine.broker.proxy.side import Side
-from engine.errors import MemoryLimitError, PermitQueueFullError, ProtocolError
+from engine.broker.topic_lists import seconds_to_take
+from engine.errors import EngineError, MemoryLimitError, PermitQueueFullError, ProtocolError, TimeoutError
 from engine.limits import (
     FRAME_HEADER_SIZE_MAX,
     FRAME_PREFIX_SIZE,
+    PROXY_ANSWER_S_MAX,
     PROXY_LIST_REQUEST_SIZE_MAX,
     PROXY_LIST_REQUESTS_MAX,
     PROXY_LISTS_ASIDE_MAX,
@@ -47,16 +54,26 @@ class TopicLists:
     """
 
     def __init__(
-        self, limiter: AsyncDualMemoryLimiter, tasks: Supervisor, to_broker: Lane, to_client: Lane, broker: Side
+        self,
+        limiter: AsyncDualMemoryLimiter,
+        tasks: Supervisor,
+        to_broker: Lane,
+        to_client: Lane,
+        broker: Side,
+        fail: Callable[[EngineError], None],
     ) -> None:
+        """`fail` ends the session, of a client that does not take its lists."""
         self._limiter = limiter
         self._tasks = tasks
         self._to_broker = to_broker
         self._to_client = to_client
         self._broker = broker
+        self._fail = fail
+        self._loop = asyncio.get_running_loop()
         # Requests by their ids: those that wait for a permit, with their sessions, and those that were sent on.
         self._asking: dict[int, Asking] = {}
         self._granted: dict[int, Permits] = {}
+        self._deadlines: dict[int, asyncio.TimerHandle] = {}  # of those that were sent on
         # Answers in order, each with its request's id (0: none) and what that has got.
         self._aside: deque[tuple[bytes, int, Permits]] = deque()
         self._aside_bytes = 0
@@ -105,7 +122,10 @@ class TopicLists:
         if self._closed:
             self._limiter.release(permit)
         else:
-            self._granted[request_id] = [permit]
+            held = self._granted[request_id] = [permit]
+            self._deadlines[request_id] = self._loop.call_later(PROXY_ANSWER_S_MAX, self._give_back, held)
+            if not self._room.is_set():
+                self._give_back(held)  # its answer is not read for now
             self._to_broker.put(frame)
 
     def _unasked(self, frame: Piece) -> None:
@@ -129,6 +149,8 @@ class TopicLists:
         """A part of a list, or what may be the answer to a request for one. Raises ProtocolError."""
         request_id = field_of(frame, "request_id")
         held = self._granted.pop(request_id, None) if type(request_id) is int else None
+        if held is not None:
+            self._deadlines.pop(request_id).cancel()
         if kind == Command.ERROR and held is not None:
             self._give_back(held)
         if kind == Command.ERROR or (kind == Command.SUCCESS and held is None):
@@ -145,6 +167,7 @@ class TopicLists:
         """Whether the client takes what it is sent."""
         if is_full:
             self._room.clear()
+            self._give_back_all([])
         else:
             self._room.set()
 
@@ -168,9 +191,21 @@ class TopicLists:
         except MemoryLimitError as e:
             self._to_client.put(error_frame(request_id, e))
         else:
-            self._to_client.put(frame, lambda: self._limiter.release(direct))
+            self._send(frame, direct)
         finally:
             self._give_back(held)
+
+    def _send(self, frame: bytes, direct: MemoryPermit) -> None:
+        """Hand a part to the socket; its permit goes back when it was taken, or with the session."""
+        allowed = seconds_to_take(self._to_client.unsent_bytes + len(frame))
+        late = TimeoutError(f"a part of a topic list must be taken within {allowed:.0f} s, and it was not")
+        timer = self._loop.call_later(allowed, self._fail, late)
+
+        def taken() -> None:
+            timer.cancel()
+            self._limiter.release(direct)
+
+        self._to_client.put(frame, taken)
 
     async def _permit(self, size: int, held: Permits, *, patient: bool) -> MemoryPermit:
         """Direct memory for so many bytes; the heap's is in `held` then, which may have the request's to begin with.
@@ -219,4 +254,6 @@ class TopicLists:
             self._passing.cancel()
         self._give_back_all([])
         self._granted.clear()
+        for timer in self._deadlines.values():
+            timer.cancel()
         self._aside.clear()

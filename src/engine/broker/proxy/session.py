@@ -11,8 +11,14 @@ from engine.broker.proxy.greeting import Greeting, Header, check_broker, check_c
 from engine.broker.proxy.lane import Lane
 from engine.broker.proxy.lists import TopicLists
 from engine.broker.proxy.side import Side
-from engine.errors import AuthorizationError, ConnectError, EngineError
-from engine.limits import FRAME_HEADER_SIZE_MAX, FRAME_PREFIX_SIZE, FRAME_SIZE_MAX
+from engine.errors import AuthorizationError, ConnectError, EngineError, TimeoutError
+from engine.limits import (
+    FRAME_HEADER_SIZE_MAX,
+    FRAME_PREFIX_SIZE,
+    FRAME_SIZE_MAX,
+    PROXY_STALL_S_MAX,
+    TOPIC_LIST_TAKEN_RATE_MIN,
+)
 from engine.wire.commands import Command
 from engine.wire.framing import encode_bytes
 
@@ -41,6 +47,7 @@ class Session:
         self._opening: asyncio.Task[None] | None = None
         self._over = False
         self._goodbye: asyncio.TimerHandle | None = None
+        self._stall: asyncio.TimerHandle | None = None
         # Made when they are joined.
         self._inwards: Lane | None = None
         self._outwards: Lane | None = None
@@ -85,8 +92,20 @@ class Session:
             other.hold(_FULL)
         elif other is not None:
             other.release(_FULL)
-        if side is self.client and self._lists is not None:
-            self._lists.full(is_full)
+        if side is self.client:
+            self._watch_stall(is_full)
+            if self._lists is not None:
+                self._lists.full(is_full)
+
+    def _watch_stall(self, is_full: bool) -> None:
+        """While the client takes nothing the broker is not read from, and its end is not noticed: there is a limit."""
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+        if is_full and not self._over:
+            allowed = PROXY_STALL_S_MAX + self.client.unsent_bytes / TOPIC_LIST_TAKEN_RATE_MIN
+            late = TimeoutError(f"what is queued for a client must be taken within {allowed:.0f} s, and it was not")
+            self._stall = asyncio.get_running_loop().call_later(allowed, self._stalled, late)
 
     def ended(self, side: Side, error: Exception | None) -> None:
         """A side is gone, and with it the session; the other one is still sent what is queued for it."""
@@ -145,7 +164,7 @@ class Session:
         size_max = max(FRAME_SIZE_MAX, greeting["frame_size_max"])
         inwards = self._inwards = Lane(broker, self._wants_of_client, self._take_of_client, size_max)
         outwards = self._outwards = Lane(client, self._wants_of_broker, self._take_of_broker, size_max)
-        self._lists = TopicLists(proxy.limiter, proxy.tasks, inwards, outwards, broker)
+        self._lists = TopicLists(proxy.limiter, proxy.tasks, inwards, outwards, broker, self._stalled)
         answer = to_client(greeting, proxy.admin_url_for(client))
         client.write(encode_bytes(Command.CONNECTED, answer))
         for side, early in ((client, behind), (broker, rest)):
@@ -201,6 +220,11 @@ class Session:
             self.client.write(encode_bytes(Command.ERROR, said))
         self._end(orderly=True)
 
+    def _stalled(self, error: EngineError) -> None:
+        """The client does not read: neither what is queued for it nor why it is dropped."""
+        log.warning("connection from %s is closed: %s", self.client.peer, error)
+        self._end(orderly=False)
+
     def _end(self, *, orderly: bool) -> None:
         """Of both sides. In disorder what is queued is dropped: half a frame is of no use."""
         if not self._over:
@@ -208,6 +232,7 @@ class Session:
             self._goodbye = asyncio.get_running_loop().call_later(_GOODBYE_S_MAX, self.abort)
             if self._opening is not None and self._opening is not asyncio.current_task():
                 self._opening.cancel()
+            self._watch_stall(False)
             if self._lists is not None:
                 self._lists.close()
             for lane in (self._inwards, self._outwards):
