@@ -326,12 +326,12 @@ async def test_whether_a_topic_exists(client: engine.AsyncClient):
 
 
 async def test_names_with_unusual_characters(client: engine.AsyncClient):
-    topic = "größe & co?#%20 +x"
+    topic = "größe&co?#%20+x"
     await client.admin.create_topic(topic)
-    await client.admin.create_subscription(topic, "a b%2F", initial_position="earliest")
+    await client.admin.create_subscription(topic, "a+b%2F", initial_position="earliest")
     async with await client.producer(topic) as producer:
         await producer.send(b"x")
-    async with await client.stream_consumer(topic, "a b%2F") as consumer:
+    async with await client.stream_consumer(topic, "a+b%2F") as consumer:
         assert [m.topic for m in await drain(consumer, 1)] == [f"topic://public/default/{topic}"]
     assert f"topic://public/default/{topic}" in await client.admin.list_topics()
 

@@ -43,8 +43,8 @@ async def test_errors_are_json_with_reason_and_code(http):
 
 
 async def test_names_with_reserved_characters(http):
-    await call(http, "PUT", f"{BASE}/a%20b%3Fc%2Bd")
-    assert await call(http, "GET", BASE, 200) == ["topic://public/default/a b?c+d"]
+    await call(http, "PUT", f"{BASE}/a%26b%3Fc%2Bd")
+    assert await call(http, "GET", BASE, 200) == ["topic://public/default/a&b?c+d"]
     await call(http, "PUT", f"{BASE}/a%2Fb", 400)
 
 

@@ -107,3 +107,23 @@ def test_other_warnings_are_not_held_back_and_their_kinds_are_bounded():
     for i in range(3 * logs.KINDS_MAX):
         assert limit.filter(at(1.0, f"kind {i}"))
         assert len(limit._seen) <= logs.KINDS_MAX
+
+
+def test_no_text_of_others_makes_a_line_of_its_own_or_reaches_a_terminal(written):
+    log, stream = written(logs.TextFormatter())
+    name = "a\x1b[2J\n2026-01-01 ERROR forged\u202e"
+    log.info("topic %s", name, extra={"peer": name})
+    assert stream.getvalue().count("\n") == 1
+    assert "a\\x1b[2J\\n2026-01-01 ERROR forged\\u202e" in stream.getvalue()
+    try:
+        raise StorageError(name)
+    except StorageError:
+        log.exception("failed")
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_json_lines_hold_what_was_said_and_nothing_that_a_terminal_obeys(written):
+    log, stream = written(logs.JsonFormatter())
+    log.info("topic %s", "größe\x9b2J\u202e")
+    assert stream.getvalue().strip().isprintable()
+    assert json.loads(stream.getvalue())["message"] == "topic größe\x9b2J\u202e"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from engine.broker.producers import Producer
 from engine.errors import EngineError, FencedError, InvalidArgumentError, ProducerBusyError
 from engine.limits import PROPERTIES_SIZE_MAX
-from engine.model.names import check_name
+from engine.model.names import check_new_name, check_property_names
 from engine.storage.dedup import producer_id
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Applicant:
 
 def applicant(connection: Connection, header: dict[str, Any]) -> Applicant:
     """Who a PRODUCER speaks of. Raises InvalidArgumentError."""
-    name, claim = check_name(header["producer_name"], "producer name"), header.get("claim")
+    name, claim = check_new_name(header["producer_name"], "producer", pattern=False), header.get("claim")
     if claim is not None and not (len(claim) == 3 and all(type(part) is int for part in claim)):
         raise InvalidArgumentError(f"claim {claim!r:.80}; the three numbers of the first segment's answer are right")
     waited = max(header.get("waited_ms") or 0, 0) / 1000
@@ -80,6 +80,7 @@ def _checked_properties(properties: dict[Any, Any] | None) -> dict[str, str]:
     found = properties or {}
     if not all(isinstance(text, str) for item in found.items() for text in item):
         raise InvalidArgumentError("a producer's properties are text to text")
+    check_property_names(found, "producer")
     if sum(len(name) + len(value) for name, value in found.items()) > PROPERTIES_SIZE_MAX:
         raise InvalidArgumentError(f"a producer's properties have at most {PROPERTIES_SIZE_MAX:,} characters")
     return found

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from engine.model.names import SegmentName, TopicName
+from engine.model.text import plain
 
 BURST = 10  # warnings of one kind, in one period, that are all written
 PERIOD_S = 10.0
@@ -22,7 +23,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 
 class TextFormatter(logging.Formatter):
-    """One line for people: time, level, source, sentence, fields as name=value."""
+    """One line for people: time, level, source, sentence, fields as name=value; no text of others makes it two."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
@@ -30,7 +31,11 @@ class TextFormatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
         """The sentence with its fields."""
         text = super().formatMessage(record)
-        return " ".join([text, *(f"{name}={value}" for name, value in fields_of(record).items())])
+        return plain(" ".join([text, *(f"{name}={value}" for name, value in fields_of(record).items())]))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - the library's name
+        """What was raised, on its lines."""
+        return plain(super().formatException(ei), keep="\n\t")
 
 
 class JsonFormatter(logging.Formatter):
@@ -50,7 +55,8 @@ class JsonFormatter(logging.Formatter):
         line |= arguments_of(record) | fields_of(record)
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str, ensure_ascii=False)
+        text = json.dumps(line, default=str, ensure_ascii=False)
+        return text if text.isprintable() else json.dumps(line, default=str)  # a terminal may show it
 
 
 class RateLimit(logging.Filter):

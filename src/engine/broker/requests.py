@@ -22,7 +22,7 @@ from engine.errors import (
     NotFoundError,
     NotOwnerError,
 )
-from engine.model.names import SegmentName, TopicName, check_name
+from engine.model.names import SegmentName, TopicName, check_name, check_new_name
 from engine.model.schema import TopicSchema
 from engine.model.subscriptions import InitialPosition, SubscriptionKind
 from engine.model.transactions import parse_id
@@ -207,7 +207,7 @@ def subscribe(connection: Connection, header: Header, payload: memoryview) -> No
 
 
 async def _subscribe(connection: Connection, header: Header, attach: Attach) -> None:
-    check_name(header["consumer_name"], "consumer name")
+    check_new_name(header["consumer_name"], "consumer", pattern=False)
     hosted = await open_segment(connection, header["topic"])
     connection.broker.memory.attachments.check(connection)
     consumer, position = await attach(connection, hosted, header)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from engine.cli import output
+from engine.cli import lines, output
 from engine.cli.connection import connect, connection_options, json_option
 from engine.cli.values import duration, namespace_name, size, topic_name
 from engine.model.autoscale import NAMES, AutoScalePolicyOverride
@@ -87,9 +87,9 @@ def set_topic(topic: str, url: str, data: str | None, **options: Any) -> None:
     with connect(url, data) as client:
         client.admin.set_auto_scale_policy(topic, policy)
         effective = client.admin.get_stats(topic)["autoScale"]["policy"]
-    click.echo(f"{topic} overrides {', '.join(policy)}", err=True)
+    lines.say(f"{topic} overrides {', '.join(policy)}")
     if effective["problem"]:
-        click.echo(f"auto-scale is {state(effective)}", err=True)
+        lines.say(f"auto-scale is {state(effective)}")
 
 
 @topics.command()
@@ -99,7 +99,7 @@ def remove(topic: str, url: str, data: str | None) -> None:
     """Override nothing: all is as its namespace or the broker says."""
     with connect(url, data) as client:
         client.admin.remove_auto_scale_policy(topic)
-    click.echo(f"{topic} overrides nothing", err=True)
+    lines.say(f"{topic} overrides nothing")
 
 
 # -- namespaces ----------------------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ def show_all(namespace: str, url: str, data: str | None, as_json: bool) -> None:
     elif found:
         output.print_facts((name, shown(name, value)) for name, value in found.items())
     else:
-        click.echo(f"{namespace} overrides nothing", err=True)
+        lines.say(f"{namespace} overrides nothing")
 
 
 @namespaces.command("set")
@@ -135,7 +135,7 @@ def set_all(namespace: str, url: str, data: str | None, **options: Any) -> None:
     policy = said(options)
     with connect(url, data, create=True) as client:
         client.admin.set_namespace_auto_scale_policy(namespace, policy)
-    click.echo(f"{namespace} overrides {', '.join(policy)}", err=True)
+    lines.say(f"{namespace} overrides {', '.join(policy)}")
 
 
 @namespaces.command("remove")
@@ -145,7 +145,7 @@ def remove_all(namespace: str, url: str, data: str | None) -> None:
     """Override nothing: all is as the broker says."""
     with connect(url, data) as client:
         client.admin.remove_namespace_auto_scale_policy(namespace)
-    click.echo(f"{namespace} overrides nothing", err=True)
+    lines.say(f"{namespace} overrides nothing")
 
 
 # -- what people read ----------------------------------------------------------------------------------------------

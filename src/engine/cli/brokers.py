@@ -7,7 +7,7 @@ import contextlib
 import click
 
 from engine.broker.config import setting
-from engine.cli import output
+from engine.cli import lines, output
 from engine.cli.connection import connect, connection_options, json_option
 from engine.errors import InvalidConfigurationError
 
@@ -50,7 +50,7 @@ def get(name: str, url: str, data: str | None) -> None:
         effective = client.admin.get_runtime_configuration()
     if name not in effective:
         raise InvalidConfigurationError(f"{name!r} cannot be set at run time; {', '.join(effective)} can")
-    click.echo(shown(effective[name]))
+    lines.line(shown(effective[name]))
 
 
 @config.command("set")
@@ -61,7 +61,7 @@ def set_config(name: str, value: str, url: str, data: str | None) -> None:
     """Set a limit: a key of the configuration, or the specification's name of it in the unit it has there."""
     with connect(url, data, create=True) as client:
         client.admin.set_dynamic_configuration(name, value)
-    click.echo(f"{name} is {value} from now on", err=True)
+    lines.say(f"{name} is {value} from now on")
 
 
 @config.command()
@@ -71,7 +71,7 @@ def unset(name: str, url: str, data: str | None) -> None:
     """Go back to what each broker was started with."""
     with connect(url, data) as client:
         client.admin.remove_dynamic_configuration(name)
-    click.echo(f"{name} is what each broker was started with", err=True)
+    lines.say(f"{name} is what each broker was started with")
 
 
 def shown(value: float) -> str:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import json
 import logging
 import select
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from engine.cli import lines
 from engine.cli.connection import connect, connection_options, json_option
 from engine.cli.values import key_values, namespace_name, position, separator, topic_name
 from engine.errors import NotFoundError
+from engine.model.text import plain
 
 if TYPE_CHECKING:
     from engine.sync import Client
@@ -65,14 +67,15 @@ def command(
     begin = position(start or "earliest")
     check_combination(mode, subscription, begin)
     check_topics(topic, namespace, properties, mode)
-    show = as_line(separator(key_separator)) if not as_json else as_json_line
+    shown = lines.on_terminal()
+    show = partial(as_json_line, ascii_only=shown) if as_json else as_line(separator(key_separator), escaped=shown)
     out = sys.stdout.buffer
     with connect(url, data) as client:
         is_new = topic is not None and check_topic(client, topic, create)
         chosen = Chosen(topic, namespace, key_values(properties) or None)
         consumer, acknowledge = open_consumer(client, mode, chosen, subscription, begin)
         if is_new:
-            click.echo(f"created {topic}", err=True)
+            lines.say(f"created {topic}")
         with consumer, connection_news():
             for batch in batches(consumer, count, timeout):
                 out.writelines(show(message) for message in batch)
@@ -108,7 +111,7 @@ class News(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """One line."""
-        click.echo(f"engine: {record.getMessage()}", err=True)
+        lines.say(f"engine: {record.getMessage()}")
 
 
 def check_combination(mode: str, subscription: str | None, start: str | datetime) -> None:
@@ -189,14 +192,24 @@ def check_reader() -> None:
         raise BrokenPipeError
 
 
-def as_line(by: bytes | None) -> Callable[[Any], bytes]:
-    """Value and newline, with the key before them where a separator was asked for."""
-    if by is None:
-        return lambda message: bytes(message.value) + b"\n"
-    return lambda message: (message.key or b"") + by + bytes(message.value) + b"\n"
+def as_line(by: bytes | None, *, escaped: bool = False) -> Callable[[Any], bytes]:
+    """Value and newline, with the key before them where a separator was asked for. `escaped`: as a terminal may show
+    it, all other control characters than tabs and newlines, and bytes that are no text, spelled out.
+    """
+
+    def raw(message: Any) -> bytes:
+        value = bytes(message.value) + b"\n"
+        return value if by is None else (message.key or b"") + by + value
+
+    return (lambda message: for_terminal(raw(message))) if escaped else raw
 
 
-def as_json_line(message: Any) -> bytes:
+def for_terminal(value: bytes) -> bytes:
+    """Bytes as a terminal may show them."""
+    return plain(value.decode(errors="backslashreplace"), keep="\n\t").encode()
+
+
+def as_json_line(message: Any, *, ascii_only: bool = False) -> bytes:
     """One object. Bytes that are not text stand in base64 under `…_base64`."""
     fields = {
         **as_text("key", message.key),
@@ -210,7 +223,7 @@ def as_json_line(message: Any) -> bytes:
         "sequence_id": message.sequence_id,
         "redelivery_count": message.redelivery_count,
     }
-    return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
+    return lines.json_text(fields, ascii_only=ascii_only).encode() + b"\n"
 
 
 def as_text(name: str, value: bytes | None) -> dict[str, str | None]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import click
 from rich.text import Text
 from rich.tree import Tree
 
-from engine.cli import output
+from engine.cli import lines, output
+from engine.model.text import plain
 
 GUIDE_WIDTH = 4  # of what rich draws before a label, for each level
 BACKLOGS_SHOWN = 3
@@ -27,7 +27,7 @@ def print_layout(title: str, metadata: Mapping[str, Any], stats: Mapping[str, An
     output.console(width=LINE_WIDTH_MAX).print(layout_tree(title, metadata, stats or {}))
     if count := len(old(segments_of(metadata))):
         oldest = "the oldest segment is" if count == 1 else f"the {count:,} oldest segments are"
-        click.echo(f"({oldest} not indented; --active shows only what is active)")
+        lines.line(f"({oldest} not indented; --active shows only what is active)")
 
 
 def segments_of(metadata: Mapping[str, Any]) -> Segments:
@@ -61,7 +61,7 @@ def layout_tree(title: str, metadata: Mapping[str, Any], stats: Mapping[str, Any
     widths = [len(name_of(segments[i])) + GUIDE_WIDTH * depth for i, depth, _, _ in lines]
     known = facts(segments, stats)
     columns = [max((len(row[n]) for row in known.values()), default=0) for n in range(3)]
-    tree = Tree(Text(title, style="bold"))
+    tree = Tree(Text(plain(title), style="bold"))
     places = [tree]
     for (i, depth, again, other_parents), width in zip(lines, widths, strict=True):
         more = (known[i][3], origin(depth, other_parents))
@@ -152,7 +152,7 @@ def full_label(segment: Mapping[str, Any], indent: int, columns: list[int], know
     label = Text(name_of(segment), style="bold" if active else "")
     state, *counts = (cell.rjust(width) for cell, width in zip(known[:3], columns, strict=True))
     text = "  ".join(part for part in (state, *counts, *known[3:]) if part).rstrip()
-    return label.append(" " * indent + "  ").append(text, style="green" if active else "dim")
+    return label.append(" " * indent + "  ").append(plain(text), style="green" if active else "dim")
 
 
 def origin(depth: int, parents: list[int]) -> str:

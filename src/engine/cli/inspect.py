@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from engine.cli import output
+from engine.cli import lines, output
 from engine.cli.connection import json_option
 from engine.cli.consume import as_text
 from engine.errors import CorruptionError
@@ -206,12 +206,12 @@ def when(milliseconds: int) -> str:
 def say_rest(count: int, shown: int) -> None:
     """That there is more."""
     if count > shown:
-        click.echo(f"… and {count - shown:,} more: -n 0 shows all")
+        lines.line(f"… and {count - shown:,} more: -n 0 shows all")
 
 
 def complain(damages: list[str | None]) -> int:
     """The exit code, with a word on the error stream for every damage."""
     found = [damage for damage in damages if damage]
     for damage in found:
-        click.echo(f"engine: damaged: {damage}", err=True)
+        lines.say(f"engine: damaged: {damage}")
     return 1 if found else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 import click
 
 from engine.errors import EngineError
+from engine.model.text import plain
 
 COMMANDS = {
     "serve": "engine.cli.serve",
@@ -65,12 +67,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.exceptions.Exit as e:
         return e.exit_code
     except click.ClickException as e:
-        e.show()
+        shown = io.StringIO()
+        e.show(shown)
+        click.echo(plain(shown.getvalue(), keep="\n"), err=True, nl=False)
         return e.exit_code
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except (EngineError, OSError) as e:
-        click.echo(f"engine: {one_line(e)}", err=True)
+        click.echo(f"engine: {plain(one_line(e))}", err=True)
         return 1
     return code if isinstance(code, int) else 0
 

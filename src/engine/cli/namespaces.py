@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from engine.cli import autoscale, output
+from engine.cli import autoscale, lines, output
 from engine.cli.connection import connect, connection_options, json_option
 from engine.cli.values import duration, namespace_name, size
 
@@ -63,7 +63,7 @@ def set_policies(
         raise click.UsageError("say at least one policy; `engine namespaces remove` goes back to the broker's defaults")
     with connect(url, data, create=True) as client:
         client.admin.set_namespace_policies(namespace, policies)
-    click.echo(f"set the policies of {namespace}", err=True)
+    lines.say(f"set the policies of {namespace}")
 
 
 @command.command()
@@ -73,7 +73,7 @@ def remove(namespace: str, url: str, data: str | None) -> None:
     """Go back to the broker's defaults."""
     with connect(url, data) as client:
         client.admin.remove_namespace_policies(namespace)
-    click.echo(f"{namespace} has the broker's defaults", err=True)
+    lines.say(f"{namespace} has the broker's defaults")
 
 
 command.add_command(autoscale.namespaces)

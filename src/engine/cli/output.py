@@ -10,6 +10,9 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
+
+from engine.model.text import plain
 
 PLAIN_WIDTH = 200  # where nobody's terminal says otherwise: nothing is cut
 
@@ -30,27 +33,31 @@ def print_json(value: Any) -> None:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:
     """Rows under their headings; columns of numbers to the right."""
     cells = [list(row) for row in rows]
-    table = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    table = Table(title=_title(title), title_justify="left", header_style="bold", box=None, pad_edge=False)
     for index, column in enumerate(columns):
         numbers = all(isinstance(row[index], int | float | None) for row in cells)
         table.add_column(column, justify="right" if numbers and cells else "left", overflow="fold")
     for row in cells:
-        table.add_row(*(show(cell) for cell in row))
+        table.add_row(*(Text(show(cell)) for cell in row))
     console().print(table)
 
 
 def print_facts(facts: Iterable[tuple[str, Any]], *, title: str | None = None) -> None:
     """Names and values, one a line."""
-    table = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
+    table = Table(title=_title(title), title_justify="left", show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for name, value in facts:
-        table.add_row(name, show(value))
+        table.add_row(Text(plain(name)), Text(show(value)))
     console().print(table)
 
 
+def _title(title: str | None) -> Text | None:
+    return None if title is None else Text(plain(title))
+
+
 def show(value: Any) -> str:
-    """A cell: numbers with separators, nothing as a dash."""
+    """A cell: numbers with separators, nothing as a dash, text without what a terminal would obey."""
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):
@@ -59,7 +66,7 @@ def show(value: Any) -> str:
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:,.1f}"
-    return str(value)
+    return plain(value)
 
 
 def plural(count: int, what: str) -> str:

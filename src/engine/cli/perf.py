@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from engine.cli import output
+from engine.cli import lines, output
 from engine.cli.connection import connect, connection_options, json_option
 from engine.errors import AlreadyExistsError, UnsupportedError
 
@@ -76,7 +76,7 @@ def make_topic(client: Client, topic: str, segments: int, durability: str) -> No
     try:
         client.admin.create_topic(topic, segments=segments, durability=durability)
     except AlreadyExistsError:
-        click.echo(f"{topic} is there already: --segments and --durability are as it was made", err=True)
+        lines.say(f"{topic} is there already: --segments and --durability are as it was made")
 
 
 def chunks(messages: int, size: int, keys: int, step: int) -> Iterator[Chunk]:

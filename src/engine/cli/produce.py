@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 import click
 
-from engine.cli import output
+from engine.cli import lines, output
 from engine.cli.connection import connect, connection_options, json_option
 from engine.cli.values import key_values, separator, topic_name
 from engine.errors import InvalidArgumentError
@@ -62,7 +62,7 @@ def command(
     if as_json:
         output.print_json({"topic": topic, "messages": count, "bytes": byte_count})
     else:
-        click.echo(f"{output.plural(count, 'message')} {'is' if count == 1 else 'are'} durable in {topic}", err=True)
+        lines.say(f"{output.plural(count, 'message')} {'is' if count == 1 else 'are'} durable in {topic}")
 
 
 def source_size(source: BinaryIO) -> int | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from engine.cli import output
+from engine.cli import lines, output
 from engine.cli.connection import connect, connection_options, json_option
 from engine.cli.dag import hash_range
 from engine.cli.values import topic_name
@@ -68,7 +68,7 @@ def report(done: str, parents: list[int], metadata: dict[str, Any], as_json: boo
     segments = metadata["segments"]
     children = sorted({child for parent in parents for child in segments[str(parent)]["childIds"]})
     made = " and ".join(described(segments[str(child)]) for child in children)
-    click.echo(f"{done}: {made}; the layout is at epoch {metadata['epoch']}", err=True)
+    lines.say(f"{done}: {made}; the layout is at epoch {metadata['epoch']}")
 
 
 def described(segment: dict[str, Any]) -> str:

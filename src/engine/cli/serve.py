@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from engine.errors import ConnectError
+from engine.model.text import plain
 
 LOG_LEVELS = ["debug", "info", "warning", "error"]
 LOG_FORMATS = ["text", "json"]
@@ -100,7 +101,7 @@ def told_to_stop() -> asyncio.Event:
 
 async def serve_until(stopped: asyncio.Event, what: str) -> None:
     """Say that it is ready, and wait."""
-    click.echo(f"engine: {what}", err=True)
+    click.echo(f"engine: {plain(what)}", err=True)
     await stopped.wait()
     click.echo("engine: closing", err=True)
 

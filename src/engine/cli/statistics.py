@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from engine.cli import output
+from engine.cli import lines, output
 from engine.cli.autoscale import scaling_facts
 from engine.cli.dag import hash_range
 
@@ -60,9 +60,9 @@ def print_segments(segments: Mapping[str, Mapping[str, Any]]) -> None:
     output.print_table(columns, rows)
     for name, s in segments.items():
         if s["unavailable"]:
-            click.echo(f"segment {name} is unavailable: {s['unavailable']}")
+            lines.line(f"segment {name} is unavailable: {s['unavailable']}")
         elif s.get("heldBackBy"):
-            click.echo(
+            lines.line(
                 f"readers of segment {name} wait at offset {s['readableOffset']:,} of {s['nextOffset']:,} "
                 f"for the transaction {s['heldBackBy']}"
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from engine.cli import output
+from engine.cli import lines, output
 from engine.cli.connection import connect, connection_options, json_option
 from engine.cli.statistics import print_subscription, print_subscriptions
 from engine.cli.values import position, subscription_name, topic_name
@@ -57,7 +57,7 @@ def create(topic: str, subscription: str, url: str, data: str | None, initial: s
     """Make a subscription, before its first consumer comes."""
     with connect(url, data) as client:
         client.admin.create_subscription(topic, subscription, initial_position=initial)
-    click.echo(f"created {subscription} on {topic}", err=True)
+    lines.say(f"created {subscription} on {topic}")
 
 
 @command.command()
@@ -68,10 +68,10 @@ def create(topic: str, subscription: str, url: str, data: str | None, initial: s
 def delete(topic: str, subscription: str, url: str, data: str | None, yes: bool) -> None:
     """Delete a subscription with what it has acknowledged."""
     if not yes:
-        click.confirm(f"Delete the subscription {subscription} of {topic}?", abort=True)
+        lines.confirm(f"Delete the subscription {subscription} of {topic}?")
     with connect(url, data) as client:
         client.admin.delete_subscription(topic, subscription)
-    click.echo(f"deleted {subscription} from {topic}", err=True)
+    lines.say(f"deleted {subscription} from {topic}")
 
 
 @command.command()
@@ -84,7 +84,7 @@ def seek(topic: str, subscription: str, when: str, url: str, data: str | None) -
     aim = position(when)
     with connect(url, data) as client:
         client.admin.seek_subscription(topic, subscription, aim)
-    click.echo(f"{subscription} on {topic} continues at {aim}", err=True)
+    lines.say(f"{subscription} on {topic} continues at {aim}")
 
 
 @command.command("clear-backlog")
@@ -95,7 +95,7 @@ def seek(topic: str, subscription: str, when: str, url: str, data: str | None) -
 def clear_backlog(topic: str, subscription: str, url: str, data: str | None, yes: bool) -> None:
     """Acknowledge everything that a subscription has not: it goes on with what comes next."""
     if not yes:
-        click.confirm(f"Acknowledge all that {subscription} of {topic} has not read?", abort=True)
+        lines.confirm(f"Acknowledge all that {subscription} of {topic} has not read?")
     with connect(url, data) as client:
         client.admin.clear_backlog(topic, subscription)
-    click.echo(f"{subscription} on {topic} has no backlog", err=True)
+    lines.say(f"{subscription} on {topic} has no backlog")

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import RenderableType
 from rich.live import Live
+from rich.text import Text
 
-from engine.cli import output
+from engine.cli import lines, output
 from engine.cli.connection import connect, connection_options
 from engine.cli.exposition import Metrics
 from engine.cli.top_view import SORTS, View, look, rendered
 from engine.errors import EngineError
+from engine.model.text import plain
 
 if TYPE_CHECKING:
     from engine.sync import Client
@@ -127,7 +129,7 @@ def _live(looks: Looks, segments: bool) -> None:
 
 def _shown(looks: Looks, rows: int, segments: bool) -> RenderableType:
     if looks.view is None:
-        return looks.note or "waiting for the broker"
+        return Text(plain(looks.note or "waiting for the broker"))
     return rendered(looks.view, looks.note, rows, segments)
 
 
@@ -135,6 +137,6 @@ def _print(looks: Looks, as_json: bool, segments: bool) -> None:
     if as_json:
         click.echo(json.dumps((looks.view.to_json() if looks.view is not None else {}) | {"fault": looks.note}))
     elif looks.view is None:
-        click.echo(looks.note, err=True)
+        lines.say(looks.note)
     else:
         output.console().print(rendered(looks.view, looks.note, segments=segments))

@@ -13,6 +13,7 @@ from rich.text import Text
 from engine.cli.exposition import Metrics, quantile
 from engine.cli.output import show, size
 from engine.errors import UnsupportedError
+from engine.model.text import plain
 
 SORTS = ("in", "out", "backlog", "stored", "name")
 BAR_WIDTH = 20
@@ -185,12 +186,12 @@ def rendered(view: View, note: str = "", rows: int = 1_000_000, segments: bool =
     """All of it. `note`: what is wrong with the look itself. `rows`: lines there are for topics and segments."""
     counts = f"{view.connections:,} connections, {view.producers:,} producers, {view.consumers:,} consumers"
     head = Text.assemble(
-        (view.broker or "a broker", "bold"),
+        (plain(view.broker) or "a broker", "bold"),
         "  ",
         ("ready", "green") if view.ready else ("not ready", "bold red"),
         f"  {counts}, {size(view.memory)} resident",
     )
-    parts: list[RenderableType] = [head, Text(note, style="bold red") if note else Text("")]
+    parts: list[RenderableType] = [head, Text(plain(note), style="bold red") if note else Text("")]
     parts += [_side_by_side(_pool_table(view), _time_table(view)), Text(""), _topic_table(view, rows)]
     if segments:
         parts += [Text(""), _segment_table(view, max(rows - len(view.topics) - 2, 3))]
@@ -204,6 +205,10 @@ def _table(*columns: str) -> Table:
     return table
 
 
+def _text(name: str) -> Text:
+    return Text(plain(name))  # not the mark-up that a plain str is
+
+
 def _side_by_side(left: Table, right: Table) -> Table:
     grid = Table.grid(padding=(0, 4))
     grid.add_row(left, right)
@@ -215,7 +220,7 @@ def _pool_table(view: View) -> Table:
     for pool in view.pools:
         written = size if pool.bytes else show
         limit = written(pool.limit) if pool.limit else "-"
-        table.add_row(pool.pool, written(pool.used), limit, show(pool.waiting), _bar(pool.used, pool.limit))
+        table.add_row(_text(pool.pool), written(pool.used), limit, show(pool.waiting), _bar(pool.used, pool.limit))
     return table
 
 
@@ -237,7 +242,7 @@ def _topic_table(view: View, rows: int) -> Table:
     for t in view.topics[:rows]:
         name = f"{t.topic} (changing)" if t.changing else t.topic
         shape = f"{t.segments - t.sealed}" + (f" + {t.sealed} sealed" if t.sealed else "")
-        table.add_row(name, shape, *_numbers(t))
+        table.add_row(_text(name), shape, *_numbers(t))
     _add_rest(table, len(view.topics) - rows)
     return table
 
@@ -245,7 +250,7 @@ def _topic_table(view: View, rows: int) -> Table:
 def _segment_table(view: View, rows: int) -> Table:
     table = _table("segment of", "id", "in msg/s", "in", "out msg/s", "out", "backlog", "stored", "prod.", "cons.")
     for s in view.segments[:rows]:
-        table.add_row(s.topic, s.segment + (" sealed" if s.sealed else ""), *_numbers(s))
+        table.add_row(_text(s.topic), s.segment + (" sealed" if s.sealed else ""), *_numbers(s))
     _add_rest(table, len(view.segments) - rows)
     return table
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from engine.cli import autoscale, output, reshape
+from engine.cli import autoscale, lines, output, reshape
 from engine.cli.autoscale import scaling_facts
 from engine.cli.connection import connect, connection_options, json_option
 from engine.cli.dag import only_active, print_layout
@@ -62,7 +61,7 @@ def list_topics(
         output.print_json(found)
     else:
         for name in found:
-            click.echo(name)
+            lines.line(name)
 
 
 def watch_topics(
@@ -72,11 +71,12 @@ def watch_topics(
     with client.watch_topics(namespace, properties=properties, pattern=pattern) as changes:
         for change in changes:
             if as_json:
-                click.echo(json.dumps({"removed": change.removed, "added": change.added}, ensure_ascii=False))
+                change_of = {"removed": change.removed, "added": change.added}
+                click.echo(lines.json_text(change_of, ascii_only=lines.on_terminal()))
                 continue
             for sign, names in (("-", change.removed), ("+", change.added)):
                 for name in names:
-                    click.echo(f"{sign} {name}")
+                    lines.line(f"{sign} {name}")
 
 
 @command.command()
@@ -107,7 +107,7 @@ def create(
             entry_buckets=entry_buckets,
             properties=key_values(properties) or None,
         )
-    click.echo(f"created {topic}", err=True)
+    lines.say(f"created {topic}")
 
 
 @command.command()
@@ -168,10 +168,10 @@ def stats(topic: str, url: str, data: str | None, as_json: bool) -> None:
 def delete(topic: str, url: str, data: str | None, yes: bool) -> None:
     """Delete a topic with everything in it."""
     if not yes:
-        click.confirm(f"Delete {topic} and every message in it?", abort=True)
+        lines.confirm(f"Delete {topic} and every message in it?")
     with connect(url, data) as client:
         client.admin.delete_topic(topic)
-    click.echo(f"deleted {topic}", err=True)
+    lines.say(f"deleted {topic}")
 
 
 for more in (reshape.split, reshape.merge, reshape.rebucket, autoscale.topics):

@@ -6,7 +6,7 @@ import time
 
 import click
 
-from engine.cli import output
+from engine.cli import lines, output
 from engine.cli.connection import connect, connection_options, json_option
 from engine.cli.values import checked, duration, segment_name
 from engine.model.transactions import parse_id
@@ -83,10 +83,10 @@ def show(url: str, data: str | None, as_json: bool, ident: str) -> None:
 def abort(url: str, data: str | None, ident: str, yes: bool) -> None:
     """Abort an open transaction: nothing of it takes effect, and who is in it is refused."""
     if not yes:
-        click.confirm(f"Abort the transaction {ident}?", abort=True)
+        lines.confirm(f"Abort the transaction {ident}?")
     with connect(url, data) as client:
         client.admin.abort_transaction(ident)
-    click.echo(f"aborted {ident}", err=True)
+    lines.say(f"aborted {ident}")
 
 
 def _span(milliseconds: float) -> str:

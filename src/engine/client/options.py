@@ -27,7 +27,7 @@ from engine.limits import (
     RECEIVE_QUEUE_MESSAGES,
     SEND_TIMEOUT_S,
 )
-from engine.model.names import check_name
+from engine.model.names import check_new_name
 from engine.model.positions import Checkpoint
 from engine.model.redelivery import Backoff, DeadLetter
 from engine.wire.stream import Connector
@@ -213,7 +213,7 @@ class ProducerOptions:
 
     def __post_init__(self) -> None:
         if self.name is not None:
-            check_name(self.name, "producer name")
+            check_new_name(self.name, "producer", pattern=False)
         check_choice("access_mode", self.access_mode, ACCESS_MODES)
         check_seconds("send_timeout", self.send_timeout, 0.001)
         check_number("max_pending_bytes", self.max_pending_bytes, MESSAGE_SIZE_MAX, whole=True)
@@ -246,9 +246,9 @@ class ConsumerOptions:
     schema: Schema = field(default_factory=Schema.bytes)
 
     def __post_init__(self) -> None:
-        check_name(self.name, "consumer name")
+        check_new_name(self.name, "consumer", pattern=False)
         if self.group is not None:
-            check_name(self.group, "group name")
+            check_new_name(self.group, "consumer group", pattern=False)
         check_choice("initial_position", self.initial_position, INITIAL_POSITIONS)
         check_number("priority", self.priority, 0, COUNT_MAX, whole=True)
         check_number("receive_queue_size", self.receive_queue_size, 1, COUNT_MAX, whole=True)

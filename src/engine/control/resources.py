@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
-from engine.errors import UnknownOutcomeError
+from engine.errors import InvalidArgumentError, UnknownOutcomeError
 from engine.metadata import keys, unsure
 from engine.metadata.store import (
     ABSENT,
@@ -23,8 +23,9 @@ from engine.metadata.store import (
 from engine.model.autoscale import AutoScalePolicyOverride
 from engine.model.fields import Fields, dump
 from engine.model.layout import SegmentLayout
-from engine.model.names import TopicName
+from engine.model.names import TopicName, check_property_names
 from engine.model.policies import AUTO_SCALE, FIELDS, NamespacePolicies
+from engine.model.redelivery import DEAD_LETTER_SUFFIX
 from engine.model.subscriptions import ConsumerRegistration, SubscriptionMetadata
 
 # Secondary indexes; each holds `index_key(topic)`.
@@ -82,6 +83,22 @@ class ScalableTopicResources:
             indexes[INDEX_CHANGES] = index_key(topic)
         version = await self._put(keys.topic(topic), layout.to_json(), expected, indexes=indexes)
         return TopicRecord(layout, version)
+
+    async def check_new_topic(self, topic: TopicName, properties: Mapping[str, str]) -> None:
+        """Raise InvalidArgumentError unless a topic may be made by that name, with these properties.
+
+        For the dead letters of a topic whose name is older than a rule there is one of that name all the same.
+        """
+        if all(isinstance(name, str) for name in properties):  # or else the layout says what is wrong
+            check_property_names(properties, "topic")
+        try:
+            topic.check_new()
+        except InvalidArgumentError:
+            source = topic.local.removesuffix(DEAD_LETTER_SUFFIX)
+            if source in ("", topic.local):
+                raise
+            if await self.load_topic(TopicName(topic.tenant, topic.namespace, source)) is None:
+                raise
 
     async def delete_topic(self, topic: TopicName, version: int) -> None:
         """Its own record only; for what is below it, see `erasure`."""

@@ -30,7 +30,7 @@ from engine.control.watches import TopicWatches
 from engine.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from engine.metadata.store import ABSENT, ConflictError, MetadataStore
 from engine.model.layout import SegmentLayout
-from engine.model.names import TopicName, check_name, parse_namespace
+from engine.model.names import TopicName, check_name, check_new_name, parse_namespace
 from engine.model.policies import NamespacePolicies
 from engine.model.reshape import plan_merge, plan_rebucket, plan_split
 from engine.model.subscriptions import (
@@ -117,9 +117,10 @@ class ScalableTopicService:
         entry_buckets: int | None = None,
     ) -> TopicView:
         """A new topic; None takes the namespace's or the broker's default. Its record is all there is at first:
-        segments come into being on their owners at first use. Raises AlreadyExistsError.
+        segments come into being on their owners at first use. Raises AlreadyExistsError, InvalidArgumentError.
         """
         name = TopicName.parse(topic)
+        await self._resources.check_new_topic(name, properties or {})
         policies = await self.get_namespace_policies(f"{name.tenant}/{name.namespace}")
         config = self.config
         layout = SegmentLayout.create(
@@ -286,7 +287,7 @@ class ScalableTopicService:
         *,
         exist_ok: bool,
     ) -> SubscriptionMetadata:
-        check_name(subscription, "subscription")
+        check_new_name(subscription, "subscription")
         position = InitialPosition.parse(initial_position)
         reader = None if kind is None else SubscriptionKind.parse(kind)
         if reader is SubscriptionKind.CHECKPOINT:
@@ -337,7 +338,7 @@ class ScalableTopicService:
         The caller answers before it yields to the loop, so that a push cannot overtake the answer.
         Raises NotFoundError (topic), NotOwnerError, ConsumerBusyError.
         """
-        check_name(consumer_name, "consumer name")
+        check_new_name(consumer_name, "consumer", pattern=False)
         reader, name = SubscriptionKind.parse(kind), TopicName.parse(topic)
         if reader is SubscriptionKind.QUEUE:
             raise InvalidArgumentError(

@@ -1,13 +1,20 @@
-"""The names of topics and segments, and how they are written."""
+"""The names of topics and segments, and how they are written.
+
+What is there keeps its name: names are read, and given to what is looked for, by the rules of check_name(). What is
+made needs more, by check_new_name(): a name that is what it looks like, on a terminal, in a shell, in a pattern.
+"""
 
 from __future__ import annotations
 
 import re
+import unicodedata
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from engine.errors import InvalidArgumentError
 from engine.limits import NAME_SIZE_MAX
 from engine.model.hashrange import HashRange
+from engine.model.text import HIDDEN
 
 TOPIC_SCHEME = "topic://"
 SEGMENT_SCHEME = "segment://"
@@ -16,10 +23,12 @@ DEFAULT_NAMESPACE = "default"
 
 _DESCRIPTOR = re.compile(r"([0-9a-f]{4})-([0-9a-f]{4})-(0|[1-9][0-9]{0,18})")
 _FORMS = "write 'name', 'tenant/namespace/name' or 'topic://tenant/namespace/name'"
+_PATTERN_CHARACTERS = "*>^$"  # that no name has, so that a pattern is never taken for one
+_NO_PATTERN = "; stream and queue consumers receive from all topics that match with namespace=…, pattern=…"
 
 
 def check_name(part: str, what: str) -> str:
-    """`part` itself, when it can be a tenant, namespace, topic, subscription or client name.
+    """`part` itself, when it can be the name of a tenant, namespace, topic, subscription or client that is there.
 
     Raises InvalidArgumentError for what is empty, has "/" or a control character, is "." or "..", or is over 255
     bytes of UTF-8.
@@ -41,6 +50,41 @@ def check_name(part: str, what: str) -> str:
         kind = "a '/'" if wrong[0] == "/" else f"the control character {wrong[0]!r}"
         raise InvalidArgumentError(f"{what} {part!r} holds {kind}; a name without it is right")
     return part
+
+
+def check_new_name(part: str, what: str, *, pattern: bool = True) -> str:
+    """`part` itself, when something may be made by that name. `pattern`: whether characters of patterns are refused.
+
+    Raises InvalidArgumentError for what check_name() refuses, for white space, control, format and private characters,
+    for another Unicode normal form than C, for a "-" at its beginning, and for what looks like a pattern.
+    """
+    check_name(part, what)
+    if part.isascii() and part.isalnum():
+        return part
+    for one in part:
+        if one.isspace():
+            raise _refused(what, "have no white space", part)
+        if unicodedata.category(one) in HIDDEN:
+            raise _refused(what, f"have no control, format or private characters (U+{ord(one):04X})", part)
+    if part.startswith("-"):
+        raise _refused(what, "not begin with '-', as options do", part)
+    if (composed := unicodedata.normalize("NFC", part)) != part:
+        raise _refused(what, f"be in Unicode normal form C, {composed!a}", part)
+    if pattern and any(one in _PATTERN_CHARACTERS for one in part):
+        raise _refused(what, f"have none of {' '.join(_PATTERN_CHARACTERS)}, as patterns do", part, _NO_PATTERN)
+    return part
+
+
+def _refused(what: str, rule: str, part: str, more: str = "") -> InvalidArgumentError:
+    return InvalidArgumentError(f"the name of a new {what} must {rule}, got {part!a}{more}")
+
+
+def check_property_names(properties: Mapping[str, str], what: str) -> None:
+    """Raise InvalidArgumentError for a property's name with a control, format or private character."""
+    for name in properties:
+        if not name.isprintable() and (wrong := [one for one in name if unicodedata.category(one) in HIDDEN]):
+            rule = f"must have no control, format or private characters (U+{ord(wrong[0]):04X})"
+            raise InvalidArgumentError(f"the name of a property of a {what} {rule}, got {name!a:.80}")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -74,6 +118,12 @@ class TopicName:
 
     def __str__(self) -> str:
         return f"{TOPIC_SCHEME}{self.tenant}/{self.namespace}/{self.local}"
+
+    def check_new(self) -> None:
+        """Raise InvalidArgumentError unless a topic may be made by this name."""
+        check_new_name(self.tenant, "tenant")
+        check_new_name(self.namespace, "namespace")
+        check_new_name(self.local, "topic")
 
     def segment(self, hash_range: HashRange, segment_id: int) -> SegmentName:
         """The name of one of this topic's segments."""
