@@ -107,7 +107,7 @@ def skip(
         click.confirm(f"Acknowledge {count} messages that {subscription} of {topic} may not have read?", abort=True)
     with connect(url, data) as client:
         client.admin.skip_messages(topic, subscription, segment, first, last)
-    click.echo(f"{subscription} on {topic} goes on behind offset {last} of segment {segment}", err=True)
+    lines.say(f"{subscription} on {topic} goes on behind offset {last} of segment {segment}")
 
 
 @command.command("clear-backlog")
