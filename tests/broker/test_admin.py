@@ -36,7 +36,7 @@ async def test_errors_are_json_with_reason_and_code(http):
     for body in ({"segments": "many"}, {"colour": 1}, {"segments": 0}, {"keyHash": "md5"}, [1]):
         answer = await call(http, "PUT", f"{BASE}/other", 400, json=body)
         assert answer["code"] == InvalidArgumentError.code
-    await call(http, "PUT", f"{BASE}/other", 400, data=b"{")
+    await call(http, "PUT", f"{BASE}/other", 400, data=b"{", headers={"Content-Type": "application/json"})
     await call(http, "GET", f"{BASE}?property=x", 400)
     assert "reason" in await call(http, "GET", "/nowhere", 404)
     assert "reason" in await call(http, "PATCH", BASE, 405)

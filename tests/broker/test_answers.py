@@ -120,7 +120,8 @@ async def test_bodies_of_requests_to_the_admin_api_are_bounded_together(broker, 
     bodies = broker.memory.bodies
     bodies.resize(MIB)
     address = http._base_url
-    half = b"PUT /admin/v2/namespaces/a/b/policies HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n" + bytes(KIB)
+    head = b"PUT /admin/v2/namespaces/a/b/policies HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    half = head + b"Content-Length: 1000000\r\n\r\n" + bytes(KIB)
     writers = [(await asyncio.open_connection(address.host, address.port))[1] for _ in range(5)]
     for writer in writers:
         writer.write(half)

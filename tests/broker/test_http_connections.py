@@ -33,7 +33,7 @@ class Caller:
 
     async def get(self, path: str) -> tuple[int, bytes]:
         """The status and the body."""
-        self.writer.write(f"GET {path} HTTP/1.1\r\nHost: here\r\n\r\n".encode())
+        self.writer.write(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
         head = (await self.reader.readuntil(b"\r\n\r\n")).decode().lower()
         size = int(head.split("content-length: ")[1].split("\r\n")[0])
         return int(head.split()[1]), await self.reader.readexactly(size)

@@ -75,7 +75,7 @@ async def test_who_does_not_read_holds_no_memory_for_long(
     monkeypatch.setattr(rest_lists, "PART_S_MAX", 0.05)
     async with asyncio.timeout(WAIT_S):
         reader, writer = await asyncio.open_connection(*str(http._base_url.authority).rsplit(":", 1), limit=1024)
-        writer.write(f"GET {PATH} HTTP/1.1\r\nHost: engine\r\n\r\n".encode())
+        writer.write(f"GET {PATH} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
         assert await reader.readuntil(b"\r\n") == b"HTTP/1.1 200 OK\r\n"
         await until_returned(broker)
         writer.close()

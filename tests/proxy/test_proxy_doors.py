@@ -250,7 +250,8 @@ async def test_the_admin_api_is_relayed(front: Served) -> None:
             assert len((await answer.json())["segments"]) == 3
         async with session.get(f"{front.admin_url}{TOPICS}/missing?x=1") as answer:
             assert (answer.status, (await answer.json())["code"]) == (404, engine.NotFoundError.code)
-        async with session.put(f"{front.admin_url}{TOPICS}/c", data=b"{not json") as answer:
+        json = {"Content-Type": "application/json"}
+        async with session.put(f"{front.admin_url}{TOPICS}/c", data=b"{not json", headers=json) as answer:
             assert answer.status == 400
         await front.broker.close()
         async with session.get(f"{front.admin_url}{TOPICS}") as answer:

@@ -49,6 +49,8 @@ ENVIRONMENT_PREFIX = "ENGINE_"
 # Variables of that prefix that say something to the command line, or to those who build and measure.
 _NO_SETTING = re.compile(r"ENGINE_(URL|TOKEN|TLS_CA|HOME|EXT|DEBUG|SANITIZE|ANNOTATE|BENCH_.*)")
 _DURABILITIES = ("fsync", "interval", "os")
+_NUMBER_MAX = 2**62  # in a name of the specification, before it is brought into our unit
+_PLAIN_NUMBER = re.compile(r"-?[0-9]{1,20}(\.[0-9]{0,20})?")
 _KEY_HASHES = ("xxh64", "murmur3")
 
 # Names of the specification that are not simply the camel case of ours.
@@ -105,6 +107,7 @@ class BrokerConfig:
     auth_token: str | None = field(default=None, repr=False)  # what clients have to say; None: nothing
     tls_cert: str | None = None
     tls_key: str | None = None
+    admin_hosts: tuple[str, ...] = ()  # names that requests to the admin API may be for, besides its addresses
 
     scalable_topic_enabled: bool = True
     auto_create_topics: bool = True
@@ -186,11 +189,12 @@ class BrokerConfig:
             value = getattr(self, key)
             if isinstance(value, str) and (found := parse(value)) is not None:
                 object.__setattr__(self, key, found)
+        object.__setattr__(self, "admin_hosts", right.listed(self.admin_hosts))
         for key, wanted in self._wrong().items():
             if wanted and key == "auth_token":
                 raise InvalidConfigurationError(f"auth_token is malformed; {wanted} is right")
             if wanted:
-                raise InvalidConfigurationError(f"{key} is {getattr(self, key)!r}; {wanted} is right")
+                raise InvalidConfigurationError(f"{key} is {getattr(self, key)!r:.200}; {wanted} is right")
         self.auto_scale_policy()
 
     def auto_scale_policy(self) -> AutoScalePolicy:
@@ -213,6 +217,7 @@ class BrokerConfig:
             "auth_token": right.printable(self.auth_token),
             "tls_cert": right.pair(self.tls_cert, self.tls_key, "tls_key"),
             "tls_key": right.pair(self.tls_key, self.tls_cert, "tls_cert"),
+            "admin_hosts": right.hosts(self.admin_hosts),
             "scalable_topic_enabled": right.boolean(self.scalable_topic_enabled),
             "auto_create_topics": right.boolean(self.auto_create_topics),
             "segments": right.integer(self.segments, 1, SEGMENTS_PER_TOPIC_MAX),
@@ -299,7 +304,7 @@ def setting(name: str, value: Any) -> tuple[str, Any]:
     Raises InvalidConfigurationError for a name that is none.
     """
     number: Any = value
-    if isinstance(value, str) and value.removeprefix("-").replace(".", "", 1).isdecimal():
+    if isinstance(value, str) and _PLAIN_NUMBER.fullmatch(value):
         number = float(value) if "." in value else int(value)
     ((key, found),) = _named({name: number}, "setting").items()
     return key, _parse(key, found) if isinstance(found, str) else found
@@ -320,8 +325,8 @@ def _named(values: Mapping[str, Any], what: str) -> dict[str, Any]:
 
 
 def _scaled(key: str, value: Any, factor: float) -> Any:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise InvalidConfigurationError(f"{key} is {value!r}; a number is right")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < _NUMBER_MAX:
+        raise InvalidConfigurationError(f"{key} is {value!r:.80}; a number is right")
     if value < 0:  # the specification writes "no limit" as -1
         return None
     return int(value * factor) if factor == MIB else value * factor

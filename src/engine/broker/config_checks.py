@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 SHARE_MAX = 10.0
+SECONDS_MAX = 1e11  # 3,000 years; in milliseconds far below 2**63
 
 
 def boolean(value: Any) -> str:
@@ -19,9 +20,9 @@ def integer(value: Any, low: int, high: int) -> str:
 
 
 def seconds(value: Any, low: float) -> str:
-    """From a least number on, and not for ever."""
-    good = isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value < float("inf")
-    return "" if good else f"a number of seconds from {low:g}"
+    """From a least number on, up to what timers and clocks can count."""
+    good = isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= SECONDS_MAX
+    return "" if good else f"a number of seconds from {low:g} to {SECONDS_MAX:g}"
 
 
 def number(value: Any, low: float, *, optional: bool = False) -> str:
@@ -63,3 +64,20 @@ def pair(value: Any, other: Any, name: str) -> str:
     """A path that is there together with another, or neither."""
     good = value is None or (isinstance(value, str) and value and other is not None)
     return "" if good else f"the path of a PEM file, together with {name},"
+
+
+def listed(value: Any) -> Any:
+    """A list as a tuple, and text as the tuple of its parts between commas; anything else as it is."""
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return tuple(value) if isinstance(value, list) else value
+
+
+def hosts(value: Any) -> str:
+    """Names or addresses without ports, or `*`."""
+    good = isinstance(value, tuple) and all(isinstance(host, str) and _is_host(host) for host in value)
+    return "" if good else 'a list of host names without ports, as ["engine.example.org"],'
+
+
+def _is_host(text: str) -> bool:
+    return bool(text) and text.isascii() and text.isprintable() and not set(text) & set(" /@?#,") and ":" not in text

@@ -5,40 +5,64 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
+from typing import Any
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.typedefs import Handler
 
 from engine.aio.semaphore import PoolStatistics
+from engine.broker.http_checks import from_here_only
 from engine.broker.openapi import CODES
 from engine.errors import ConnectError, EngineError, InvalidArgumentError
-from engine.limits import HTTP_CONNECTIONS_MAX
+from engine.limits import HANDSHAKE_S_MAX, HTTP_CONNECTIONS_MAX, HTTP_HEAD_S_MAX
 from engine.wire.tcp import bind, cannot_listen
 from engine.wire.url import format_url
 
 log = logging.getLogger(__name__)
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-Middleware = Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]
 WILDCARDS = ("0.0.0.0", "::", "")
+CLOSE_S_MAX = 2.0  # what is being answered has this long when the door closes, and as long again once it is cancelled
 _REFUSED_MAX = 100  # connections above the limit that are told why they are refused
 
 
 class HttpDoor:
     """Serves one application until it is closed.
 
-    To so many connections: a request over one that came above them is answered 503, unless it is for one of the paths
-    that are `always` answered, and that is its last. Of connections still above, there are a few, and the others are
-    closed at once.
+    To so many connections. One that comes above them takes the place of the one that has waited longest without having
+    sent the head of a request, so that half-sent heads shut nobody out. Where all have sent one, a request over the new
+    connection is answered 503, unless it is for one of the paths that are `always` answered, and that is its last. Of
+    connections still above, there are a few, and the others are closed at once.
     """
 
-    def __init__(self, application: web.Application, always: Collection[str] = ()) -> None:
-        application.middlewares[:0] = (self._only_so_many, _only_origin_form)
+    def __init__(
+        self,
+        application: web.Application,
+        *,
+        always: Collection[str] = (),
+        open_paths: Collection[str] = (),
+        hosts: Callable[[], Collection[str]] = tuple,
+        head_timeout: float = HTTP_HEAD_S_MAX,
+    ) -> None:
+        """`open_paths`, `hosts`: see from_here_only(). `head_timeout`: seconds for the head of a request."""
+        checks = from_here_only(hosts, open_paths)
+        application.middlewares[:0] = (self._only_so_many, _only_origin_form, answer_errors, checks)
         self.connections_max = HTTP_CONNECTIONS_MAX
         self.refused = 0  # connections, or requests over them
         self._full = False  # a connection was closed at once, and none has found room since
         self._always = always
-        self._runner: web.AppRunner | None = web.AppRunner(application, access_log=None)
+        # aiohttp counts this from the start of a connection, and from each answer, until the next head is complete.
+        self._runner: web.AppRunner | None = web.AppRunner(
+            application,
+            access_log=None,
+            keepalive_timeout=head_timeout,
+            shutdown_timeout=CLOSE_S_MAX,
+            logger=_ServerLog(logging.getLogger("aiohttp.server"), {}),
+        )
+        self._server: asyncio.Server | None = None
+        self._headless: dict[web.RequestHandler, None] = {}  # connections without a complete head so far, oldest first
+        self._leaving: set[web.RequestHandler] = set()  # those that are being closed to make room
         self.scheme = "http"
         self.host = ""
         self.port = 0
@@ -50,34 +74,44 @@ class HttpDoor:
         await runner.setup()
         assert runner.server is not None
         self._count(runner.server)
+        sock = None
         try:
             sock = bind(host, port)
-            if sock is None:
-                await web.TCPSite(runner, host, port, ssl_context=tls).start()
-            else:
-                await web.SockSite(runner, sock, ssl_context=tls).start()
+            where = {"host": host, "port": port, "reuse_address": True} if sock is None else {"sock": sock}
+            handshake = None if tls is None else HANDSHAKE_S_MAX
+            self._server = await asyncio.get_running_loop().create_server(
+                runner.server, ssl=tls, ssl_handshake_timeout=handshake, backlog=128, **where
+            )
         except ConnectError:
             await self.close()
             raise
         except OSError as e:
+            if sock is not None:
+                sock.close()
             await self.close()
             raise cannot_listen(host, port, e) from e
         self.scheme = "http" if tls is None else "https"
-        self.host, self.port = runner.addresses[0][:2]
+        self.host, self.port = self._server.sockets[0].getsockname()[:2]
         return self.host, self.port
 
     @property
     def connections(self) -> int:
         """How many there are."""
+        return len(self._connections())
+
+    def _connections(self) -> list[web.RequestHandler]:
+        """In the order in which they came."""
         server = None if self._runner is None else self._runner.server
-        return 0 if server is None else len(server.connections)
+        return [] if server is None else [one for one in server.connections if one not in self._leaving]
 
     def _count(self, server: web.Server) -> None:
         """Look at each connection when it comes."""
-        made = server.connection_made
+        made, lost = server.connection_made, server.connection_lost
 
         def connection_made(handler: web.RequestHandler, transport: asyncio.Transport) -> None:
             made(handler, transport)
+            self._make_room()
+            self._headless[handler] = None
             connections, most = self.connections, self.connections_max
             if connections <= most:
                 self._full = False
@@ -88,17 +122,31 @@ class HttpDoor:
                     log.warning("HTTP connections are closed at once: above the maximum of %d", most)
                 self._full = True
 
+        def connection_lost(handler: web.RequestHandler, error: BaseException | None = None) -> None:
+            self._headless.pop(handler, None)
+            self._leaving.discard(handler)
+            lost(handler, error)
+
         server.connection_made = connection_made  # type: ignore[method-assign]
+        server.connection_lost = connection_lost  # type: ignore[method-assign, assignment]
+
+    def _make_room(self) -> None:
+        """Above the limit: close the connection that is the longest without a head."""
+        if self._headless and self.connections > self.connections_max:
+            oldest = next(iter(self._headless))
+            del self._headless[oldest]
+            self._leaving.add(oldest)
+            self.refused += 1
+            oldest.force_close()
 
     def _is_above(self, request: web.Request) -> bool:
         """Whether its connection came when there were as many as there may be, and there still are."""
-        server = None if self._runner is None else self._runner.server
-        if server is None or self.connections <= self.connections_max:
-            return False
-        return request.protocol not in server.connections[: self.connections_max]
+        connections = self._connections()
+        return len(connections) > self.connections_max and request.protocol not in connections[: self.connections_max]
 
     @web.middleware
     async def _only_so_many(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        self._headless.pop(request.protocol, None)
         if not self._is_above(request):
             return await handler(request)
         if request.path in self._always:
@@ -124,8 +172,23 @@ class HttpDoor:
     async def close(self) -> None:
         """Finish what is being answered and stop. Idempotent."""
         runner, self._runner = self._runner, None
+        if self._server is not None:
+            self._server.close()
         if runner is not None:
             await runner.cleanup()
+
+
+class _ServerLog(logging.LoggerAdapter[logging.Logger]):
+    """aiohttp's log, in which a request that is no HTTP is one line; anybody can send one."""
+
+    def exception(self, msg: object, *args: object, **options: Any) -> None:
+        """Log an error with its traceback, unless it is the client's."""
+        error = options.get("exc_info")
+        if isinstance(error, HttpProcessingError):
+            why = " ".join(error.message.split())
+            log.warning("a request from %s was refused, it is no HTTP: %.200s", args[0] if args else "a client", why)
+        else:
+            super().exception(msg, *args, **options)
 
 
 @web.middleware
@@ -152,6 +215,8 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
         if "Allow" in e.headers:
             response.headers["Allow"] = e.headers["Allow"]
         return response
+    except (ConnectionError, web.RequestPayloadError) as e:  # the client hung up, or sent no body that can be read
+        return _error(400, f"the body was not received: {e or type(e).__name__}", InvalidArgumentError.code)
     except Exception as e:
         log.exception("%s %s failed", request.method, request.path)
         return _error(500, f"the server failed: {type(e).__name__}: {e}", EngineError.code)

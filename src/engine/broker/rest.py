@@ -7,15 +7,17 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 
 from engine.broker.config import BrokerConfig
-from engine.broker.http_door import Handler, HttpDoor, Middleware, answer_errors
+from engine.broker.http_checks import hosts_of
+from engine.broker.http_door import HttpDoor
 from engine.broker.rest_lists import TopicListPages
 from engine.broker.rest_pages import AT_ANY_TIME, WITHOUT_TOKEN, page_routes
 from engine.broker.rest_transactions import transaction_routes
 from engine.broker.tokens import bearer_refusal
 from engine.errors import AlreadyClosedError, InvalidArgumentError
-from engine.limits import METADATA_VALUE_SIZE_MAX
+from engine.limits import HTTP_BODY_S_MAX, METADATA_VALUE_SIZE_MAX
 from engine.model.autoscale import JSON_NAMES, AutoScalePolicyOverride
 from engine.model.fields import load
 
@@ -31,7 +33,6 @@ _SUBSCRIPTION = _TOPIC + "/subscriptions/{subscription}"
 _SEGMENT = SEGMENTS + "/{tenant}/{namespace}/{topic}/{descriptor}"
 _SCALE_ALL = NAMESPACES + "/{tenant}/{namespace}/scalableTopicAutoScalePolicy"
 
-BODY_S_MAX = 30.0  # to receive one
 QUIET_S_MAX = 10.0  # a request whose body does not come holds nobody up for longer
 _DIGITS_MAX = 18  # an id is a 64-bit number
 KINDS = {"segments": int, "entryBuckets": int, "keyHash": str, "durability": str, "properties": dict}
@@ -44,10 +45,11 @@ class AdminServer(HttpDoor):
         self._broker = broker
         self._under_way = 0
         self._quiet = asyncio.Event()
-        middlewares: list[Any] = [answer_errors, _only_with_token(broker.config), self._only_while_running, self._whole]
+        self._receiving: set[asyncio.Timeout] = set()  # time limits of the bodies that are being received
+        middlewares: list[Any] = [_only_with_token(broker.config), self._only_while_running, self._whole]
         application = web.Application(middlewares=middlewares, client_max_size=METADATA_VALUE_SIZE_MAX)
         application.add_routes(_routes(broker))
-        super().__init__(application, AT_ANY_TIME)
+        super().__init__(application, always=AT_ANY_TIME, open_paths=WITHOUT_TOKEN, hosts=lambda: _hosts(broker.config))
 
     @web.middleware
     async def _only_while_running(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -73,21 +75,36 @@ class AdminServer(HttpDoor):
         size = METADATA_VALUE_SIZE_MAX if request.content_length is None else request.content_length
         permit = await bodies.acquire(min(size, METADATA_VALUE_SIZE_MAX))
         try:
-            try:
-                async with asyncio.timeout(BODY_S_MAX):
-                    await request.read()
-            except TimeoutError as e:
-                raise web.HTTPRequestTimeout(reason=f"the body did not come within {BODY_S_MAX:g} s") from e
+            await self._receive(request)
             return await handler(request)
         finally:
             bodies.release(permit)
 
+    async def _receive(self, request: web.Request) -> None:
+        limit = asyncio.timeout(0 if self._broker.closing else HTTP_BODY_S_MAX)
+        self._receiving.add(limit)
+        try:
+            async with limit:
+                await request.read()
+        except TimeoutError as e:
+            if self._broker.closing:
+                raise AlreadyClosedError("the broker is closing, and the body has not come") from e
+            raise web.HTTPRequestTimeout(reason=f"the body did not come within {HTTP_BODY_S_MAX:g} s") from e
+        finally:
+            self._receiving.discard(limit)
+
     async def quiet(self) -> None:
         """Wait for what is being answered; of a broker that is closing, only how it stands can be asked from now on."""
+        for limit in self._receiving:  # what has not come will not be answered
+            limit.reschedule(asyncio.get_running_loop().time())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(QUIET_S_MAX):
                 while self._under_way:
                     await self._quiet.wait()
+
+
+def _hosts(config: BrokerConfig) -> set[str]:
+    return hosts_of(config.admin_hosts, config.service_url, config.admin_url)
 
 
 def _only_with_token(config: BrokerConfig) -> Middleware:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 from typing import Any
 
+from engine.broker.config_checks import SECONDS_MAX
 from engine.broker.operations import Operations
 from engine.clock import Clock
 from engine.control.header_records import TransactionView
@@ -91,8 +92,8 @@ def _summed(operations: list[Operation]) -> list[dict[str, Any]]:
 def _seconds(value: float | None) -> float:
     if value is None:
         return 0.0
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
-        raise InvalidArgumentError(f"open longer than {value!r:.80}; a number of seconds, 0 or more, is right")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= SECONDS_MAX:
+        raise InvalidArgumentError(f"open_longer_than must be seconds from 0 to {SECONDS_MAX:g}, got {value!r:.80}")
     return float(value)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from engine.limits import GIB, KIB, MIB
@@ -36,4 +37,7 @@ def share(text: str) -> float | None:
 def _scaled(text: str, units: dict[str, float] | dict[str, int]) -> float | None:
     match = _NUMBER.fullmatch(text.strip())
     factor = None if match is None else units.get(match["unit"].lower())
-    return None if match is None or factor is None else float(match["number"]) * factor
+    if match is None or factor is None:
+        return None
+    found = float(match["number"]) * factor
+    return found if math.isfinite(found) else None

@@ -53,6 +53,7 @@ class ProxyConfig:
     auth_token: str | None = field(default=None, repr=False)
     tls_cert: str | None = None
     tls_key: str | None = None
+    admin_hosts: tuple[str, ...] = ()  # names that requests to the HTTP port may be for, besides its addresses
     admin_url: str | None = None  # what clients are told; None: the address that they have dialled
     cluster_name: str = "standalone"  # what metrics call the brokers behind
     connections_max: int = CONNECTIONS_MAX
@@ -72,6 +73,7 @@ class ProxyConfig:
         if isinstance(self.allow, str) or not all(isinstance(text, str) for text in self.allow):
             raise InvalidConfigurationError(f"allow is {self.allow!r}; a list of service URLs is right")
         object.__setattr__(self, "allow", tuple(self.allow))
+        object.__setattr__(self, "admin_hosts", right.listed(self.admin_hosts))
         for key, wanted in self._wrong().items():
             if wanted:
                 said = "malformed" if "token" in key else repr(getattr(self, key))
@@ -91,6 +93,7 @@ class ProxyConfig:
             "auth_token": right.printable(self.auth_token),
             "tls_cert": right.pair(self.tls_cert, self.tls_key, "tls_key"),
             "tls_key": right.pair(self.tls_key, self.tls_cert, "tls_cert"),
+            "admin_hosts": right.hosts(self.admin_hosts),
             "admin_url": right.printable(self.admin_url, "http"),
             "cluster_name": right.printable(self.cluster_name),
             "connections_max": right.integer(self.connections_max, 1, 1_000_000),
@@ -134,8 +137,8 @@ def _named(values: Mapping[str, Any], what: str) -> dict[str, Any]:
         if key not in known:
             raise InvalidConfigurationError(f"{given} is no {what}; the known ones are {', '.join(sorted(known))}")
         if factor is not None:
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise InvalidConfigurationError(f"{given} is {value!r}; a whole number is right")
+            if isinstance(value, bool) or not isinstance(value, int) or not abs(value) < 2**62:
+                raise InvalidConfigurationError(f"{given} is {value!r:.80}; a whole number is right")
             value *= factor
         named[key] = tuple(value) if isinstance(value, list) else value
     return named

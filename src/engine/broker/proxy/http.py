@@ -6,21 +6,26 @@ which brokers or the configuration name, and the template of the route that matc
 
 from __future__ import annotations
 
+import asyncio
 import ssl
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import aiohttp
 from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 from yarl import URL
 
-from engine.broker.http_door import Handler, HttpDoor, Middleware, answer_errors
+from engine.broker.http_checks import hosts_of
+from engine.broker.http_door import HttpDoor
 from engine.broker.metrics.exposition import METRICS_TYPE
 from engine.broker.openapi import OPERATIONS
 from engine.broker.proxy.metrics import proxy_metrics_text
 from engine.broker.tokens import bearer_refusal
 from engine.errors import ConnectError, InvalidArgumentError
+from engine.limits import HTTP_BODY_S_MAX
 
 if TYPE_CHECKING:
     from engine.broker.proxy.server import Proxy
@@ -29,10 +34,11 @@ HEALTH, READY, METRICS = "/health", "/ready", "/metrics"
 _OPEN = (HEALTH, READY)  # answered without a token
 _ANSWER_S_MAX = 60.0  # a broker has so long between two pieces of an answer
 _PIECE = 64 * 1024
-# Of one connection only (RFC 9110, 7.6.1), or said anew.
+# Of one connection only (RFC 9110, 7.6.1), said anew, or about the proxy's own address and checked here.
 _HOP = frozenset(
     ("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
-     "transfer-encoding", "upgrade", "host", "content-length", "expect")
+     "transfer-encoding", "upgrade", "host", "content-length", "expect",
+     "origin", "sec-fetch-site", "sec-fetch-mode", "sec-fetch-dest", "sec-fetch-user")
 )  # fmt: skip
 
 
@@ -41,8 +47,7 @@ class ProxyHttp:
 
     def __init__(self, proxy: Proxy) -> None:
         self._proxy = proxy
-        middlewares: list[Any] = [answer_errors, self._only_with_token()]
-        application = web.Application(middlewares=middlewares)
+        application = web.Application(middlewares=[self._only_with_token()])
         application.add_routes(
             [
                 web.get(HEALTH, self._health),
@@ -51,7 +56,12 @@ class ProxyHttp:
                 *self._relayed(),
             ]
         )
-        self._door = HttpDoor(application, (HEALTH, READY, METRICS))
+        self._door = HttpDoor(
+            application,
+            always=(HEALTH, READY, METRICS),
+            open_paths=_OPEN,
+            hosts=lambda: hosts_of(proxy.config.admin_hosts, proxy.config.admin_url),
+        )
         self._session: aiohttp.ClientSession | None = None
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> tuple[str, int]:
@@ -133,23 +143,14 @@ class ProxyHttp:
             query_string=request.rel_url.raw_query_string,
             encoded=True,
         )
-        body = request.content if request.body_exists else None
+        body = _Body(request) if request.body_exists else None
         headers = self._headers(request)
         call = self._session.request(request.method, url, headers=headers, data=body, allow_redirects=False)
-        async with call as answer:
-            if 300 <= answer.status < 400:
-                raise ConnectError(f"the admin API at {base} must answer itself, got a redirection; see broker_admin")
-            response = web.StreamResponse(status=answer.status, reason=answer.reason)
-            for name, value in answer.headers.items():
-                if name.lower() not in _HOP:
-                    response.headers.add(name, value)
-            if answer.content_length is not None:
-                response.content_length = answer.content_length
-            await response.prepare(request)
-            async for piece in answer.content.iter_chunked(_PIECE):
-                await response.write(piece)
-            await response.write_eof()
-            return response
+        with _blamed(body):
+            async with call as answer:
+                if 300 <= answer.status < 400:
+                    raise ConnectError(f"the admin API at {base} must not redirect; broker_admin names another")
+                return await _answer(request, answer)
 
     def _headers(self, request: web.Request) -> list[tuple[str, str]]:
         """Those of the relayed request; with the proxy's own token for brokers, where it has one."""
@@ -159,6 +160,55 @@ class ProxyHttp:
             headers = [(name, value) for name, value in headers if name.lower() != "authorization"]
             headers.append(("Authorization", f"Bearer {token}"))
         return headers
+
+
+class _Body:
+    """A request's body, as it comes, within HTTP_BODY_S_MAX. `error` is why it has not come whole."""
+
+    def __init__(self, request: web.Request) -> None:
+        self.error: Exception | None = None
+        self._content = request.content
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        until = asyncio.get_running_loop().time() + HTTP_BODY_S_MAX
+        try:
+            while True:
+                async with asyncio.timeout_at(until):
+                    piece = await self._content.readany()
+                if not piece:
+                    return
+                yield piece
+        except Exception as e:
+            self.error = e
+            raise
+
+
+@contextmanager
+def _blamed(body: _Body | None) -> Iterator[None]:
+    """Where the client's body has not come whole, that is the error, not the broker's connection."""
+    try:
+        yield
+    except aiohttp.ClientError:
+        if body is None or body.error is None:
+            raise
+        if isinstance(body.error, TimeoutError):
+            raise web.HTTPRequestTimeout(reason=f"the body did not come within {HTTP_BODY_S_MAX:g} s") from body.error
+        raise body.error from None
+
+
+async def _answer(request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:
+    """Send a broker's answer, piece by piece."""
+    response = web.StreamResponse(status=answer.status, reason=answer.reason)
+    for name, value in answer.headers.items():
+        if name.lower() not in _HOP:
+            response.headers.add(name, value)
+    if answer.content_length is not None:
+        response.content_length = answer.content_length
+    await response.prepare(request)
+    async for piece in answer.content.iter_chunked(_PIECE):
+        await response.write(piece)
+    await response.write_eof()
+    return response
 
 
 def _path(request: web.Request) -> str:

@@ -1,0 +1,102 @@
+"""What an HTTP request must be before its handler is called: for this host, not from another site, its body JSON.
+
+A browser sends what any web page asks it to send, also to a server on its own machine, and says so in headers that the
+page cannot change. So three checks keep web pages out, whether or not a token is asked for: Host (a name that a page's
+owner makes resolve to this machine is refused), Origin with Sec-Fetch-Site (a page of another site), and the media type
+(what a form can send is no JSON).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Collection
+from urllib.parse import urlsplit
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from engine.errors import AuthorizationError, InvalidArgumentError
+
+ANY_HOST = "*"
+_SAFE = ("GET", "HEAD", "OPTIONS")  # methods that change nothing (RFC 9110, 9.2.1)
+_OTHER_SITES = ("cross-site", "same-site")
+_JSON = "application/json"
+
+
+def from_here_only(hosts: Callable[[], Collection[str]], open_paths: Collection[str]) -> Middleware:
+    """Refuse what the module says. `hosts`: names that Host may have besides the addresses that are listened on.
+
+    Requests for one of `open_paths` are only checked for their body: a health check may use any name.
+    Raises AuthorizationError, InvalidArgumentError, HTTPUnsupportedMediaType.
+    """
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path not in open_paths:
+            _check_host(request, hosts())
+            _check_site(request)
+        if request.method not in _SAFE and request.body_exists and request.content_type != _JSON:
+            raise web.HTTPUnsupportedMediaType(reason=f"the body must be {_JSON}, got {request.content_type:.80}")
+        return await handler(request)
+
+    return check
+
+
+def _check_host(request: web.Request, names: Collection[str]) -> None:
+    said = request.headers.getall("Host", [])
+    if len(said) != 1:
+        if not said and request.version < (1, 1):
+            return  # no browser leaves it out
+        raise InvalidArgumentError(f"a request must have one Host header, got {len(said)}")
+    host = _host(said[0])
+    if host in names or ANY_HOST in names or host == "localhost" or _is_local(host, request):
+        return
+    raise AuthorizationError(
+        f"the Host header must name an address that is listened on, or be in admin_hosts, got {said[0]!r:.80}"
+    )
+
+
+def _is_local(host: str, request: web.Request) -> bool:
+    """Whether it is an address of this machine: of the loopback, or the one that the connection came in by."""
+    address = _address(host)
+    if address is None:
+        return False
+    end = None if request.transport is None else request.transport.get_extra_info("sockname")
+    return address.is_loopback or (isinstance(end, tuple) and address == _address(end[0]))
+
+
+def _check_site(request: web.Request) -> None:
+    site = request.headers.get("Sec-Fetch-Site", "").lower()
+    if site in _OTHER_SITES:
+        raise AuthorizationError(f"a request of a web page must come from the same origin, got Sec-Fetch-Site {site}")
+    origin = request.headers.get("Origin")
+    if origin is not None and _authority(origin) != request.headers.get("Host", "").lower():
+        raise AuthorizationError(f"the Origin header must be the origin of the Host header, got {origin!r:.80}")
+
+
+def _authority(url: str) -> str | None:
+    try:
+        return urlsplit(url).netloc.lower() or None
+    except ValueError:
+        return None
+
+
+def hosts_of(configured: Collection[str], *urls: str | None) -> set[str]:
+    """Names that the Host header of a request may have: the configured, and those of URLs that clients are told."""
+    told = (_authority(url) for url in urls if url is not None)
+    return {*(host.lower() for host in configured), *(_host(authority) for authority in told if authority)}
+
+
+def _host(authority: str) -> str:
+    """The host of `host`, `host:port` or `[v6]:port`, in lower case, without brackets."""
+    host, bracket, _ = authority.strip().lower().partition("]")
+    host = host.removeprefix("[") if bracket else host.partition(":")[0]
+    return host.removesuffix(".")
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
