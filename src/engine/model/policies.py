@@ -20,6 +20,7 @@ _JSON = {
 FOR_EVER = -1
 AUTO_SCALE = "scalableTopicAutoScalePolicy"  # the namespace record's field for it, beside those of NamespacePolicies
 FIELDS = frozenset(_JSON.values())  # of NamespacePolicies in the record
+_MOST = {"retention_time_s": 10**11, "retention_size_bytes": 2**62}  # far below 2**63, also in milliseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,9 @@ class NamespacePolicies:
         """From a mapping of these field names. Raises InvalidArgumentError, also for an unknown one."""
         if unknown := sorted(fields.keys() - _JSON.keys()):
             raise InvalidArgumentError(f"namespace policy {unknown[0]!r} is unknown; known are {', '.join(_JSON)}")
+        for name, most in _MOST.items():  # asked of new ones only: what is stored already is read whatever it is
+            if type(value := fields.get(name)) is int and value > most:
+                raise InvalidArgumentError(f"{name} must be at most {most}, or -1 for no limit, got {value!s:.40}")
         return cls(**fields)
 
     def to_mapping(self) -> dict[str, Any]:

@@ -188,7 +188,7 @@ def _blamed(body: _Body | None) -> Iterator[None]:
     """Where the client's body has not come whole, that is the error, not the broker's connection."""
     try:
         yield
-    except aiohttp.ClientError:
+    except (aiohttp.ClientError, TimeoutError):
         if body is None or body.error is None:
             raise
         if isinstance(body.error, TimeoutError):
