@@ -9,7 +9,7 @@ import json
 import sqlite3
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ from engine.errors import (
     UnsupportedError,
 )
 from engine.metadata.library import Connection, Library, LibraryError
-from engine.metadata.lockfile import LockFile
+from engine.metadata.lockfile import PRIVATE, LockFile
 from engine.metadata.store import Indexes, OutcomeUnknownError, Record, Stat
 from engine.metadata.table import NO_INDEXES, Change, Row
 from engine.metadata.wal import find_damage
@@ -100,6 +100,7 @@ class Image:
         try:
             with _errors_named(path):
                 _create_if_missing(path)
+                _make_private(path)
                 _check_log(path.with_name(path.name + "-wal"))
                 self._database = _connect(path)
         except BaseException:
@@ -246,6 +247,7 @@ def _create_if_missing(path: Path) -> None:
         raise CorruptionError(f"{path} is missing, yet {log} is there")
     fresh = path.with_name(path.name + ".new")
     fresh.unlink(missing_ok=True)
+    fresh.touch(mode=PRIVATE)
     database = sqlite3.connect(fresh, isolation_level=None)
     try:
         database.executescript(_SCHEMA)
@@ -253,6 +255,14 @@ def _create_if_missing(path: Path) -> None:
         database.close()
     # The first commit makes the new name durable: SQLite syncs the directory with the write-ahead log it creates there.
     fresh.rename(path)
+
+
+def _make_private(path: Path) -> None:
+    """Take the rights of others from a file that was made with them, and from what lies beside it. SQLite makes logs with its mode."""
+    for file in (path.with_name(path.name + suffix) for suffix in ("", "-wal", ".lock")):
+        with suppress(FileNotFoundError, PermissionError):  # the file of another user stays as it is
+            if file.stat().st_mode & 0o077:
+                file.chmod(PRIVATE)
 
 
 def _check_log(log: Path) -> None:

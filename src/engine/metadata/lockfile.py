@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import fcntl
+import os
 from pathlib import Path
 
 from engine.errors import DataDirectoryBusyError, DataDirectoryError
+
+PRIVATE = 0o600  # mode of the files of a metadata store
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, PRIVATE)
 
 
 class LockFile:
@@ -14,8 +21,8 @@ class LockFile:
     def __init__(self, path: Path) -> None:
         """Take the lock at once. Raises DataDirectoryBusyError, DataDirectoryError."""
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("ab")
+            path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+            self._file = open(path, "ab", opener=_open_private)  # noqa: SIM115 - Path.open takes no opener
         except OSError as e:
             raise DataDirectoryError(
                 f"{path.parent} cannot be written ({e.strerror or e}); one that this process owns is right"
