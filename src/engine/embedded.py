@@ -12,6 +12,7 @@ from os import PathLike
 from typing import Any
 
 from engine.broker.config import BrokerConfig
+from engine.broker.doors import check_exposed
 from engine.broker.server import Broker
 from engine.client.local import LocalClient, address
 from engine.errors import InvalidArgumentError, InvalidConfigurationError
@@ -56,9 +57,10 @@ def open(path: Path, *, listen: Address = None, admin: Address = None, config: C
     """Open (or create) the data directory `path`, in this process, on a thread of its own.
 
     `listen`: "host:port" to serve clients of other processes as well; `admin`: the same for the REST API; port 0
-    takes a free one. `config`: a BrokerConfig, a mapping of its fields, or the path of a TOML file. Raises
-    DataDirectoryBusyError, CorruptionError, UnsupportedError (made by a newer version), InvalidConfigurationError,
-    ConnectError (the address is taken).
+    takes a free one, and an address that other machines reach needs `auth_token` or `insecure` in the configuration.
+    `config`: a BrokerConfig, a mapping of its fields, or the path of a TOML file. Raises DataDirectoryBusyError,
+    CorruptionError, UnsupportedError (made by a newer version), InvalidConfigurationError, ConnectError (the address
+    is taken).
     """
     return Engine(path, listen, admin, config)
 
@@ -92,7 +94,11 @@ async def _open(path: Path, listen: Address, admin: Address, config: Config, *, 
         raise InvalidArgumentError(f"path is {type(path).__name__}; the path of a directory is right")
     served_at = None if listen is None else address(listen, PORT)
     admin_at = None if admin is None else address(admin, ADMIN_PORT)
-    broker = Broker(pathlib.Path(path), config=load_config(config))
+    loaded = load_config(config)
+    for at in (served_at, admin_at):
+        if at is not None:
+            await check_exposed(at[0], loaded)
+    broker = Broker(pathlib.Path(path), config=loaded)
     try:
         await broker.start()
         if admin_at is not None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.broker import config_checks as right
-from engine.broker.config_file import read_section
+from engine.broker.config_file import override, read_secrets, read_section
 from engine.broker.machine import share_of_memory
 from engine.errors import InvalidArgumentError, InvalidConfigurationError
 from engine.limits import (
@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 ENVIRONMENT_PREFIX = "ENGINE_"
 # Variables of that prefix that say something to the command line, or to those who build and measure.
-_NO_SETTING = re.compile(r"ENGINE_(URL|TOKEN|TLS_CA|HOME|EXT|DEBUG|SANITIZE|ANNOTATE|BENCH_.*)")
+_NO_SETTING = re.compile(r"ENGINE_(URL|TOKEN|TOKEN_FILE|TLS_CA|HOME|EXT|DEBUG|SANITIZE|ANNOTATE|BENCH_.*)")
 _DURABILITIES = ("fsync", "interval", "os")
 _NUMBER_MAX = 2**62  # in a name of the specification, before it is brought into our unit
 _PLAIN_NUMBER = re.compile(r"-?[0-9]{1,20}(\.[0-9]{0,20})?")
@@ -107,6 +107,7 @@ class BrokerConfig:
     auth_token: str | None = field(default=None, repr=False)  # what clients have to say; None: nothing
     tls_cert: str | None = None
     tls_key: str | None = None
+    insecure: bool = False  # may listen on addresses that others reach without asking for a token
     admin_hosts: tuple[str, ...] = ()  # names that requests to the admin API may be for, besides its addresses
 
     scalable_topic_enabled: bool = True
@@ -217,6 +218,7 @@ class BrokerConfig:
             "auth_token": right.printable(self.auth_token),
             "tls_cert": right.pair(self.tls_cert, self.tls_key, "tls_key"),
             "tls_key": right.pair(self.tls_key, self.tls_cert, "tls_cert"),
+            "insecure": right.boolean(self.insecure),
             "admin_hosts": right.hosts(self.admin_hosts),
             "scalable_topic_enabled": right.boolean(self.scalable_topic_enabled),
             "auto_create_topics": right.boolean(self.auto_create_topics),
@@ -270,13 +272,14 @@ class BrokerConfig:
     ) -> BrokerConfig:
         """Defaults, then the file, then ENGINE_* of `environment`, then `overrides`; later ones win.
 
-        The file is TOML, flat or under [broker], in snake case or the specification's camel case.
+        The file is TOML, flat or under [broker], in snake case or the specification's camel case. `auth_token_file`
+        is the path of a file that holds auth_token.
         Raises InvalidConfigurationError naming the key, or the file when it cannot be read.
         """
         values: dict[str, Any] = {} if path is None else _named(read_section(Path(path), "broker"), f"key in {path}")
-        values.update(_from_environment(environment or {}))
-        values.update(_named(overrides, "argument"))
-        return cls(**values)
+        override(values, _from_environment(environment or {}), "auth_token")
+        override(values, _named(overrides, "argument"), "auth_token")
+        return cls(**read_secrets(values, "auth_token"))
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -345,7 +348,7 @@ def _parse(key: str, text: str) -> Any:
         return text  # refused by name when the record is made
 
 
-_FIELDS = {f.name: str(f.type) for f in dataclasses.fields(BrokerConfig)}
+_FIELDS = {f.name: str(f.type) for f in dataclasses.fields(BrokerConfig)} | {"auth_token_file": "str | None"}
 _SIZES = (
     "log_file_size", "retention_size", "frame_size_max", "publish_bytes_max", "read_cache_max", "reads_in_flight_max",
     "receive_buffers_max", "topic_list_heap_max", "topic_list_direct_max",

@@ -1,8 +1,9 @@
-"""The part of a TOML file that is about one program."""
+"""What files say of a configuration: the part of a TOML file that is about one program, and secrets."""
 
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,3 +23,39 @@ def read_section(path: Path, name: str) -> dict[str, Any]:
     if not isinstance(section, dict):
         raise InvalidConfigurationError(f"{name} is {section!r} in {path}; a section [{name}] is right")
     return {**content, **section}
+
+
+def override(values: dict[str, Any], later: Mapping[str, Any], *keys: str) -> None:
+    """Update `values`; a secret that comes later replaces an earlier one, whichever of them is in a file."""
+    for key in keys:
+        if later.keys() & {key, f"{key}_file"}:
+            values.pop(key, None)
+            values.pop(f"{key}_file", None)
+    values.update(later)
+
+
+def read_secrets(values: dict[str, Any], *keys: str) -> dict[str, Any]:
+    """The same with each of `keys` read from the file that `<key>_file` names. Raises InvalidConfigurationError."""
+    found = dict(values)
+    for key in keys:
+        path = found.pop(f"{key}_file", None)
+        if path is None:
+            continue
+        if found.get(key) is not None:
+            raise InvalidConfigurationError(f"{key} and {key}_file must not both be set, got both")
+        found[key] = read_secret(f"{key}_file", path)
+    return found
+
+
+def read_secret(key: str, path: Any) -> str:
+    """The one line of a file. Raises InvalidConfigurationError naming the key, and nothing of what the file holds."""
+    if not isinstance(path, str | Path):
+        raise InvalidConfigurationError(f"{key} must be the path of a file, got {type(path).__name__}")
+    try:
+        text = Path(path).read_text().strip()
+    except (OSError, UnicodeDecodeError) as e:
+        why = e.strerror if isinstance(e, OSError) else "it is not text"
+        raise InvalidConfigurationError(f"{key} {path} cannot be read: {why}") from None
+    if not text or "\n" in text:
+        raise InvalidConfigurationError(f"{key} {path} must hold one line with the token, got {len(text.splitlines())}")
+    return text

@@ -14,7 +14,6 @@ from engine.broker.attachments import Attached
 from engine.broker.keepalive import Pulse
 from engine.broker.list_requests import ListRequests
 from engine.broker.receipts import Receipts
-from engine.broker.tokens import token_refusal
 from engine.broker.transaction_sends import ConnectionSends
 from engine.errors import EngineError, InvalidArgumentError, ProtocolError, UnsupportedError
 from engine.limits import CONNECTION_WRITE_HIGH, CONNECTION_WRITE_LOW
@@ -200,6 +199,8 @@ class Connection:
 
     def fail(self, error: EngineError) -> None:
         """Say why, and close the connection."""
+        if self.closed:
+            return
         log.warning("connection from %s is closed: %s", self.stream.peer, error, extra={"peer": self.stream.peer})
         self.error(0, error)
         self.stream.close()
@@ -316,17 +317,19 @@ class Connection:
         if command is not Command.CONNECT or header["magic"] != MAGIC:
             self.fail(ProtocolError(f"the first frame is {command.name}; CONNECT with the magic {MAGIC!r} is right"))
             return
-        refusal = self.broker.refusal(self) or _refusal(header)
-        if refusal is None and not self.trusted:
-            refusal = token_refusal(self.broker.config, header.get("token"))
-        if refusal is not None:
-            self.fail(refusal)
+        if (error := self.broker.refusal(self) or _refusal(header)) is not None:
+            self.fail(error)
+            return
+        config, attempts = self.broker.config, self.broker.doors.attempts
+        if not self.trusted and (refusal := attempts.refusal(config, header.get("token"), self.caller)):
+            self.hold("refusal")
+            delay = min(refusal.delay, config.handshake_timeout / 2)
+            asyncio.get_running_loop().call_later(delay, self.fail, refusal.error)
             return
         self.ready = True
         self.features = frozenset(header["features"]) & frozenset(self._features(header))
         if forwarded := header.get("forwarded"):
             self.stream.peer = f"{forwarded!r:.100} over the proxy {self.stream.peer}"
-        config = self.broker.config
         answer = {
             "protocol": min(PROTOCOL_VERSION, header["protocol"]),
             "features": [f for f in FEATURES if f in self.features],

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from engine.aio.tasks import Supervisor
-from engine.broker.config import setting
+from engine.broker.config import BrokerConfig, setting
 from engine.errors import InvalidArgumentError, InvalidConfigurationError
 from engine.metadata import keys
 from engine.metadata.following import follow
@@ -66,6 +66,16 @@ class DynamicConfig:
     async def close(self) -> None:
         """Follow no more. Idempotent."""
         await self._tasks.close()
+
+    @property
+    def base(self) -> BrokerConfig:
+        """What the broker was started with, or has read again since."""
+        return self._base
+
+    def rebase(self, config: BrokerConfig) -> None:
+        """Another base from now on; what was set at run time wins over it as before."""
+        self._base = config
+        self._apply()
 
     # -- what operators ask for ------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
+from aiohttp.typedefs import Handler
 
 from engine.broker.config import BrokerConfig
 from engine.broker.http_checks import hosts_of
@@ -15,7 +15,6 @@ from engine.broker.http_door import HttpDoor
 from engine.broker.rest_lists import TopicListPages
 from engine.broker.rest_pages import AT_ANY_TIME, WITHOUT_TOKEN, page_routes
 from engine.broker.rest_transactions import transaction_routes
-from engine.broker.tokens import bearer_refusal
 from engine.errors import AlreadyClosedError, InvalidArgumentError
 from engine.limits import HTTP_BODY_S_MAX, METADATA_VALUE_SIZE_MAX
 from engine.model.autoscale import JSON_NAMES, AutoScalePolicyOverride
@@ -46,7 +45,8 @@ class AdminServer(HttpDoor):
         self._under_way = 0
         self._quiet = asyncio.Event()
         self._receiving: set[asyncio.Timeout] = set()  # time limits of the bodies that are being received
-        middlewares: list[Any] = [_only_with_token(broker.config), self._only_while_running, self._whole]
+        guard = broker.doors.only_with_token(lambda: broker.config, WITHOUT_TOKEN)
+        middlewares: list[Any] = [guard, self._only_while_running, self._whole]
         application = web.Application(middlewares=middlewares, client_max_size=METADATA_VALUE_SIZE_MAX)
         application.add_routes(_routes(broker))
         super().__init__(application, always=AT_ANY_TIME, open_paths=WITHOUT_TOKEN, hosts=lambda: _hosts(broker.config))
@@ -105,17 +105,6 @@ class AdminServer(HttpDoor):
 
 def _hosts(config: BrokerConfig) -> set[str]:
     return hosts_of(config.admin_hosts, config.service_url, config.admin_url)
-
-
-def _only_with_token(config: BrokerConfig) -> Middleware:
-    @web.middleware
-    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        refusal = bearer_refusal(config, request.headers.get("Authorization"))
-        if refusal is not None and request.path not in WITHOUT_TOKEN:
-            raise refusal
-        return await handler(request)
-
-    return check
 
 
 def _routes(broker: Broker) -> list[web.RouteDef]:

@@ -16,6 +16,7 @@ from engine.broker.addresses import Addresses
 from engine.broker.admin import AdminService
 from engine.broker.config import BrokerConfig
 from engine.broker.connection import Connection
+from engine.broker.doors import Doors, check_exposed
 from engine.broker.dynamic_config import DynamicConfig
 from engine.broker.half_frames import HalfFrames
 from engine.broker.idle import IdleLoop
@@ -25,7 +26,7 @@ from engine.broker.measures import Measures
 from engine.broker.membership import Membership
 from engine.broker.memory import BrokerMemory
 from engine.broker.metrics.catalogue import metrics_page
-from engine.broker.parts import control_config, coordinator, load_reports, storage_config, tls_context
+from engine.broker.parts import control_config, coordinator, load_reports, storage_config
 from engine.broker.rest import AdminServer
 from engine.broker.retention import RetentionLoop
 from engine.broker.segment_host import SegmentHosting
@@ -105,6 +106,7 @@ class Broker(Addresses):
         self._own_workers: NativeWorkers | None = None
         self._retention: RetentionLoop | None = None
         # Doors.
+        self.doors = Doors(self.clock)
         self._pool = ChunkPool()
         self.memory.half_frames = HalfFrames(self._pool, self.connections, self.config.receive_buffers_max)
         self._servers: list[asyncio.Server] = []
@@ -341,14 +343,16 @@ class Broker(Addresses):
     async def serve(self, host: str, port: int) -> tuple[str, int]:
         """Listen for clients; the address, with the port that was taken for 0. After start().
 
-        Raises ConnectError, InvalidConfigurationError (the certificate).
+        Raises ConnectError, InvalidConfigurationError (the certificate; others than this machine reach the address, and
+        there is no token).
         """
+        await check_exposed(host, self.config)
         server = await listen(
             host,
             port,
             self.accept,
             pool=self._pool,
-            tls=tls_context(self.config),
+            tls=self.doors.tls(self.config),
             handshake_timeout=self.config.handshake_timeout,
             frame_size_max=self.config.frame_size_max,
         )
@@ -360,13 +364,14 @@ class Broker(Addresses):
         return address[0], address[1]
 
     async def serve_admin(self, host: str, port: int) -> tuple[str, int]:
-        """Serve the admin API over HTTP; the address. Raises ConnectError, InvalidConfigurationError.
+        """Serve the admin API over HTTP; the address. Raises what serve() raises.
 
         Before start() it says how far the broker is, and nothing else.
         """
+        await check_exposed(host, self.config)
         self._admin_server = AdminServer(self)
         self.loop_lag.start()
-        return await self._admin_server.listen(host, port, tls_context(self.config))
+        return await self._admin_server.listen(host, port, self.doors.tls(self.config))
 
     # -- housekeeping ----------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from engine.cli.secrets import warn_of_argument
 from engine.cli.values import service_url
 from engine.errors import NotFoundError
 
@@ -37,8 +38,14 @@ def connection_options(command: F) -> F:
         type=click.Path(file_okay=False),
         help="Open this data directory instead of talking to a server (which must not have it open).",
     )
-    token = click.option(
-        "--token", envvar="ENGINE_TOKEN", expose_value=False, callback=_remember, help="What the server asks for."
+    token = click.option("--token", envvar="ENGINE_TOKEN", expose_value=False, callback=_remember_token, hidden=True)
+    token_file = click.option(
+        "--token-file",
+        envvar="ENGINE_TOKEN_FILE",
+        type=click.Path(exists=True, dir_okay=False),
+        expose_value=False,
+        callback=_remember,
+        help="Holds what the server asks for; ENGINE_TOKEN is it.",
     )
     tls = click.option(
         "--tls-ca",
@@ -48,12 +55,16 @@ def connection_options(command: F) -> F:
         callback=_remember,
         help="Talk TLS, and trust servers whose certificate this PEM file signs.",
     )
-    return url(data(token(tls(command))))
+    return url(data(token(token_file(tls(command)))))
 
 
 def _remember(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
     """Keep it for connect(), past the commands, which have no use for it."""
     context.meta[f"{__name__}.{parameter.name}"] = value
+
+
+def _remember_token(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    _remember(context, parameter, warn_of_argument(context, parameter, value))
 
 
 def json_option(command: F) -> F:
@@ -76,7 +87,18 @@ def connect(url: str, data: str | None, *, create: bool = False) -> Client:
 
     meta = click.get_current_context().meta
     ca = meta.get(f"{__name__}.tls_ca")
-    return Client(url, token=meta.get(f"{__name__}.token"), tls=None if ca is None else _trusting(ca))
+    return Client(url, token=_token(meta), tls=None if ca is None else _trusting(ca))
+
+
+def _token(meta: dict[str, Any]) -> str | None:
+    """From the file, which an argument names, before the environment."""
+    path: str | None = meta.get(f"{__name__}.token_file")
+    token: str | None = meta.get(f"{__name__}.token")
+    if path is None:
+        return token
+    from engine.broker.config_file import read_secret
+
+    return read_secret("--token-file", path)
 
 
 def _trusting(path: str) -> ssl.SSLContext:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import click
 
+from engine.cli.secrets import refuse_argument
 from engine.cli.serve import (
     LOG_FORMATS,
     LOG_LEVELS,
@@ -14,12 +16,16 @@ from engine.cli.serve import (
     address_or_none,
     at,
     event_loop_factory,
+    on_hangup,
     rest_at,
     said_with,
     serve_until,
     told_to_stop,
 )
 from engine.cli.values import service_url
+
+if TYPE_CHECKING:
+    from engine.broker.proxy.config import ProxyConfig
 
 _FILE = click.Path(exists=True, dir_okay=False)
 
@@ -37,8 +43,22 @@ _FILE = click.Path(exists=True, dir_okay=False)
     help="HOST:PORT for health, metrics and the brokers' admin API; none: not served.",
 )
 @click.option("--allow", multiple=True, metavar="URL", help="Further brokers; * is any text, as in engine://b-*:6650.")
-@click.option("--token", "broker_token", envvar="ENGINE_TOKEN", help="What the brokers ask for.")
-@click.option("--auth-token", envvar="ENGINE_AUTH_TOKEN", help="What clients have to say.")
+@click.option("--token", "broker_token", envvar="ENGINE_TOKEN", callback=refuse_argument, hidden=True)
+@click.option(
+    "--token-file",
+    "broker_token_file",
+    type=_FILE,
+    envvar="ENGINE_TOKEN_FILE",
+    help="Holds what the brokers ask for; ENGINE_TOKEN is it.",
+)
+@click.option("--auth-token", envvar="ENGINE_AUTH_TOKEN", callback=refuse_argument, hidden=True)
+@click.option(
+    "--auth-token-file",
+    type=_FILE,
+    envvar="ENGINE_AUTH_TOKEN_FILE",
+    help="Holds what clients must know; ENGINE_AUTH_TOKEN is it.",
+)
+@click.option("--insecure", is_flag=True, envvar="ENGINE_INSECURE", help="Listen for other machines without a token.")
 @click.option("--tls-ca", "broker_tls_ca", type=_FILE, envvar="ENGINE_TLS_CA", help="Talk TLS with the brokers.")
 @click.option("--tls-cert", type=_FILE, help="Serve clients by TLS, with this certificate.")
 @click.option("--tls-key", type=_FILE, help="Its key.")
@@ -51,26 +71,39 @@ def command(
     admin: tuple[str, int] | None,
     allow: tuple[str, ...],
     config: str | None,
+    insecure: bool,
     log_level: str,
     log_format: str,
     **options: str | None,
 ) -> None:
-    """Let clients outside reach brokers through one address. SIGTERM or Ctrl-C closes cleanly."""
+    """Let clients outside reach brokers through one address. SIGTERM or Ctrl-C closes cleanly.
+
+    SIGHUP reads the configuration, the token files and the certificate again.
+    """
     from engine.broker.logs import configure
     from engine.broker.proxy.config import ProxyConfig
 
     configure(log_level, log_format)
-    loaded = ProxyConfig.load(config, brokers=brokers or None, allow=allow or None, **options)
+
+    def load() -> ProxyConfig:
+        flags = {"brokers": brokers or None, "allow": allow or None, "insecure": insecure or None}
+        return ProxyConfig.load(config, **flags, **options)
+
+    loaded = load()
     with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
-        runner.run(serve(listen, admin, loaded))
+        runner.run(serve(listen, admin, loaded, load))
 
 
-async def serve(listen: tuple[str, int], admin: tuple[str, int] | None, config: Any) -> None:
+async def serve(
+    listen: tuple[str, int], admin: tuple[str, int] | None, config: ProxyConfig, load: Callable[[], ProxyConfig]
+) -> None:
     """Start, wait for a signal, close."""
     from engine.broker.proxy.server import Proxy
+    from engine.broker.reloading import reload_proxy
 
     stopped = told_to_stop()
     proxy = Proxy(config)
+    on_hangup(lambda: reload_proxy(proxy, load()))
     try:
         admin_at = None if admin is None else await said_with("--admin", proxy.serve_admin(*admin))
         listen_at = await said_with("--listen", proxy.serve(*listen))

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from engine.errors import ConnectError
+from engine.errors import ConnectError, EngineError
+
+if TYPE_CHECKING:
+    from engine.broker.config import BrokerConfig
+
+log = logging.getLogger(__name__)
 
 LOG_LEVELS = ["debug", "info", "warning", "error"]
 LOG_FORMATS = ["text", "json"]
@@ -42,6 +48,12 @@ def address_or_none(context: click.Context, parameter: click.Parameter, text: st
     help="HOST:PORT for REST and for what clients administrate; none: nobody does.",
 )
 @click.option("--config", type=click.Path(dir_okay=False), help="A TOML file; ENGINE_… variables win over it.")
+@click.option(
+    "--auth-token-file",
+    type=click.Path(dir_okay=False),
+    help="Holds what clients must know; ENGINE_AUTH_TOKEN is it.",
+)
+@click.option("--insecure", is_flag=True, help="Listen for other machines without a token.")
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
 @click.option("--log-format", type=click.Choice(LOG_FORMATS), default="text", show_default=True, help="One line each.")
 def command(
@@ -49,18 +61,29 @@ def command(
     listen: tuple[str, int],
     admin: tuple[str, int] | None,
     config: str | None,
+    auth_token_file: str | None,
+    insecure: bool,
     log_level: str,
     log_format: str,
 ) -> None:
-    """Serve a data directory. The port answers when the broker is ready; SIGTERM or Ctrl-C closes cleanly."""
+    """Serve a data directory. The port answers when the broker is ready; SIGTERM or Ctrl-C closes cleanly.
+
+    SIGHUP reads the configuration, the token file and the certificate again.
+    """
     from engine.broker.config import BrokerConfig
     from engine.broker.logs import configure
 
     configure(log_level, log_format)
     sys.setswitchinterval(SWITCH_S)
-    loaded = BrokerConfig.load(config, environment=os.environ)
+    given = {"auth_token_file": auth_token_file, "insecure": insecure or None}
+    options = {name: value for name, value in given.items() if value is not None}
+
+    def load() -> BrokerConfig:
+        return BrokerConfig.load(config, environment=os.environ, **options)
+
+    loaded = load()
     with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
-        runner.run(serve(data, listen, admin, loaded))
+        runner.run(serve(data, listen, admin, loaded, load))
 
 
 def event_loop_factory() -> Any:
@@ -72,13 +95,25 @@ def event_loop_factory() -> Any:
     return uvloop.new_event_loop
 
 
-async def serve(data: str, listen: tuple[str, int], admin: tuple[str, int] | None, config: Any) -> None:
+async def serve(
+    data: str,
+    listen: tuple[str, int],
+    admin: tuple[str, int] | None,
+    config: BrokerConfig,
+    load: Callable[[], BrokerConfig],
+) -> None:
     """Start, wait for a signal, close. What was acknowledged is durable whenever this ends."""
+    from engine.broker.doors import check_exposed
     from engine.broker.garbage import collect_rarely
+    from engine.broker.reloading import reload_broker
     from engine.broker.server import Broker
 
     stopped = told_to_stop()
     broker = Broker(data, config=config)
+    on_hangup(lambda: reload_broker(broker, load()))
+    for where in (listen, admin):
+        if where is not None:
+            await check_exposed(where[0], config)
     try:
         admin_at = None if admin is None else await said_with("--admin", broker.serve_admin(*admin))
         await broker.start()
@@ -96,6 +131,20 @@ def told_to_stop() -> asyncio.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     return stopped
+
+
+def on_hangup(reload: Callable[[], None]) -> None:
+    """Call it at SIGHUP, whose own way would end the process without closing. What is wrong is logged."""
+
+    def hung_up() -> None:
+        try:
+            reload()
+        except EngineError as e:
+            log.error("SIGHUP: nothing was read again: %s", e)
+        else:
+            log.info("SIGHUP: the configuration was read again")
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hung_up)
 
 
 async def serve_until(stopped: asyncio.Event, what: str) -> None:

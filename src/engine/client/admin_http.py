@@ -16,6 +16,7 @@ from engine.errors import (
     AuthorizationError,
     ConnectError,
     EngineError,
+    InvalidConfigurationError,
     NotFoundError,
     TimeoutError,
     UnknownOutcomeError,
@@ -38,7 +39,13 @@ class HttpAdmin:
     """An AdminBackend for one broker's admin URL. Made on the loop."""
 
     def __init__(self, url: str, *, token: str | None, timeout: float, tls: ssl.SSLContext | None = None) -> None:
+        """Raises InvalidConfigurationError: the token would be sent in the clear although the client uses TLS."""
         self._url = URL(url.rstrip("/"))
+        if token is not None and tls is not None and self._url.scheme != "https":
+            raise InvalidConfigurationError(
+                f"admin_url of the broker must be an https:// address where the client uses TLS, got {url!r:.200}: "
+                "the token would be sent in the clear; set tls_cert of the broker, or admin_url to where TLS is served"
+            )
         self._timeout = timeout
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._session = aiohttp.ClientSession(
@@ -64,7 +71,9 @@ class HttpAdmin:
         if query:
             url = url.with_query(query)
         try:
-            async with self._session.request(method, url, json=body) as response:
+            async with self._session.request(method, url, json=body, allow_redirects=False) as response:
+                if 300 <= response.status < 400:
+                    raise ConnectError(f"the admin API at {self._url} must not redirect, got {response.status}")
                 answer = await _json(response)
                 if response.status >= 400:
                     raise _error(response.status, answer)

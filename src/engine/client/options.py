@@ -182,7 +182,7 @@ class ClientOptions:
     connector: Connector
     clock: Clock
     rng: random.Random
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     tls: ssl.SSLContext | None = None  # for the admin API; the connector has it for the rest
     memory_limit: int = CLIENT_MEMORY_MAX
     operation_timeout: float = OPERATION_TIMEOUT_S

@@ -258,7 +258,7 @@ def _create_if_missing(path: Path) -> None:
 
 
 def _make_private(path: Path) -> None:
-    """Take the rights of others from a file that was made with them, and from what lies beside it. SQLite makes logs with its mode."""
+    """Remove the rights of other users, which earlier releases left. SQLite makes a log with the mode of its file."""
     for file in (path.with_name(path.name + suffix) for suffix in ("", "-wal", ".lock")):
         with suppress(FileNotFoundError, PermissionError):  # the file of another user stays as it is
             if file.stat().st_mode & 0o077:

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import fcntl
-import os
 from pathlib import Path
 
 from engine.errors import DataDirectoryBusyError, DataDirectoryError
 
 PRIVATE = 0o600  # mode of the files of a metadata store
-
-
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags, PRIVATE)
 
 
 class LockFile:
@@ -22,7 +17,8 @@ class LockFile:
         """Take the lock at once. Raises DataDirectoryBusyError, DataDirectoryError."""
         try:
             path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-            self._file = open(path, "ab", opener=_open_private)  # noqa: SIM115 - Path.open takes no opener
+            path.touch(mode=PRIVATE)
+            self._file = path.open("ab")
         except OSError as e:
             raise DataDirectoryError(
                 f"{path.parent} cannot be written ({e.strerror or e}); one that this process owns is right"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import urlsplit
 
 from engine.errors import InvalidArgumentError
@@ -19,10 +20,15 @@ def parse_url(url: str) -> tuple[str, int]:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError as e:
-        raise InvalidArgumentError(f"service URL {url!r} is malformed ({e}); {_FORM}") from e
+        raise InvalidArgumentError(f"service URL {_masked(url)!r} is malformed ({e}); {_FORM}") from None
     if parts.scheme != SCHEME or not host or parts.path.strip("/") or parts.query or parts.username is not None:
-        raise InvalidArgumentError(f"service URL {url!r} is malformed; {_FORM}")
+        raise InvalidArgumentError(f"service URL {_masked(url)!r} is malformed; {_FORM}")
     return host, DEFAULT_PORT if port is None else port
+
+
+def _masked(url: str) -> str:
+    """Without what stands before an @, which may be a secret."""
+    return re.sub(r"(://|^)[^/]*@", r"\1…@", url)
 
 
 def format_url(host: str, port: int, scheme: str = SCHEME) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from engine.aio.semaphore import PoolStatistics
 from engine.broker.health import unready
+from engine.broker.metrics.attempts import attempt_families
 from engine.broker.metrics.exposition import AnyFamily, Labels, counter, gauge, histogram
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def _connected(broker: Broker) -> Iterator[AnyFamily]:
     yield gauge("connections", "Connections open now", len(broker.connections))
     yield counter("connections_accepted_total", "Connections accepted", measures.accepted)
     yield counter("connections_refused_total", "Connections refused, as above connections_max", measures.refused)
+    yield from attempt_families("", broker.doors.attempts)
     yield gauge("producers", "Producers attached to segments", sum(len(h.producers) for h in hosted))
     yield gauge("consumers", "Consumers attached to segments", sum(1 for h in hosted for _ in h.consumers))
     yield gauge("segments_open", "Segments open now", len(hosted))

@@ -11,7 +11,7 @@ from typing import Any
 
 from engine.aio.memory_limiter import MemoryLimit
 from engine.broker import config_checks as right
-from engine.broker.config_file import read_section
+from engine.broker.config_file import override, read_secrets, read_section
 from engine.errors import InvalidArgumentError, InvalidConfigurationError
 from engine.limits import (
     CONNECTIONS_MAX,
@@ -33,6 +33,8 @@ _SPECIFICATION = {
     "maxTopicListInFlightDirectMemSizePermitsAcquireQueueSize": ("topic_list_direct_queue_max", 1),
 }
 
+_SECRETS = ("auth_token", "broker_token")  # each may be in a file, which `<key>_file` names
+
 
 @dataclass(frozen=True, slots=True)
 class ProxyConfig:
@@ -53,6 +55,7 @@ class ProxyConfig:
     auth_token: str | None = field(default=None, repr=False)
     tls_cert: str | None = None
     tls_key: str | None = None
+    insecure: bool = False  # may listen on addresses that others reach without asking for a token
     admin_hosts: tuple[str, ...] = ()  # names that requests to the HTTP port may be for, besides its addresses
     admin_url: str | None = None  # what clients are told; None: the address that they have dialled
     cluster_name: str = "standalone"  # what metrics call the brokers behind
@@ -93,6 +96,7 @@ class ProxyConfig:
             "auth_token": right.printable(self.auth_token),
             "tls_cert": right.pair(self.tls_cert, self.tls_key, "tls_key"),
             "tls_key": right.pair(self.tls_key, self.tls_cert, "tls_cert"),
+            "insecure": right.boolean(self.insecure),
             "admin_hosts": right.hosts(self.admin_hosts),
             "admin_url": right.printable(self.admin_url, "http"),
             "cluster_name": right.printable(self.cluster_name),
@@ -120,18 +124,19 @@ class ProxyConfig:
     def load(cls, path: str | Path | None = None, **overrides: Any) -> ProxyConfig:
         """Defaults, then the file, then those of `overrides` that are not None; later ones win.
 
-        The file is TOML, flat or under [proxy], in snake case or the specification's names. Raises
-        InvalidConfigurationError naming the key, or the file when it cannot be read.
+        The file is TOML, flat or under [proxy], in snake case or the specification's names. `auth_token_file` and
+        `broker_token_file` are paths of files that hold the tokens. Raises InvalidConfigurationError naming the key, or
+        the file when it cannot be read.
         """
         values = {} if path is None else _named(read_section(Path(path), "proxy"), f"key in {path}")
-        values.update({key: value for key, value in overrides.items() if value is not None})
-        return cls(**{"brokers": (), **values})
+        override(values, {key: value for key, value in overrides.items() if value is not None}, *_SECRETS)
+        return cls(**{"brokers": (), **read_secrets(values, *_SECRETS)})
 
 
 def _named(values: Mapping[str, Any], what: str) -> dict[str, Any]:
     """The same under our names and in our units."""
     named: dict[str, Any] = {}
-    known = {f.name for f in dataclasses.fields(ProxyConfig)}
+    known = {f.name for f in dataclasses.fields(ProxyConfig)} | {f"{key}_file" for key in _SECRETS}
     for given, value in values.items():
         key, factor = _SPECIFICATION.get(given) or (re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", given).lower(), None)
         if key not in known:

@@ -9,7 +9,6 @@ from typing import Any
 from engine.broker.proxy.config import ProxyConfig
 from engine.broker.proxy.frames import Hello
 from engine.broker.proxy.side import Side
-from engine.broker.tokens import token_refusal
 from engine.errors import ConnectError, EngineError, ProtocolError, UnsupportedError, WrongPeerError
 from engine.wire.commands import MAGIC, Command
 
@@ -46,17 +45,14 @@ class Greeting:
         return self._hello.take()
 
 
-def check_client(config: ProxyConfig, command: Command, header: Header) -> None:
-    """Raises ProtocolError, UnsupportedError or AuthenticationError for who may not come in."""
+def check_client(command: Command, header: Header) -> None:
+    """Raises ProtocolError or UnsupportedError for a client that cannot be served."""
     if command is not Command.CONNECT or header["magic"] != MAGIC:
         raise ProtocolError(f"the first frame is {command.name}; CONNECT with the magic {MAGIC!r} is right")
     if header.get("forwarded") is not None:
         raise UnsupportedError("a proxy came in; the setting brokers of a proxy names brokers, not proxies")
     if "proxy" not in header["features"]:
         raise UnsupportedError("the client lacks the feature proxy, without which it cannot reach brokers behind one")
-    refusal = token_refusal(config, header.get("token"))
-    if refusal is not None:
-        raise refusal
 
 
 def to_broker(config: ProxyConfig, header: Header, peer: str) -> Header:

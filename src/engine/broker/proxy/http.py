@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import aiohttp
 from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
+from multidict import CIMultiDict
 from yarl import URL
 
 from engine.broker.http_checks import hosts_of
@@ -23,8 +23,7 @@ from engine.broker.http_door import HttpDoor
 from engine.broker.metrics.exposition import METRICS_TYPE
 from engine.broker.openapi import OPERATIONS
 from engine.broker.proxy.metrics import proxy_metrics_text
-from engine.broker.tokens import bearer_refusal
-from engine.errors import ConnectError, InvalidArgumentError
+from engine.errors import AuthenticationError, ConnectError, InvalidArgumentError
 from engine.limits import HTTP_BODY_S_MAX
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ class ProxyHttp:
 
     def __init__(self, proxy: Proxy) -> None:
         self._proxy = proxy
-        application = web.Application(middlewares=[self._only_with_token()])
+        application = web.Application(middlewares=[proxy.doors.only_with_token(lambda: proxy.config, _OPEN)])
         application.add_routes(
             [
                 web.get(HEALTH, self._health),
@@ -84,16 +83,6 @@ class ProxyHttp:
         await self._door.close()
         if self._session is not None:
             await self._session.close()
-
-    def _only_with_token(self) -> Middleware:
-        @web.middleware
-        async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-            refusal = bearer_refusal(self._proxy.config, request.headers.get("Authorization"))
-            if refusal is not None and request.path not in _OPEN:
-                raise refusal
-            return await handler(request)
-
-        return check
 
     # -- its own ---------------------------------------------------------------------------------------------------
 
@@ -143,22 +132,27 @@ class ProxyHttp:
             query_string=request.rel_url.raw_query_string,
             encoded=True,
         )
-        body = _Body(request) if request.body_exists else None
         headers = self._headers(request)
+        if self._proxy.tls_brokers is not None and base.scheme != "https" and "authorization" in headers:
+            raise ConnectError(
+                f"broker_admin must be an https:// address where brokers are talked to by TLS, got {str(base)!r:.200}"
+            )
+        body = _Body(request) if request.body_exists else None
         call = self._session.request(request.method, url, headers=headers, data=body, allow_redirects=False)
         with _blamed(body):
             async with call as answer:
                 if 300 <= answer.status < 400:
                     raise ConnectError(f"the admin API at {base} must not redirect; broker_admin names another")
+                if answer.status == 401:  # the broker has delayed it
+                    self._proxy.doors.attempts.failed(request.remote, AuthenticationError("a broker refused the token"))
                 return await _answer(request, answer)
 
-    def _headers(self, request: web.Request) -> list[tuple[str, str]]:
+    def _headers(self, request: web.Request) -> CIMultiDict[str]:
         """Those of the relayed request; with the proxy's own token for brokers, where it has one."""
-        headers = [(name, value) for name, value in request.headers.items() if name.lower() not in _HOP]
+        headers = CIMultiDict((name, value) for name, value in request.headers.items() if name.lower() not in _HOP)
         token = self._proxy.config.broker_token
         if token is not None:
-            headers = [(name, value) for name, value in headers if name.lower() != "authorization"]
-            headers.append(("Authorization", f"Bearer {token}"))
+            headers["Authorization"] = f"Bearer {token}"
         return headers
 
 

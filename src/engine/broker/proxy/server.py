@@ -11,6 +11,7 @@ from engine.aio.bag import Bag
 from engine.aio.memory_limiter import AsyncDualMemoryLimiter, LimitType
 from engine.aio.semaphore import PoolStatistics
 from engine.aio.tasks import Supervisor
+from engine.broker.doors import Doors, check_exposed
 from engine.broker.parts import tls_context
 from engine.broker.proxy.config import ProxyConfig
 from engine.broker.proxy.http import ProxyHttp
@@ -18,6 +19,7 @@ from engine.broker.proxy.probe import probe
 from engine.broker.proxy.routes import Routes
 from engine.broker.proxy.session import Session
 from engine.broker.proxy.side import Side
+from engine.clock import SystemClock
 from engine.errors import AlreadyClosedError, ConnectError, EngineError, InvalidConfigurationError
 from engine.wire.tcp import TcpConnector, bind, cannot_listen, reason
 from engine.wire.url import format_url, parse_url
@@ -26,6 +28,9 @@ log = logging.getLogger(__name__)
 
 DIAL_S_MAX = 5.0  # a broker has this long to take a connection
 CLOSE_S_MAX = 2.0  # a client has this long to take what is queued for it when the proxy closes
+# Failures of one client address that are pending at most: fewer than a broker takes of the proxy's address, where the
+# brokers check what clients say, so that one client does not shut out the others.
+_FAILURES_PENDING_MAX = 8
 _REFUSED_MAX = 100  # connections above the limit that are told why they are refused
 
 
@@ -52,7 +57,8 @@ class Proxy:
         self.limiter = AsyncDualMemoryLimiter(config.heap, config.direct, "topic_list")
         self.tasks = Supervisor("proxy")
         self.tls_brokers = _trusting(config.broker_tls_ca)
-        self._tls = tls_context(config)
+        self.doors = Doors(SystemClock(), _FAILURES_PENDING_MAX)
+        tls_context(config)  # raises now
         self._sessions: Bag[Session] = Bag()
         self._servers: list[asyncio.Server] = []
         self._http: ProxyHttp | None = None
@@ -67,15 +73,20 @@ class Proxy:
     # -- life ------------------------------------------------------------------------------------------------------
 
     async def serve(self, host: str, port: int) -> tuple[str, int]:
-        """Listen for clients; the address, with the port that was taken for 0. Raises ConnectError."""
+        """Listen for clients; the address, with the port that was taken for 0. Raises ConnectError.
+
+        InvalidConfigurationError: others than this machine reach the address, and there is no token.
+        """
         self._check_open()
         loop = asyncio.get_running_loop()
-        handshake = None if self._tls is None else self.config.handshake_timeout
+        await check_exposed(host, self.config)
+        tls = self.doors.tls(self.config)
+        handshake = None if tls is None else self.config.handshake_timeout
         sock = bind(host, port)
         try:
             where = {"host": host, "port": port, "reuse_address": True} if sock is None else {"sock": sock}
             server = await loop.create_server(
-                lambda: Session(self).client, backlog=1024, ssl=self._tls, ssl_handshake_timeout=handshake, **where
+                lambda: Session(self).client, backlog=1024, ssl=tls, ssl_handshake_timeout=handshake, **where
             )
         except OSError as e:
             if sock is not None:
@@ -87,10 +98,11 @@ class Proxy:
         return address[0], address[1]
 
     async def serve_admin(self, host: str, port: int) -> tuple[str, int]:
-        """Serve health, metrics and, relayed to a broker, the admin API; the address. Raises ConnectError."""
+        """Serve health, metrics and, relayed to a broker, the admin API; the address. Raises what serve() raises."""
         self._check_open()
+        await check_exposed(host, self.config)
         self._http = ProxyHttp(self)
-        return await self._http.listen(host, port, self._tls)
+        return await self._http.listen(host, port, self.doors.tls(self.config))
 
     def _check_open(self) -> None:
         if self._closed:

@@ -11,7 +11,7 @@ from engine.broker.proxy.greeting import Greeting, Header, check_broker, check_c
 from engine.broker.proxy.lane import Lane
 from engine.broker.proxy.lists import TopicLists
 from engine.broker.proxy.side import Side
-from engine.errors import AuthorizationError, ConnectError, EngineError
+from engine.errors import AuthenticationError, AuthorizationError, ConnectError, EngineError
 from engine.limits import FRAME_HEADER_SIZE_MAX, FRAME_PREFIX_SIZE, FRAME_SIZE_MAX
 from engine.wire.commands import Command
 from engine.wire.framing import encode_bytes
@@ -102,7 +102,11 @@ class Session:
         try:
             config, client = self._proxy.config, self.client
             command, header, behind = await self._greetings[client].said(config.handshake_timeout, "the client")
-            check_client(config, command, header)
+            check_client(command, header)
+            refusal = self._proxy.doors.attempts.refusal(config, header.get("token"), client.peer)
+            if refusal is not None:
+                await asyncio.sleep(refusal.delay)
+                raise refusal.error
             broker, greeting, rest = await self._find(header)
             self._join(broker, greeting, behind, rest)
         except EngineError as e:
@@ -122,7 +126,9 @@ class Session:
                 side.abort()
                 routes.failed(url, loop.time())
                 error = e
-            except BaseException:
+            except BaseException as e:
+                if isinstance(e, AuthenticationError):  # the broker has delayed it
+                    self._proxy.doors.attempts.failed(self.client.peer, e)
                 side.abort()
                 raise
             else:

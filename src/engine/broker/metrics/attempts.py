@@ -1,0 +1,18 @@
+"""Metrics of failed authentications, of a broker or a proxy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from engine.broker.attempts import Attempts
+from engine.broker.metrics.exposition import AnyFamily, counter
+
+
+def attempt_families(prefix: str, attempts: Attempts) -> Iterator[AnyFamily]:
+    """Over all ports, since the start."""
+    yield counter(f"{prefix}authentication_failures_total", "Tokens that were missing or wrong", attempts.failures)
+    yield counter(
+        f"{prefix}authentication_unchecked_total",
+        "Refused without a check, after too many failures from the same address",
+        attempts.unchecked,
+    )

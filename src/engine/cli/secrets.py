@@ -1,0 +1,30 @@
+"""Secrets that commands are given: from the environment or a file. The process list shows arguments to all users."""
+
+from __future__ import annotations
+
+import click
+from click.core import ParameterSource
+
+
+def refuse_argument(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """The value, unless it is an argument: a server is listed with it as long as it runs."""
+    if value is not None and _is_argument(context, parameter):
+        raise click.BadParameter(f"{_advice(parameter)}, since the process list shows arguments to all users")
+    return value
+
+
+def warn_of_argument(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """The value, with a warning where it is an argument."""
+    if value is not None and _is_argument(context, parameter):
+        click.echo(
+            f"engine: warning: the process list shows {parameter.opts[0]} to all users; {_advice(parameter)}", err=True
+        )
+    return value
+
+
+def _is_argument(context: click.Context, parameter: click.Parameter) -> bool:
+    return context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+
+
+def _advice(parameter: click.Parameter) -> str:
+    return f"give {parameter.opts[0]}-file FILE, or set {parameter.envvar} in the environment"
