@@ -6,6 +6,7 @@ import logging
 import random
 import ssl
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -21,7 +22,6 @@ from engine.client.admin_http import HttpAdmin
 from engine.client.options import ClientOptions
 from engine.clock import SystemClock
 from engine.errors import AlreadyClosedError, AuthenticationError, ConnectError, InvalidConfigurationError
-from engine.wire.memory import MemoryConnector
 from engine.wire.url import parse_url
 
 TLS = Path(__file__).parent / "tls"  # self-signed, for 127.0.0.1
@@ -215,7 +215,8 @@ async def test_a_proxy_with_tls_sends_no_token_to_an_admin_api_without() -> None
 
 
 def test_no_repr_shows_a_token() -> None:
-    options = ClientOptions(MemoryConnector(lambda stream: None), SystemClock(), random.Random(1), token="s3cret")  # type: ignore[arg-type,return-value]
+    connector: Any = object()
+    options = ClientOptions(connector, SystemClock(), random.Random(1), token="s3cret")
     proxy = ProxyConfig(brokers=("engine://a",), auth_token="s3cret", broker_token="s3cret")
     for made in (options, BrokerConfig(auth_token="s3cret"), proxy):
         assert "s3cret" not in repr(made)

@@ -104,7 +104,7 @@ def skip(
     first, last = offsets
     if not yes:
         count = last + 1 - first
-        click.confirm(f"Acknowledge {count} messages that {subscription} of {topic} may not have read?", abort=True)
+        lines.confirm(f"Acknowledge {count} messages that {subscription} of {topic} may not have read?")
     with connect(url, data) as client:
         client.admin.skip_messages(topic, subscription, segment, first, last)
     lines.say(f"{subscription} on {topic} goes on behind offset {last} of segment {segment}")
