@@ -47,6 +47,10 @@ def _times(broker: Broker) -> Iterator[AnyFamily]:
     yield histogram("storage_sync_seconds", "A write with its sync, and the way to the thread and back", stored.sync_s)
     yield histogram("storage_commit_size_bytes", "Bytes of one group commit", stored.commit_bytes)
     yield histogram("storage_commit_appends", "Appends of one group commit", stored.commit_appends)
+    yield counter("storage_torn_tails_total", "Torn tails cut off when segments were opened", stored.torn_tails)
+    yield counter("storage_torn_bytes_total", "Bytes in them", stored.torn_bytes)
+    text = "Times that a log went on above offsets that it gave up, since what had them may be lost"
+    yield counter("storage_gaps_total", text, stored.gaps)
     yield histogram("event_loop_lag_seconds", "How late the event loop calls back", lag)
     yield gauge("storage_open_files", "Log files that are kept open", stored.open_files)
 
