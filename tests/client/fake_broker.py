@@ -21,7 +21,6 @@ from engine.wire.stream import FrameHandler, FrameStream
 URL = "engine://fake"
 TOPIC = TopicName.parse("t")
 DURABLE = {"durability": "fsync"}
-UNTIL_S_MAX = 60.0
 
 
 class FakeBroker:
@@ -166,7 +165,7 @@ class FakeBroker:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Let the loop run until it holds."""
-        deadline = time.monotonic() + UNTIL_S_MAX  # of the machine's clock: the loop's may be virtual
+        deadline = time.monotonic() + 60.0  # of the machine's clock: the loop's may be virtual
         while not condition():
             assert time.monotonic() < deadline, "it never came to that"
             await asyncio.sleep(0)
