@@ -19,7 +19,7 @@ from engine.client import near_files
 from engine.client.range_reader import NEAR_WINDOW_BYTES
 from engine.limits import ENTRY_SIZE_MAX, KIB, MIB, READ_BLOCK_SIZE
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 pytestmark = pytest.mark.usefixtures("small_files")
 

@@ -18,7 +18,7 @@ from engine.wire.memory import MemoryConnector
 from engine.wire.tcp import TcpConnector
 
 Frame = tuple[Command, dict[str, Any], memoryview]
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 async def until(condition: Callable[[], object]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 
 import pytest
 from peer import Peer, make_entries
@@ -73,13 +74,34 @@ async def test_too_many_connections_are_told(start_broker):
 
 
 async def test_silent_peers_are_pinged_then_dropped(start_broker):
-    async with start_broker(keep_alive=0.1) as broker:
+    async with start_broker(keep_alive=0.5) as broker:
         living, dead = await Peer.connect(broker), await Peer.connect(broker)
         dead.answer_pings = False
         await dead.take(Command.PING)
-        await asyncio.wait_for(dead.lost, 10)
+        await asyncio.wait_for(dead.lost, 60)
         assert len(broker.connections) == 1
         assert not living.lost.done()
+
+
+async def test_a_broker_that_stood_still_does_not_blame_its_peers(start_broker):
+    """As when it was stopped, or had no processor for longer than two periods."""
+    async with start_broker(keep_alive=0.4) as broker:
+        host, port = await broker.serve("127.0.0.1", 0)
+        peers = [await Peer.connect(broker), await Peer.connect(broker, f"engine://{host}:{port}")]
+        for peer in peers:
+            peer.answer_pings = False
+        for peer in peers:
+            await peer.take(Command.PING)
+        time.sleep(1.0)  # noqa: ASYNC251 - the whole process stands still
+        for _ in range(3):
+            await asyncio.sleep(0)  # the broker looks before anything has come
+        for peer in peers:
+            peer.answer_pings = True
+            peer.send(Command.PONG, {})
+        for peer in peers:
+            await peer.lookup("orders")
+            assert not peer.lost.done()
+            await peer.close()
 
 
 async def test_pings_are_answered(connect):
@@ -121,7 +143,7 @@ async def test_half_a_frame_and_then_nothing_is_dropped(start_broker):
         peer = await Peer.connect(broker, f"engine://{host}:{port}")
         peer.answer_pings = False
         peer.stream._transport.write(b"\x00\x01\x00\x00\x16")
-        await asyncio.wait_for(peer.lost, 10)
+        await asyncio.wait_for(peer.lost, 60)
 
 
 async def test_a_client_that_stops_reading_costs_bounded_memory_and_hurts_nobody(broker):
@@ -148,7 +170,7 @@ async def test_a_client_that_stops_reading_costs_bounded_memory_and_hurts_nobody
 
 
 async def test_a_stuck_peer_is_dropped(start_broker):
-    async with start_broker(keep_alive=0.2) as broker:
+    async with start_broker(keep_alive=1.0) as broker:
         host, port = await broker.serve("127.0.0.1", 0)
         good, stuck = [await Peer.connect(broker, f"engine://{host}:{port}") for _ in range(2)]
         segment = await good.segment("orders")
@@ -160,7 +182,7 @@ async def test_a_stuck_peer_is_dropped(start_broker):
         stuck.stop_reading()
         stuck.flow(ident, 10**6, 10**9)
         await good.until(lambda: True)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(broker.connections) > 1:
                 stuck.send(Command.PING, {})  # it talks, but takes nothing
                 await good.lookup("orders")

@@ -1,11 +1,31 @@
-"""No server outlives its test."""
+"""No server, and no client's HTTP session, outlives its test."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from server import Server
+
+import engine.client.admin_http
+from engine.client.admin_http import HttpAdmin
+
+
+@pytest.fixture(autouse=True)
+async def no_session_stays(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    """A test that fails does not come to close its clients, and a later one would be blamed for what they leave."""
+    made: list[HttpAdmin] = []
+
+    class Kept(HttpAdmin):
+        def __init__(self, *args: Any, **named: Any) -> None:
+            super().__init__(*args, **named)
+            made.append(self)
+
+    monkeypatch.setattr(engine.client.admin_http, "HttpAdmin", Kept)
+    yield
+    for admin in made:
+        await admin.close()
 
 
 @pytest.fixture(autouse=True)

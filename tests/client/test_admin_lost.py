@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
+from fake_broker import FakeBroker
 
+import engine.client.admin_http
 from engine.client.admin_http import HttpAdmin
 from engine.errors import ConnectError, UnknownOutcomeError
+
+NOWHERE = "http://127.0.0.1:1"  # nothing listens there
 
 
 async def test_who_asked_for_a_change_and_heard_nothing_is_told_that_the_outcome_is_unknown() -> None:
@@ -35,3 +40,26 @@ async def test_who_asked_for_a_change_and_heard_nothing_is_told_that_the_outcome
     finally:
         server.close()
         await admin.close()
+
+
+@pytest.fixture
+def backends(monkeypatch: pytest.MonkeyPatch) -> list[HttpAdmin]:
+    """Those that clients have made."""
+    made: list[HttpAdmin] = []
+
+    class Kept(HttpAdmin):
+        def __init__(self, *args: Any, **named: Any) -> None:
+            super().__init__(*args, **named)
+            made.append(self)
+
+    monkeypatch.setattr(engine.client.admin_http, "HttpAdmin", Kept)
+    return made
+
+
+async def test_calls_that_come_together_share_one_session(broker: FakeBroker, backends: list[HttpAdmin]) -> None:
+    broker.admin = NOWHERE
+    client = broker.client()
+    asked = await asyncio.gather(*(client.admin.get_metadata("t") for _ in range(5)), return_exceptions=True)
+    assert [type(outcome) for outcome in asked] == [ConnectError] * 5
+    await client.close()
+    assert [backend._session.closed for backend in backends] == [True]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
+import time
 from typing import Any
 
 import pytest
@@ -120,15 +122,42 @@ async def test_requests_under_way_fail_with_the_connection(broker: FakeBroker):
 
 
 async def test_a_silent_peer_is_pinged_and_then_dropped(broker: FakeBroker):
-    broker.keep_alive = 0.02
+    broker.keep_alive = 0.1
     connection = await pool_of(broker).get()
-    await asyncio.sleep(0.2)
-    assert len(broker.of(Command.PING)) > 2
+    async with asyncio.timeout(60):
+        while len(broker.of(Command.PING)) <= 2:  # noqa: ASYNC110 - the fake broker has no events
+            await asyncio.sleep(0.01)
     assert connection.lost is None
     broker.silent = True
-    async with asyncio.timeout(5):
-        while connection.lost is None:  # noqa: ASYNC110 - nothing signals the end of a connection to bystanders
+    await asyncio.wait_for(connection.ended, 60)
+    assert connection.lost is not None
+
+
+async def test_a_client_that_stood_still_does_not_blame_the_broker(broker: FakeBroker):
+    """As when its process was stopped, or had no processor: what came meanwhile is not read yet."""
+    broker.keep_alive = 0.2
+    connection = await pool_of(broker).get()
+    broker.silent = True
+    async with asyncio.timeout(60):
+        while not connection._silent:  # noqa: ASYNC110 - it is pinged, and does not answer yet
             await asyncio.sleep(0.01)
+    time.sleep(0.5)  # noqa: ASYNC251 - the whole process stands still
+    broker.silent = False
+    async with asyncio.timeout(60):
+        while connection._silent:  # noqa: ASYNC110 - it is pinged again, and answers
+            await asyncio.sleep(0.01)
+    assert connection.lost is None
+
+
+async def test_a_client_that_closes_while_it_connects_ends_who_waits(broker: FakeBroker):
+    for turns in range(8):  # of the loop
+        pool = pool_of(broker)
+        waiting = asyncio.create_task(pool.get())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await pool.close()
+        with contextlib.suppress(AlreadyClosedError):
+            await asyncio.wait_for(waiting, 60)
 
 
 async def test_a_ping_is_answered(broker: FakeBroker):

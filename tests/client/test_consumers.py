@@ -185,7 +185,7 @@ async def test_an_ack_is_remembered_only_when_confirmed(broker: FakeBroker):
         assert not ack.done()
         broker.confirming = True
         broker.cut()
-        await asyncio.wait_for(ack, 5)
+        await asyncio.wait_for(ack, 60)
         assert broker.cursors == {0: 1}
         again = await consumer.receive()
         assert again is not None
@@ -319,7 +319,7 @@ async def test_a_queue_consumer_acknowledges_ranges():
         await consumer.acknowledge(await consumer.receive_batch(max_messages=3))
         last = await consumer.receive()
         await consumer.negative_acknowledge(last.id, delay=0)  # type: ignore[union-attr]
-        await asyncio.sleep(0.01)
+        await broker.until(lambda: broker.of(Command.REDELIVER))
         assert [h["ranges"] for h in broker.of(Command.ACK)] == [[[0, 0]], [[1, 3]]]
         assert [h["ranges"] for h in broker.of(Command.REDELIVER)] == [[[4, 4]]]
 

@@ -112,7 +112,7 @@ async def test_an_attachment_at_an_owner_of_yesterday_moves(consumer, broker: Fa
     await broker.until(lambda: consumer.attachments[0].connected)
     broker.owners = {0: B}
     broker.push()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not any(c.url == B and c.consumers for c in broker.connections):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
     assert not broker.at(URL).consumers
@@ -149,7 +149,7 @@ async def test_a_consumer_leaves_where_the_controller_is_by_then(broker: FakeBro
         leaving = asyncio.ensure_future(consumer.close())
         await broker.until(lambda: len(broker.of(Command.SCALABLE_TOPIC_UNSUBSCRIBE)) == 1)
         broker.push()
-        await asyncio.wait_for(leaving, 5)
+        await asyncio.wait_for(leaving, 60)
         (registered,), left = (
             broker.of(c) for c in (Command.SCALABLE_TOPIC_SUBSCRIBE, Command.SCALABLE_TOPIC_UNSUBSCRIBE)
         )
@@ -332,7 +332,7 @@ async def test_an_active_segment_without_its_subscription_ends_the_consumer(cons
     del broker.blocks[0]
     broker.last.end_consumers(0, NotFoundError("the subscription was deleted"))
     with pytest.raises(NotFoundError):
-        await asyncio.wait_for(consumer.receive(), 5)
+        await asyncio.wait_for(consumer.receive(), 60)
 
 
 # -- queue -------------------------------------------------------------------------------------------------------

@@ -185,8 +185,10 @@ async def test_a_claim_to_exclusive_access_is_renewed_after_a_loss(broker: FakeB
     async with broker.client() as client:
         producer = await client.producer("t", access_mode="exclusive")
         broker.refuse_attach = lambda name: ProducerBusyError("taken meanwhile")
+        attached = len(broker.of(Command.PRODUCER))
         broker.cut()
-        await asyncio.sleep(0.05)
+        await broker.until(lambda: len(broker.of(Command.PRODUCER)) > attached)
+        await broker.settle()
         with pytest.raises(ProducerBusyError):
             producer.send_nowait(b"x")
 
@@ -266,7 +268,7 @@ async def test_flush_waits_for_what_was_sent_before_it_and_not_after(broker: Fak
         await broker.settle()
         assert not flush.done()
         broker.last.stream.send(Command.SEND_RECEIPT, broker.last.held.pop(0))
-        await asyncio.wait_for(flush, 5)
+        await asyncio.wait_for(flush, 60)
         assert producer.statistics().pending_messages == 1
         broker.release()
 

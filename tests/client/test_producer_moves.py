@@ -33,7 +33,7 @@ async def test_24_what_is_in_flight_at_an_owner_of_yesterday_is_sent_to_the_next
         silence(broker, A)
         broker.addresses = {"0": B}
         broker.push()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await asyncio.gather(*sends)
             await producer.send(b"9", key=b"k")
         assert broker.values == [b"%d" % n for n in range(10)]
@@ -54,7 +54,7 @@ async def test_23_what_is_in_flight_at_an_owner_of_yesterday_holds_no_children()
         broker.topic.split(0)
         broker.addresses = dict.fromkeys("012", B)
         broker.push()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await asyncio.gather(*sends, producer.send(b"9", key=b"k"))
         assert sorted(broker.values) == [b"%d" % n for n in range(10)]
 
@@ -68,7 +68,7 @@ async def test_an_owner_that_does_not_answer_is_left_for_the_next():
         await broker.settle()
         broker.owners = {0: broker.at("engine://fake").url}
         broker.push()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await send
         broker.open_door.set()
 
@@ -84,7 +84,7 @@ async def test_25_a_claim_follows_its_segments_and_is_made_once():
         broker.refuse_attach = lambda name: None
         broker.addresses = dict.fromkeys("01", B)
         broker.push()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             producer = await opening
         await broker.settle()
         assert sorted(broker.at(B).producers.values()) == [0, 1]

@@ -212,7 +212,7 @@ async def test_26_flush_during_a_change_waits_for_what_was_sent_before_it():
             before, connection.held = connection.held[:2], connection.held[2:]
             for receipt in before:
                 connection.stream.send(Command.SEND_RECEIPT, receipt)
-        await asyncio.wait_for(flush, 5)
+        await asyncio.wait_for(flush, 60)
         broker.release()
 
 
@@ -227,7 +227,7 @@ async def test_close_during_a_change_writes_everything():
         await broker.settle()
         assert not closing.done()
         broker.push()
-        await asyncio.wait_for(closing, 5)
+        await asyncio.wait_for(closing, 60)
         check(broker.topic, [(n, key) for n, key in enumerate(KEYS)])
 
 
@@ -307,7 +307,7 @@ async def test_25_a_change_while_access_is_claimed():
         await broker.until(lambda: bool(broker.of(Command.PRODUCER)))
         await broker.settle()
         broker.push()
-        producer = await asyncio.wait_for(opening, 5)
+        producer = await asyncio.wait_for(opening, 60)
         assert set(broker.owners) == {1, 2}
         assert (await producer.send(b"v")).segment_id in (1, 2)
         await producer.close()

@@ -21,7 +21,7 @@ from engine.wire.stream import FrameHandler, FrameStream
 from engine.wire.tcp import TcpConnector
 from engine.wire.url import format_url, parse_url
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 @dataclass

@@ -34,13 +34,20 @@ class Pulse:
         self.taken = 0  # what the peer had taken at the last look
         self.written_at = now  # when it last took something, or there was nothing to take
 
+    def excuse(self, seconds: float) -> None:
+        """For so long nobody looked, and nothing was read: that says nothing of the peer."""
+        self.since += seconds
+        self.heard_at += seconds
+        self.frame_at += seconds
+        self.written_at += seconds
+
 
 class KeepAlive:
     """Looks at every connection a few times per keep-alive period. Nothing is done per frame. Loop thread only.
 
     A peer silent for one period is pinged, silent for two dropped; so is one that takes nothing of what is queued
     for it for two periods, one that does not finish a frame for as long, and one that has not finished its handshake
-    in time.
+    in time. Time in which the broker itself had no turn does not count: what its peers sent meanwhile is not read yet.
     """
 
     def __init__(
@@ -57,10 +64,13 @@ class KeepAlive:
         self._handshake = handshake
         self._every = min(SWEEP_S_MAX, handshake / 2, *([period / _SWEEPS_PER_PERIOD] if period else []))
         self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0  # when the next look is to be
 
     def start(self) -> None:
         """Begin to look."""
-        self._timer = asyncio.get_running_loop().call_later(self._every, self._sweep)
+        loop = asyncio.get_running_loop()
+        self._due = loop.time() + self._every
+        self._timer = loop.call_at(self._due, self._sweep)
 
     def stop(self) -> None:
         """Look no more. Idempotent."""
@@ -70,7 +80,10 @@ class KeepAlive:
 
     def _sweep(self) -> None:
         now = asyncio.get_running_loop().time()
+        late = now - self._due
         for connection in list(self._connections):
+            if late > self._every:
+                connection.pulse.excuse(late)
             fault = self._look(connection, now)
             if fault:
                 peer = connection.stream.peer

@@ -358,7 +358,8 @@ class AsyncClient(Planning):
             from engine.client.admin_http import HttpAdmin  # an HTTP client is slow to load, and seldom needed
 
             o = self._options
-            self._backend = HttpAdmin(url, token=o.token, timeout=o.operation_timeout, tls=o.tls)
+            if self._backend is None:  # another call may have been faster
+                self._backend = HttpAdmin(url, token=o.token, timeout=o.operation_timeout, tls=o.tls)
         return self._backend
 
     # -- life ------------------------------------------------------------------------------------------------

@@ -79,6 +79,7 @@ class Connection:
         self._heard = True
         self._silent = 0
         self._keep_alive_s = KEEP_ALIVE_S
+        self._due = 0.0  # when it is looked whether the peer was silent, of the loop's clock
         self._timer: asyncio.TimerHandle | None = None
         self._closing = False
 
@@ -116,7 +117,7 @@ class Connection:
         self.proxied = bool(answer.get("proxied"))
         self._keep_alive_s = float(answer["keep_alive"])
         if self._keep_alive_s > 0:
-            self._timer = self._loop.call_later(self._keep_alive_s, self._keep_alive)
+            self._look_again()
 
     @property
     def is_near(self) -> bool:
@@ -296,10 +297,13 @@ class Connection:
     # -- keep-alive ------------------------------------------------------------------------------------------
 
     def _keep_alive(self) -> None:
-        """Every period: a peer that was silent is pinged, one silent for two periods is dropped."""
+        """Every period: a peer that was silent is pinged, one silent for two periods is dropped.
+
+        A period in which this process had no turn for long says nothing of the peer: its frames wait to be read.
+        """
         if self._heard:
             self._silent = 0
-        else:
+        elif self._loop.time() - self._due < self._keep_alive_s / 2:
             self._silent += 1
         self._heard = False
         if self._silent >= 2:
@@ -308,7 +312,11 @@ class Connection:
             return
         if self._silent:
             self.stream.send(Command.PING, {})
-        self._timer = self._loop.call_later(self._keep_alive_s, self._keep_alive)
+        self._look_again()
+
+    def _look_again(self) -> None:
+        self._due = self._loop.time() + self._keep_alive_s
+        self._timer = self._loop.call_at(self._due, self._keep_alive)
 
 
 def ignore_outcome(future: Any) -> None:

@@ -167,6 +167,8 @@ class Pool:
         """Close every connection. Idempotent."""
         self.closed = True
         await self.tasks.close()
+        for url in list(self._attempts):  # of tasks that were cancelled before their first step
+            self._failed(url, asyncio.CancelledError())
         connections = list(dict.fromkeys((*self._connections.values(), *self._aside)))
         self._connections, self._aside = {}, []
         for connection in connections:
