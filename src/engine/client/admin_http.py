@@ -12,6 +12,7 @@ import aiohttp
 from yarl import URL
 
 from engine.errors import (
+    AlreadyClosedError,
     AuthenticationError,
     AuthorizationError,
     ConnectError,
@@ -40,6 +41,7 @@ class HttpAdmin:
     def __init__(self, url: str, *, token: str | None, timeout: float, tls: ssl.SSLContext | None = None) -> None:
         self._url = URL(url.rstrip("/"))
         self._timeout = timeout
+        self._closed = False
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._session = aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=timeout),
@@ -63,6 +65,8 @@ class HttpAdmin:
         url = self._url.with_path("/".join((under, *(_quote(p) for p in parts))), encoded=True)
         if query:
             url = url.with_query(query)
+        if self._closed:
+            raise AlreadyClosedError("the client was closed")
         try:
             async with self._session.request(method, url, json=body) as response:
                 answer = await _json(response)
@@ -78,8 +82,10 @@ class HttpAdmin:
             raise ConnectError(f"cannot connect to the admin API at {self._url}: {why}") from e
         except aiohttp.ClientError as e:
             why = f"the connection to the admin API at {self._url} was lost: {str(e) or type(e).__name__}"
+            if self._closed:
+                why = "the client was closed"
             if method == "GET":
-                raise ConnectError(why) from e
+                raise (AlreadyClosedError if self._closed else ConnectError)(why) from e
             raise UnknownOutcomeError(f"{why}; whether the change was made is not known: look, then repeat it") from e
 
     async def create_topic(
@@ -239,6 +245,7 @@ class HttpAdmin:
 
     async def close(self) -> None:
         """Close the HTTP session."""
+        self._closed = True
         await self._session.close()
 
 
