@@ -128,3 +128,77 @@ def test_backoff_grows_jitters_and_replays():
         assert ceiling / 2 <= delay <= ceiling
     with pytest.raises(InvalidArgumentError):
         Backoff(random.Random(0), initial=2, maximum=1)
+
+
+def test_a_thread_that_has_the_ident_of_the_ended_one_may_close():
+    """The system gives the ident of a thread that has ended to a later one."""
+    portal = Portal("ended")
+    portal.close()
+    ident = portal._thread.ident
+    outcomes: list[BaseException | None] = []
+
+    def close() -> None:
+        if threading.get_ident() != ident:
+            return
+        try:
+            portal.close()
+            outcomes.append(None)
+        except BaseException as e:
+            outcomes.append(e)
+
+    for _ in range(10_000):
+        thread = threading.Thread(target=close)
+        thread.start()
+        thread.join()
+        if outcomes:
+            break
+    assert outcomes == [None]
+
+
+def test_closing_ends_what_waits_with_a_typed_error():
+    portal, begun = Portal("closing"), threading.Event()
+
+    async def wait() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    outcomes: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            portal.run(wait())
+        except BaseException as e:
+            outcomes.append(e)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    begun.wait()
+    portal.close()
+    thread.join()
+    assert [type(outcome) for outcome in outcomes] == [AlreadyClosedError]
+
+
+def test_closing_ends_what_begins_while_others_are_cancelled():
+    portal, begun = Portal("closing"), threading.Event()
+    ended: list[str] = []
+
+    async def inner() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("inner")
+
+    async def outer() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            portal.late = asyncio.ensure_future(inner())  # type: ignore[attr-defined]
+            await asyncio.sleep(0)
+            ended.append("outer")
+
+    future = portal.submit(outer())
+    begun.wait()
+    portal.close()
+    assert future.cancelled()
+    assert sorted(ended) == ["inner", "outer"]

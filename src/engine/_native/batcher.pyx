@@ -134,6 +134,8 @@ cdef class Batcher(Buckets):
             self.enter()
             try:
                 if self.pending_bytes >= self.pending_max:
+                    if self.refusal is not None and s.at == start:
+                        raise self.refusal
                     break
                 if transaction is not None or self.scope is not None:
                     self.enlist_busy(NULL if transaction is None else <PyObject*> transaction)
@@ -154,7 +156,7 @@ cdef class Batcher(Buckets):
         self.pending_messages -= messages
 
     def refuse(self, error not None):
-        """Take nothing more: send_nowait() and add() raise `error` from now on, add_columns() takes none."""
+        """Take nothing more: send_nowait(), add() and add_columns() raise `error` from now on."""
         self.refusal, self.pending_max = error, 0
 
     cdef int make_room(self) except -1:
@@ -162,6 +164,8 @@ cdef class Batcher(Buckets):
             raise self.refusal
         if self.on_full is not None:
             self.on_full()
+            if self.refusal is not None:
+                raise self.refusal
         if self.pending_bytes >= self.pending_max:
             raise QueueFullError(
                 f"{self.pending_bytes:,} bytes are pending, the limit is {self.pending_max:,}; wait for room")

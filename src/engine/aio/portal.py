@@ -63,6 +63,10 @@ class Portal:
         future = self.submit(coroutine)
         try:
             return future.result(timeout)
+        except concurrent.futures.CancelledError:
+            if not self._closed:
+                raise
+            raise AlreadyClosedError(CLOSED) from None  # nothing else ends what the loop still ran
         except BaseException:
             future.cancel()
             raise
@@ -97,7 +101,7 @@ class Portal:
     @property
     def in_loop_thread(self) -> bool:
         """Whether the caller runs on the portal's own thread."""
-        return threading.get_ident() == self._thread.ident
+        return threading.current_thread() is self._thread  # idents are given again when a thread has ended
 
     def close(self) -> None:
         """Cancel what still runs, stop the loop and wait for the thread. Idempotent; nothing in a forked child."""
@@ -165,8 +169,8 @@ def _call_into(future: concurrent.futures.Future[T], function: Callable[..., T],
 
 
 def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
-    """Cancel every task of the stopped loop and run until all have ended."""
-    tasks = asyncio.all_tasks(loop)
-    for task in tasks:
-        task.cancel()
-    loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+    """Cancel every task of the stopped loop, and those that begin meanwhile, and run until all have ended."""
+    while tasks := asyncio.all_tasks(loop):
+        for task in tasks:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))

@@ -12,7 +12,8 @@ from typing import Any
 
 from engine.client.admin_backend import AdminBackend
 from engine.client.options import INITIAL_POSITIONS, check_choice, check_number
-from engine.errors import InvalidArgumentError
+from engine.client.pool import CLOSED
+from engine.errors import AlreadyClosedError, InvalidArgumentError
 from engine.limits import BUCKETS_PER_SEGMENT_MAX, SEGMENTS_PER_TOPIC_MAX
 from engine.model.autoscale import AutoScalePolicyOverride
 from engine.model.names import SegmentName, TopicName, check_name, parse_namespace
@@ -33,11 +34,21 @@ class AsyncAdmin:
     def __init__(self, connect: Callable[[], Awaitable[AdminBackend]]) -> None:
         self._connect = connect
         self._backend: AdminBackend | None = None
+        self._closed = False
 
     async def _get(self) -> AdminBackend:
+        self._check_open()
         if self._backend is None:
-            self._backend = await self._connect()
+            backend = await self._connect()
+            if self._closed:
+                await backend.close()
+            self._check_open()
+            self._backend = backend
         return self._backend
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise AlreadyClosedError(CLOSED)
 
     # -- topics ----------------------------------------------------------------------------------------------
 
@@ -313,6 +324,7 @@ class AsyncAdmin:
 
     async def close(self) -> None:
         """Release what it holds. Idempotent."""
+        self._closed = True
         backend, self._backend = self._backend, None
         if backend is not None:
             await backend.close()

@@ -12,6 +12,7 @@ import aiohttp
 from yarl import URL
 
 from engine.errors import (
+    AlreadyClosedError,
     AuthenticationError,
     AuthorizationError,
     ConnectError,
@@ -47,6 +48,7 @@ class HttpAdmin:
                 "the token would be sent in the clear; set tls_cert of the broker, or admin_url to where TLS is served"
             )
         self._timeout = timeout
+        self._closed = False
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._session = aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=timeout),
@@ -70,6 +72,8 @@ class HttpAdmin:
         url = self._url.with_path("/".join((under, *(_quote(p) for p in parts))), encoded=True)
         if query:
             url = url.with_query(query)
+        if self._closed:
+            raise AlreadyClosedError("the client was closed")
         try:
             async with self._session.request(method, url, json=body, allow_redirects=False) as response:
                 if 300 <= response.status < 400:
@@ -87,8 +91,10 @@ class HttpAdmin:
             raise ConnectError(f"cannot connect to the admin API at {self._url}: {why}") from e
         except aiohttp.ClientError as e:
             why = f"the connection to the admin API at {self._url} was lost: {str(e) or type(e).__name__}"
+            if self._closed:
+                why = "the client was closed"
             if method == "GET":
-                raise ConnectError(why) from e
+                raise (AlreadyClosedError if self._closed else ConnectError)(why) from e
             raise UnknownOutcomeError(f"{why}; whether the change was made is not known: look, then repeat it") from e
 
     async def create_topic(
@@ -253,6 +259,7 @@ class HttpAdmin:
 
     async def close(self) -> None:
         """Close the HTTP session."""
+        self._closed = True
         await self._session.close()
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, Protocol, Self, TypeVar
 
-from engine.aio.bag import Bag
 from engine.aio.once import Once
 from engine.client.admin import AsyncAdmin, check_properties
 from engine.client.admin_backend import AdminBackend
 from engine.client.checkpoint_consumer import AsyncCheckpointConsumer
+from engine.client.children import Children, Closable
 from engine.client.entering import Entering
 from engine.client.multi import AsyncMultiQueueConsumer, AsyncMultiStreamConsumer
 from engine.client.options import Batching, ClientOptions, ConsumerOptions, ProducerOptions
@@ -44,12 +43,7 @@ from engine.wire.stream import Connector
 from engine.wire.tcp import TcpConnector
 from engine.wire.url import parse_url
 
-
-class _Closable(Protocol):
-    async def close(self) -> None: ...
-
-
-C = TypeVar("C", bound=_Closable)
+C = TypeVar("C", bound=Closable)
 
 
 class AsyncClient(Planning):
@@ -93,8 +87,8 @@ class AsyncClient(Planning):
             threadsafe=threadsafe,
         )
         self._pool = Pool(url, self._options)
-        self._open: Bag[_Closable] = Bag()
-        self._transactions = Transactions(self._pool)
+        self._children = Children()
+        self._transactions = Transactions(self._pool, self._children.check_open)
         self._end = Once()
         self._backend = admin
         self.admin = AsyncAdmin(self._admin_backend)
@@ -273,6 +267,7 @@ class AsyncClient(Planning):
         """The topics of a "tenant/namespace", sorted, that have all of `properties`, and whose own name the RE2
         `pattern` matches as a whole. Raises ConnectError, TimeoutError, InvalidArgumentError.
         """
+        self._children.check_open()
         return await list_topics(self._pool, TopicQuery(namespace, properties or None, pattern))
 
     async def watch_topics(
@@ -291,6 +286,7 @@ class AsyncClient(Planning):
 
     async def topic_exists(self, topic: str) -> bool:
         """Whether there is such a topic; it is not created. Raises ConnectError, TimeoutError, InvalidArgumentError."""
+        self._children.check_open()
         session = TopicSession(self._pool, TopicName.parse(topic))
         try:
             await session.open(create=False)
@@ -337,18 +333,15 @@ class AsyncClient(Planning):
     def _make_name(self, kind: str) -> str:
         return f"{kind}-{self._options.rng.getrandbits(64):016x}"
 
-    async def _started(self, made: C, start: Callable[[], Awaitable[None]]) -> C:
-        await start()
-        self._open.add(made)
-        made.on_closed = self._open.discard  # type: ignore[attr-defined]
-        return made
+    async def _started(self, made: C, start: Callable[[], Coroutine[Any, Any, None]]) -> C:
+        return await self._children.start(made, start)
 
     # -- admin -----------------------------------------------------------------------------------------------
 
     async def _admin_backend(self) -> AdminBackend:
         """The one given, or HTTP to the address the broker named in its handshake."""
+        self._children.check_open()
         if self._backend is None:
-            self._pool.check_open()
             url = (await self._pool.get()).admin_url
             if url is None:
                 raise UnsupportedError(
@@ -366,6 +359,7 @@ class AsyncClient(Planning):
 
     async def connect(self) -> None:
         """Connect now. Raises ConnectError, AuthenticationError, UnsupportedError."""
+        self._children.check_open()
         await self._pool.get()
 
     async def close(self) -> None:
@@ -376,14 +370,13 @@ class AsyncClient(Planning):
         await self._end.run(self._close)
 
     async def _close(self) -> None:
-        await self._transactions.close()
-        ended = await asyncio.gather(*(one.close() for one in list(self._open)), return_exceptions=True)
-        self._open.clear()
-        await self.admin.close()
-        await self._pool.close()
-        for outcome in ended:
-            if isinstance(outcome, BaseException):
-                raise outcome
+        self._children.end()
+        try:
+            await self._transactions.close()
+            await self._children.close()
+        finally:
+            await self.admin.close()
+            await self._pool.close()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.service_url}{' (closed)' if self._pool.closed else ''}>"

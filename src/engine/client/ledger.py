@@ -203,9 +203,10 @@ class Ledger:
             else:
                 entry.scope.fail(error)
                 told = told or (silent and not entry.scope.abandoned)
+            cause = error if entry.scope is None else entry.scope.explained(error)
             for future, _ in waiters:
                 if not future.done():
-                    future.set_exception(error)
+                    future.set_exception(cause)
         self.messages_failed += messages
         self._complete = self._complete and (not messages or isinstance(error, TRANSACTION_OVER))
         if unheard:

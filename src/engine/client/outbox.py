@@ -291,6 +291,10 @@ class Outbox:
             ended = AlreadyClosedError(f"{text} its acknowledged_sequence_id")
             self.lane_fatal(error if isinstance(error, FATAL) else ended)
 
+    def refuse(self, error: EngineError) -> None:
+        """Take nothing more; what was taken goes out."""
+        self.batcher.refuse(error)
+
     def lane_fatal(self, error: EngineError) -> None:
         """Fenced, refused or deleted: nothing more goes out."""
         self.failure = self.failure or error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from engine.client.options import ConsumerOptions
@@ -24,7 +24,7 @@ class Planning(ABC):
         """One that nobody else has."""
 
     @abstractmethod
-    async def _started(self, made: Any, start: Callable[[], Awaitable[None]]) -> Any:
+    async def _started(self, made: Any, start: Callable[[], Coroutine[Any, Any, None]]) -> Any:
         """Start it, and remember it until it is closed."""
 
     async def topic_view(self, topic: str) -> AsyncTopicView:

@@ -16,6 +16,7 @@ from engine.wire.stream import FrameStream
 
 log = logging.getLogger(__name__)
 
+CLOSED = "the client was closed"
 BACKOFF_S_FIRST = 0.02
 BACKOFF_S_MAX = 5.0
 GOODBYE_S_MAX = 1.0  # a peer has this long to take what is queued for it when the client closes
@@ -80,7 +81,7 @@ class Pool:
     def check_open(self) -> None:
         """Raise AlreadyClosedError after close()."""
         if self.closed:
-            raise AlreadyClosedError("the client was closed")
+            raise AlreadyClosedError(CLOSED)
 
     def _check_loop(self) -> None:
         """Raise AlreadyClosedError in another event loop than before: its connections live and die in that one."""
@@ -130,8 +131,8 @@ class Pool:
         attempt = self._attempts.pop(url)
         if attempt.done():
             return
-        if isinstance(error, asyncio.CancelledError):
-            error = AlreadyClosedError("the client was closed")
+        if self.closed or isinstance(error, asyncio.CancelledError):
+            error = AlreadyClosedError(CLOSED)
         elif not isinstance(error, EngineError):
             error = ConnectError(f"no connection to {url}: {error!r}")
         attempt.set_exception(error)
@@ -195,7 +196,9 @@ async def persist(pool: Pool, attempt: Callable[[], Awaitable[T]], timeout: floa
             return await attempt()
         except EngineError as e:
             passing = e.layout_stale or (isinstance(e, ConnectError) and pool.ever_connected)
-            if not passing or pool.closed:
+            if pool.closed and (passing or isinstance(e, ConnectError)):
+                raise AlreadyClosedError(CLOSED) from e
+            if not passing:
                 raise
             delay = backoff.next()
             if loop.time() + delay >= deadline:

@@ -73,8 +73,7 @@ class AsyncProducer:
         AlreadyClosedError, also when an earlier message of a named producer that was given sequence ids has failed;
         what the broker answers.
         """
-        if self._outbox.failure is not None:
-            raise self._outbox.failure
+        self.check_open()
         value = self._encoded(value)
         future: asyncio.Future[MessageId] = self._loop.create_future()
         while True:
@@ -129,12 +128,16 @@ class AsyncProducer:
         transaction: InTransaction | None,
     ) -> None:
         """send() for a caller that waits on a future of its own; from any thread where the client is `threadsafe`."""
-        if self._outbox.failure is not None:
-            raise self._outbox.failure
+        self.check_open()
         value = self._encoded(value)
         self._batcher.add(
             value, key, properties, event_time, sequence_id, waiter, deliver_at, deliver_after, transaction
         )
+
+    def check_open(self) -> None:
+        """Raise why it takes nothing more, AlreadyClosedError after close(). From any thread."""
+        if self._outbox.failure is not None:
+            raise self._outbox.failure
 
     def _encoded(self, value: Any) -> Any:
         return value if self._schema.raw else self._schema.encode(value)
@@ -164,8 +167,7 @@ class AsyncProducer:
         columns = MessageColumns(values, keys, event_times, properties)
         done = 0
         while True:
-            if self._outbox.failure is not None:
-                raise self._outbox.failure
+            self.check_open()
             done += self._batcher.add_columns(columns, start=done, transaction=transaction)
             if self._outbox.pumping:
                 self._outbox.pump()
@@ -183,8 +185,7 @@ class AsyncProducer:
             await asyncio.sleep(0)
         while not self._outbox.ledger.has_room:
             await self._outbox.wait_room(None)
-        if self._outbox.failure is not None:
-            raise self._outbox.failure
+        self.check_open()
 
     async def flush(self) -> None:
         """Wait until every message sent before this call is durable (SEMANTICS 26).
@@ -234,13 +235,15 @@ class AsyncProducer:
         await self._end.run(self._close)
 
     async def _close(self) -> None:
+        closed = AlreadyClosedError(f"the producer {self.name} of {self.topic} was closed")
         try:
             if self._outbox.failure is None:
+                self._outbox.refuse(closed)  # so that nothing is half sent at the end
                 await self.flush()
             else:
                 await self._outbox.ledger.flushed()
         finally:
-            self._outbox.lane_fatal(AlreadyClosedError(f"the producer {self.name} of {self.topic} was closed"))
+            self._outbox.lane_fatal(closed)
             await self._outbox.release()
             if self.on_closed is not None:
                 self.on_closed(self)

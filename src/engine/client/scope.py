@@ -15,8 +15,8 @@ from engine._native.sealed import TransactionScope
 from engine.client.connection import Connection, ignore_outcome
 from engine.client.coordination import Answer, is_committed_by
 from engine.client.pool import Pool
-from engine.errors import InvalidArgumentError
-from engine.model.transactions import attempt_number, parse_id
+from engine.errors import AlreadyClosedError, InvalidArgumentError
+from engine.model.transactions import TRANSACTION_OVER, attempt_number, parse_id
 
 T = TypeVar("T")
 
@@ -39,12 +39,13 @@ class Scope(TransactionScope):
     """Loop thread only, but for join(), and `refusal`, which any thread may read. Raises InvalidArgumentError.
 
     `fields`: what the headers of SEND and ACK say of it. `error`: the first failure. `abandoned`: it is being aborted,
-    and nobody cares for what fails.
+    and nobody cares for what fails. `closed`: the client closes, which aborts it.
     """
 
     # What each has of its own as soon as it is another: there is one for every transaction.
     error: Exception | None = None
     abandoned = False
+    closed: AlreadyClosedError | None = None
     on_acknowledged: Callable[[], object] | None = None  # called when a consumer wants to know how it ends
     # By which it is known who has committed it: since it was asked for behind the sends, unless that was refused.
     mark: int | None = None
@@ -138,7 +139,11 @@ class Scope(TransactionScope):
 
     def fail(self, error: Exception) -> None:
         """Something has failed."""
-        self.error = self.error or error
+        self.error = self.error or self.explained(error)
+
+    def explained(self, error: Exception) -> Exception:
+        """What befell something in it: that the transaction is over, the closing of the client explains."""
+        return self.closed if self.closed is not None and isinstance(error, TRANSACTION_OVER) else error
 
     async def run(self, acknowledging: Coroutine[Any, Any, T]) -> T:
         """Await an acknowledgement. It goes on to its end when the caller is cancelled, and counts until then."""
@@ -153,7 +158,7 @@ class Scope(TransactionScope):
             return await acknowledging
         except Exception as e:
             self.fail(e)
-            raise
+            raise self.explained(e) from e.__cause__
         finally:
             self._acknowledging -= 1
             self.left()

@@ -366,10 +366,16 @@ class TopicSession:
         return segment_id <= max(self.layout.segments)
 
     async def look(self) -> None:
-        """Look the topic up anew, and wait for that. Raises TimeoutError; NotFoundError once the topic is gone."""
+        """Look the topic up anew, and wait for that.
+
+        Raises TimeoutError, AlreadyClosedError; NotFoundError once the topic is gone.
+        """
         looks, timeout = self.looks, self.pool.options.operation_timeout
         self.look_again()
         if not await self._wait(lambda: self.looks != looks, timeout):
+            self.pool.check_open()
+            if self._closed:
+                raise AlreadyClosedError(f"what followed {self.topic} was closed")
             raise TimeoutError(f"no broker has told the layout of {self.topic} within {timeout:g} s")
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from engine.client.coordination import Answer, Standing, begin, committed_behind
 from engine.client.deadlines import Deadlines
 from engine.client.entering import Entering
 from engine.client.options import check_number
-from engine.client.pool import Pool
+from engine.client.pool import CLOSED, Pool
 from engine.client.scope import InTransaction, Scope
 from engine.client.spares import Spares
 from engine.errors import (
@@ -224,11 +224,11 @@ class AsyncTransaction(InTransaction):
         """What the coordinator says of an end: how it has ended; that it is open; None: nobody knows."""
         try:
             found = await answer
-        except TransactionConflictError:
+        except TransactionConflictError as e:
             with contextlib.suppress(EngineError):
                 standing = await look(self._pool, self.id)
                 self._learn(standing.state, standing.accepted)
-            raise
+            raise self.scope.explained(e) from None
         except TransactionNotFoundError as e:
             self._is_forgotten(e)
             raise
@@ -241,7 +241,7 @@ class AsyncTransaction(InTransaction):
         """Raise TransactionConflictError unless it has ended so."""
         if self._state is not state:
             how = self._state if self._state.final else "being aborted"
-            raise TransactionConflictError(f"the transaction {self.id} is {how}, and stays so")
+            raise self.scope.explained(TransactionConflictError(f"the transaction {self.id} is {how}, and stays so"))
         if accepted != self._accepted:
             raise TransactionConflictError(f"the transaction {self.id} was committed with other attempts accepted")
 
@@ -256,7 +256,8 @@ class AsyncTransaction(InTransaction):
 
     def _refuse(self, why: str) -> None:
         if not self._over:
-            self.scope.refusal = TransactionConflictError(f"the transaction {self.id} {why}: it takes nothing more")
+            refusal = TransactionConflictError(f"the transaction {self.id} {why}: it takes nothing more")
+            self.scope.refusal = self.scope.explained(refusal)
 
     def _learn(self, state: TransactionState, accepted: tuple[int, ...] | None) -> None:
         """It stands so. The first time that this is final, everybody concerned hears of it."""
@@ -276,7 +277,7 @@ class AsyncTransaction(InTransaction):
 
     def _settle(self, refusal: EngineError, counted: bool) -> None:
         self._over = True
-        self.scope.refusal = refusal
+        self.scope.refusal = self.scope.explained(refusal)
         self.scope.settle(counted)
         self._ended(self)
 
@@ -300,10 +301,14 @@ class AsyncTransaction(InTransaction):
                 log.debug("looking at transaction %s: %s", self.id, e)
             await asyncio.sleep(delays.next())
 
+    def close(self) -> None:
+        """The client closes: from now on it takes nothing, and what fails in it fails for that."""
+        self.scope.refusal = self.scope.closed = AlreadyClosedError(CLOSED)
+
     def forget(self) -> None:
-        """The client closes."""
+        """The client has closed."""
+        self.close()
         self._over = True
-        self.scope.refusal = AlreadyClosedError("the client was closed")
 
     # -- as a context ----------------------------------------------------------------------------------------
 
@@ -328,8 +333,9 @@ class AsyncTransaction(InTransaction):
 class Transactions:
     """Those of one client that have not ended. Loop thread only."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, check_open: Callable[[], None]) -> None:
         self._pool = pool
+        self._check_open = check_open  # raises from the beginning of the client's close() on
         self._open: Bag[AsyncTransaction] = Bag()
         self._deadlines = Deadlines[AsyncTransaction](AsyncTransaction.follow)  # of the same
         self._spares = Spares(pool)
@@ -340,10 +346,12 @@ class Transactions:
 
     async def _begin(self, timeout: float, name: str | None) -> AsyncTransaction:
         check_number("timeout", timeout, TRANSACTION_TIMEOUT_S_MIN, TRANSACTION_TIMEOUT_S_MAX)
+        self._check_open()
         if name is None:
-            return self._make(self._spares.take(timeout) or await begin(self._pool, timeout, None), None, None, False)
+            standing = self._spares.take(timeout) or await begin(self._pool, timeout, None)
+            return await self._make(standing, None, None, False)
         check_name(name, "transaction name")
-        return self._make(await begin(self._pool, timeout, name), name, None, False)
+        return await self._make(await begin(self._pool, timeout, name), name, None, False)
 
     def join(self, ident: str, attempt: str | None) -> Entering:
         """One that somebody has begun."""
@@ -352,11 +360,19 @@ class Transactions:
     async def _join(self, ident: str, attempt: str | None) -> AsyncTransaction:
         parse_id(ident)
         attempt_number(attempt)
-        return self._make(await look(self._pool, ident), None, attempt, True)
+        self._check_open()
+        return await self._make(await look(self._pool, ident), None, attempt, True)
 
-    def _make(self, standing: Standing, name: str | None, attempt: str | None, joined: bool) -> AsyncTransaction:
-        self._pool.check_open()
+    async def _make(self, standing: Standing, name: str | None, attempt: str | None, joined: bool) -> AsyncTransaction:
+        """Raises AlreadyClosedError when the client closes meanwhile; one that was begun is aborted then."""
         made = AsyncTransaction(self._pool, standing, name=name, attempt=attempt, joined=joined, ended=self._has_ended)
+        try:
+            self._check_open()
+        except AlreadyClosedError:
+            if not joined:
+                await made.abort_quietly()
+            made.forget()
+            raise
         if not standing.state.final:
             self._open.add(made)
             self._deadlines.add(made, asyncio.get_running_loop().time() + self._left_s(standing) + LOOK_S_FIRST)
@@ -376,6 +392,8 @@ class Transactions:
 
     async def close(self) -> None:
         """Abort what this client has begun, as far as that can be done soon; its timeout does the rest."""
+        for one in self._open:
+            one.close()
         begun = [one.abort_quietly() for one in self._open if not one.joined]
         aborts = [asyncio.ensure_future(abort) for abort in (*begun, *self._spares.close())]
         if aborts:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from engine.aio.portal import Portal, before_exit
-from engine.errors import EngineError
+from engine.errors import AlreadyClosedError, EngineError
 
 
 class Closable(Protocol):
@@ -21,7 +21,11 @@ class Closable(Protocol):
 def run_to_close(portal: Portal, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Run a close() on the loop; nothing when the loop has ended, and everything with it."""
     if not portal.closed:
-        portal.run(close())
+        try:
+            portal.run(close())
+        except AlreadyClosedError:
+            if not portal.closed:
+                raise
 
 
 def close_before_exit(client: Closable) -> None:

@@ -137,6 +137,7 @@ class Producer:
 
     def writable(self) -> None:
         """Wait until a quarter of the pending limit is free."""
+        self._producer.check_open()
         if not self._producer.has_room:
             self._portal.run(self._producer.writable())
 
