@@ -6,8 +6,6 @@ The rest of what the metadata said is lost where they are; where there is an old
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,13 +86,16 @@ class Plan:
         return self.metadata is not None or bool(self.topics)
 
 
-def make_plan(data: Path, now_ms: int) -> Plan:
-    """Read everything; nothing is changed. Raises NotFoundError, DataDirectoryBusyError, StorageError."""
+def make_plan(data: Path, scratch: Path, now_ms: int) -> Plan:
+    """Read everything; nothing is changed. `scratch`: an empty directory, for a copy of the metadata.
+
+    Raises NotFoundError, DataDirectoryBusyError, StorageError.
+    """
     if not (data / METADATA_FILE).exists() and not (data / SEGMENTS).exists():
         raise NotFoundError(f"{data} has neither {METADATA_FILE} nor {SEGMENTS}; the path of a data directory is right")
     if (lock := data / f"{METADATA_FILE}.lock").exists():
         LockFile(lock).release()  # no engine has the directory
-    records, version, state, readable = _records(data / METADATA_FILE)
+    records, version, state, readable = _records(data / METADATA_FILE, scratch)
     by_key = {record.key: record for record in records}
     found = _read_segments(data / SEGMENTS)
     topics = tuple(
@@ -149,16 +150,15 @@ def apply(plan: Plan, now_ms: int, *, show_transactional: bool = False) -> Path 
     return kept
 
 
-def _records(path: Path) -> tuple[list[Record], int, str | None, bool]:
+def _records(path: Path, scratch: Path) -> tuple[list[Record], int, str | None, bool]:
     """(the records, the version, what is wrong with the file, whether it can be read)."""
     marked = read_version(mark_of(path))
     if not path.exists():
         return [], marked or 0, "it is missing", False
-    with tempfile.TemporaryDirectory(prefix="engine-repair-") as scratch:
-        try:
-            records, version = read_metadata(path, Path(scratch))
-        except CorruptionError as e:
-            return [], marked or 0, str(e), False
+    try:
+        records, version = read_metadata(path, scratch)
+    except CorruptionError as e:
+        return [], marked or 0, str(e), False
     state = None
     if not mark_of(path).exists():
         state = "its mark is missing: nothing says whether it is the newest; what it holds goes on"
@@ -263,5 +263,5 @@ def _keep(paths: Iterable[Path]) -> Path | None:
         number += 1
     directory.mkdir(mode=0o700)
     for path in there:
-        shutil.copy2(path, directory / path.name)
+        (directory / path.name).write_bytes(path.read_bytes())
     return directory
