@@ -56,6 +56,7 @@ def test_without_its_metadata_a_directory_is_repaired(expected: dict[str, Any], 
     with pytest.raises(product.CorruptionError, match="`engine inspect --repair"):
         product.open(data)
     before = files_of(data)
+    assert "`engine inspect --repair" in engine("topics", "list", "--data", data).err
     dry = engine("inspect", "--repair", "--dry-run", data)
     assert dry.code == 0
     assert "Nothing was written" in dry.out

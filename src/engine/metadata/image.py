@@ -5,6 +5,7 @@ See docs/formats/metadata.md for the file and for what is checked when it is ope
 
 from __future__ import annotations
 
+import errno
 import json
 import sqlite3
 import zlib
@@ -367,4 +368,5 @@ def _errors_named(path: Path) -> Iterator[None]:
     except PermissionError as e:
         raise DataDirectoryError(f"{path} cannot be written: {e.strerror}") from e
     except OSError as e:
-        raise StorageError(f"{path}: {e}") from e
+        kind = DiskFullError if e.errno == errno.ENOSPC else StorageError
+        raise kind(f"{path}: {e}") from e
