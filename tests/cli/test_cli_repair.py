@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,35 @@ def test_metadata_that_are_damaged_are_set_aside(older: Path, engine) -> None:
     assert (older / "before-repair-1" / METADATA_FILE).read_bytes() == bytes(image)
     with product.open(older) as e:
         assert len(read(e, "t", 60)) == 60
+
+
+def test_a_log_of_the_metadata_that_is_damaged_is_set_aside(tmp_path: Path, engine) -> None:
+    """What the file holds without it goes on: subscriptions, for instance."""
+    data, killed = tmp_path / "data", tmp_path / "killed"
+    with product.open(data) as e:
+        e.admin.create_topic("t", properties={"a": "b"})
+        e.admin.create_subscription("t", "s", initial_position="earliest")
+        send(e, range(20))
+    with product.open(data) as e:
+        e.admin.create_topic("u")
+        with e.producer("u") as p:
+            p.send(b"late")
+        shutil.copytree(data, killed)
+    log = killed / f"{METADATA_FILE}-wal"
+    image = bytearray(log.read_bytes())
+    image[100] ^= 1  # in the first commit
+    log.write_bytes(image)
+    with pytest.raises(product.CorruptionError, match=r"metadata\.db-wal is damaged"):
+        product.open(killed)
+    result = engine("inspect", "--repair", killed)
+    assert result.code == 0
+    assert "what the file holds without it goes on" in result.out
+    assert (killed / "before-repair-1" / log.name).read_bytes() == bytes(image)
+    with product.open(killed) as e:
+        assert e.admin.get_metadata("t")["properties"] == {"a": "b"}
+        with e.stream_consumer("t", "s") as c:
+            assert [int(c.receive(timeout=60.0).value) for _ in range(20)]
+        assert [value for _, _, value in read(e, "u", 1)] == [b"late"]
 
 
 def test_a_mark_that_is_lost_is_made_anew(tmp_path: Path, engine) -> None:

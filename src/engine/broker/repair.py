@@ -74,7 +74,7 @@ class Plan:
     data: Path
     topics: tuple[TopicPlan, ...]
     metadata: str | None
-    readable: bool  # what is in the metadata file goes on
+    set_aside: tuple[Path, ...]  # files that are of no use: what is in the others goes on
     version: int  # the new records have larger ones
     identity: Identity | None  # what the newest files say of the store
     nameless: tuple[str, ...]  # directories whose names do not say which topic's they are
@@ -95,7 +95,7 @@ def make_plan(data: Path, scratch: Path, now_ms: int) -> Plan:
         raise NotFoundError(f"{data} has neither {METADATA_FILE} nor {SEGMENTS}; the path of a data directory is right")
     if (lock := data / f"{METADATA_FILE}.lock").exists():
         LockFile(lock).release()  # no engine has the directory
-    records, version, state, readable = _records(data / METADATA_FILE, scratch)
+    records, version, state, set_aside = _records(data / METADATA_FILE, scratch)
     by_key = {record.key: record for record in records}
     found = _read_segments(data / SEGMENTS)
     topics = tuple(
@@ -107,7 +107,7 @@ def make_plan(data: Path, scratch: Path, now_ms: int) -> Plan:
     own = by_key.get(keys.STORE)
     identity = _newer(None if own is None else Identity.from_json(own.value), found.identity)
     version = max(version, found.term) + 1
-    return Plan(data, topics, state, readable, version, identity, tuple(found.nameless), visible)
+    return Plan(data, topics, state, set_aside, version, identity, tuple(found.nameless), visible)
 
 
 def apply(plan: Plan, now_ms: int, *, show_transactional: bool = False) -> Path | None:
@@ -120,9 +120,8 @@ def apply(plan: Plan, now_ms: int, *, show_transactional: bool = False) -> Path 
     lock = LockFile(path.with_name(path.name + ".lock"))
     try:
         kept = _keep([path, log_of(path), mark_of(path)])
-        if not plan.readable:
-            for each in (mark_of(path), log_of(path), path):
-                each.unlink(missing_ok=True)
+        for each in plan.set_aside:
+            each.unlink(missing_ok=True)
     finally:
         lock.release()
     image = Image(path, Witness.RENEW)
@@ -150,23 +149,35 @@ def apply(plan: Plan, now_ms: int, *, show_transactional: bool = False) -> Path 
     return kept
 
 
-def _records(path: Path, scratch: Path) -> tuple[list[Record], int, str | None, bool]:
-    """(the records, the version, what is wrong with the file, whether it can be read)."""
-    marked = read_version(mark_of(path))
+def _records(path: Path, scratch: Path) -> tuple[list[Record], int, str | None, tuple[Path, ...]]:
+    """(the records, the version, what is wrong with the file, what of it is of no use)."""
+    marked, log = read_version(mark_of(path)) or 0, log_of(path)
     if not path.exists():
-        return [], marked or 0, "it is missing", False
+        return [], marked, "it is missing", (mark_of(path), log)
     try:
         records, version = read_metadata(path, scratch)
     except CorruptionError as e:
-        return [], marked or 0, str(e), False
-    state = None
-    if not mark_of(path).exists():
-        state = "its mark is missing: nothing says whether it is the newest; what it holds goes on"
-    elif marked is None:
-        state = "its mark is damaged: nothing says whether it is the newest; what it holds goes on"
-    elif marked > version:
-        state = f"it is at version {version}, and was at {marked}: it is older, or lost commits; what it holds goes on"
-    return records, max(version, marked or 0), state, True
+        if not log.exists():
+            return [], marked, str(e), (mark_of(path), path)
+        damage = str(e)
+    else:
+        return records, max(version, marked), _state(path, version), ()
+    try:  # the file may be whole without its log, as it was some commits ago
+        records, version = read_metadata(path, scratch, with_log=False)
+    except CorruptionError:
+        return [], marked, damage, (mark_of(path), log, path)
+    return records, max(version, marked), f"{damage}; what the file holds without it goes on", (log,)
+
+
+def _state(path: Path, version: int) -> str | None:
+    """What its mark says against a file that can be read."""
+    marked = read_version(mark_of(path))
+    if marked is None:
+        what = "damaged" if mark_of(path).exists() else "missing"
+        return f"its mark is {what}: nothing says whether it is the newest; what it holds goes on"
+    if marked > version:
+        return f"it is at version {version}, and was at {marked}: it is older, or lost commits; what it holds goes on"
+    return None
 
 
 @dataclass(slots=True)
