@@ -365,6 +365,8 @@ def _errors_named(path: Path) -> Iterator[None]:
         raise error_of(path, _code(e), str(e), committing=False) from e
     except LibraryError as e:
         raise error_of(path, e.code, str(e), committing=False) from e
+    except UnicodeDecodeError as e:  # the text of a damaged schema, in what SQLite says of it or instead of a value
+        raise CorruptionError(f"{path} is damaged: it holds text that is not UTF-8") from e
     except PermissionError as e:
         raise DataDirectoryError(f"{path} cannot be written: {e.strerror}") from e
     except OSError as e:
