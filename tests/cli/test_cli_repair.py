@@ -215,6 +215,16 @@ def test_what_cannot_be_repaired_is_named_and_the_rest_is(older: Path, engine) -
         assert len(read(e, "t", 60)) == 60
 
 
+def test_a_topic_whose_name_no_directory_holds_is_named_where_it_is_lost(tmp_path: Path, engine) -> None:
+    data, topic = tmp_path / "data", "ä" * 120
+    with product.open(data) as e, e.producer(topic) as p:
+        p.send(b"1")
+    assert "nothing to repair" in engine("inspect", "--repair", data).out
+    remove_metadata(data)
+    result = engine("inspect", "--repair", data)
+    assert (result.code, result.err.count("not repaired")) == (1, 1)
+
+
 def test_repair_refuses_what_it_is_not_for(tmp_path: Path, engine) -> None:
     data = tmp_path / "data"
     with product.open(data) as e:

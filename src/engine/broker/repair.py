@@ -6,16 +6,17 @@ The rest of what the metadata said is lost where they are; where there is an old
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote
 
 from pyroaring import BitMap64
 
+from engine._native.hashing import xxh64
 from engine.broker.offline import read_log, read_metadata
 from engine.broker.unexplained import explains
-from engine.control.resources import INDEX_TOPICS, index_key
+from engine.control.resources import INDEX_TOPICS, index_key, topic_of_key
 from engine.errors import CorruptionError, InvalidArgumentError, NotFoundError
 from engine.metadata import keys
 from engine.metadata.batch import Batch
@@ -107,7 +108,8 @@ def make_plan(data: Path, scratch: Path, now_ms: int) -> Plan:
     own = by_key.get(keys.STORE)
     identity = _newer(None if own is None else Identity.from_json(own.value), found.identity)
     version = max(version, found.term) + 1
-    return Plan(data, topics, state, set_aside, version, identity, tuple(found.nameless), visible)
+    nameless = tuple(_without_record(found.nameless, records))
+    return Plan(data, topics, state, set_aside, version, identity, nameless, visible)
 
 
 def apply(plan: Plan, now_ms: int, *, show_transactional: bool = False) -> Path | None:
@@ -178,6 +180,16 @@ def _state(path: Path, version: int) -> str | None:
     if marked > version:
         return f"it is at version {version}, and was at {marked}: it is older, or lost commits; what it holds goes on"
     return None
+
+
+def _without_record(directories: Iterable[str], records: Iterable[Record]) -> Iterator[str]:
+    """Those of topics with long names that no record has. Such a name is cut, and its checksum stands behind "~"."""
+    topics = [topic_of_key(r.key) for r in records if r.key.startswith(keys.TOPICS)]
+    known = {f"{xxh64(part.encode()):016x}" for t in topics for part in (t.tenant, t.namespace, t.local)}
+    for directory in directories:
+        checksums = {part.rpartition("~")[2] for part in directory.split("/")[:3] if "~" in part}
+        if not checksums <= known:
+            yield directory
 
 
 @dataclass(slots=True)
