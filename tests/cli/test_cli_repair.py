@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,7 @@ def test_without_its_metadata_a_directory_is_repaired(expected: dict[str, Any], 
     with pytest.raises(product.CorruptionError, match="`engine inspect --repair"):
         product.open(data)
     before = files_of(data)
+    assert "`engine inspect --repair" in engine("topics", "list", "--data", data).err
     dry = engine("inspect", "--repair", "--dry-run", data)
     assert dry.code == 0
     assert "Nothing was written" in dry.out
@@ -153,6 +155,35 @@ def test_metadata_that_are_damaged_are_set_aside(older: Path, engine) -> None:
         assert len(read(e, "t", 60)) == 60
 
 
+def test_a_log_of_the_metadata_that_is_damaged_is_set_aside(tmp_path: Path, engine) -> None:
+    """What the file holds without it goes on: subscriptions, for instance."""
+    data, killed = tmp_path / "data", tmp_path / "killed"
+    with product.open(data) as e:
+        e.admin.create_topic("t", properties={"a": "b"})
+        e.admin.create_subscription("t", "s", initial_position="earliest")
+        send(e, range(20))
+    with product.open(data) as e:
+        e.admin.create_topic("u")
+        with e.producer("u") as p:
+            p.send(b"late")
+        shutil.copytree(data, killed)
+    log = killed / f"{METADATA_FILE}-wal"
+    image = bytearray(log.read_bytes())
+    image[100] ^= 1  # in the first commit
+    log.write_bytes(image)
+    with pytest.raises(product.CorruptionError, match=r"metadata\.db-wal is damaged"):
+        product.open(killed)
+    result = engine("inspect", "--repair", killed)
+    assert result.code == 0
+    assert "what the file holds without it goes on" in result.out
+    assert (killed / "before-repair-1" / log.name).read_bytes() == bytes(image)
+    with product.open(killed) as e:
+        assert e.admin.get_metadata("t")["properties"] == {"a": "b"}
+        with e.stream_consumer("t", "s") as c:
+            assert [int(c.receive(timeout=60.0).value) for _ in range(20)]
+        assert [value for _, _, value in read(e, "u", 1)] == [b"late"]
+
+
 def test_a_mark_that_is_lost_is_made_anew(tmp_path: Path, engine) -> None:
     data = tmp_path / "data"
     with product.open(data) as e:
@@ -182,6 +213,16 @@ def test_what_cannot_be_repaired_is_named_and_the_rest_is(older: Path, engine) -
     (damaged / "0.log").unlink()
     with product.open(older) as e:
         assert len(read(e, "t", 60)) == 60
+
+
+def test_a_topic_whose_name_no_directory_holds_is_named_where_it_is_lost(tmp_path: Path, engine) -> None:
+    data, topic = tmp_path / "data", "ä" * 120
+    with product.open(data) as e, e.producer(topic) as p:
+        p.send(b"1")
+    assert "nothing to repair" in engine("inspect", "--repair", data).out
+    remove_metadata(data)
+    result = engine("inspect", "--repair", data)
+    assert (result.code, result.err.count("not repaired")) == (1, 1)
 
 
 def test_repair_refuses_what_it_is_not_for(tmp_path: Path, engine) -> None:

@@ -100,6 +100,21 @@ async def test_d6_no_flipped_bit_in_the_file_changes_what_is_read(path, clock):
     assert all("metadata.db" in text for text in refused)
 
 
+async def test_d6_a_schema_that_is_no_text_is_corruption(path, clock):
+    """SQLite names it in its error, and Python cannot decode that."""
+    await filled(path, clock, 3)
+    image = path.read_bytes()
+    good, refused = await records_of(path, clock), []
+    start = image.index(b"CREATE TABLE records")
+    for at in range(start - 20, start + 60, 2):
+        path.write_bytes(image[:at] + bytes([image[at] ^ 0x80]) + image[at + 1 :])
+        try:
+            assert await records_of(path, clock) == good  # a column that nobody calls by its name
+        except CorruptionError as e:
+            refused.append(str(e))
+    assert any("text that is not UTF-8" in text for text in refused)
+
+
 async def test_d6_a_cut_or_zeroed_file_is_corruption(path, clock):
     await filled(path, clock)
     image = path.read_bytes()

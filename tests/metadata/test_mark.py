@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import shutil
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import CorruptionError, EngineError
+from engine.errors import CorruptionError, DiskFullError, EngineError
 from engine.metadata.image import Image
 from engine.metadata.mark import SLOT_POSITIONS, SLOT_SIZE, Mark, read_version
 from engine.metadata.sqlite import SqliteMetadataStore
@@ -262,6 +263,20 @@ async def test_the_mark_is_synced_when_the_store_falls_quiet(path, clock, monkey
     await asyncio.wait_for(synced.wait(), 60)
     assert 1 <= count <= 5
     await store.close()
+
+
+async def test_a_full_disk_when_the_mark_is_made_leaves_nothing_half_done(path, opened, clock, monkeypatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(DiskFullError, match=r"metadata\.db"):
+            await opened(path, clock)
+    store = await opened(path, clock)
+    await store.put("/r", b"")
+    await store.close()
+    assert load(path) == [("/r", b"")]
 
 
 async def test_commits_are_good_where_the_mark_cannot_be_written(path, opened, clock, caplog) -> None:

@@ -13,7 +13,7 @@ from engine.limits import HASH_RING_SIZE
 from engine.metadata.image import Image
 from engine.metadata.lockfile import LockFile
 from engine.metadata.store import Record
-from engine.metadata.witness import Witness
+from engine.metadata.witness import Witness, log_of
 from engine.storage.format import HEADER_SIZE_MAX, Closing, Header, Opening
 from engine.storage.logfile import SUFFIX, parse_file_name
 
@@ -134,8 +134,9 @@ def metadata_file(directory: Path) -> Path | None:
     return next(found, None)
 
 
-def read_metadata(path: Path, scratch: Path) -> tuple[list[Record], int]:
-    """(every record of a metadata file, all checked; its version). `scratch`: an empty directory for the copy.
+def read_metadata(path: Path, scratch: Path, *, with_log: bool = True) -> tuple[list[Record], int]:
+    """(every record of a metadata file, all checked; its version). `scratch`: a directory for the copy. `with_log`:
+    with what is in the write-ahead log.
 
     The copy is opened, whatever the mark beside the file says. Raises DataDirectoryBusyError, CorruptionError,
     UnsupportedError.
@@ -143,10 +144,11 @@ def read_metadata(path: Path, scratch: Path) -> tuple[list[Record], int]:
     lock_path = path.with_name(path.name + ".lock")
     lock = LockFile(lock_path) if lock_path.exists() else None
     try:
-        for name in (path.name, f"{path.name}-wal"):
-            source = path.with_name(name)
-            if source.exists():
-                (scratch / name).write_bytes(source.read_bytes())
+        for source in (path, log_of(path)):
+            copy = scratch / source.name
+            copy.unlink(missing_ok=True)
+            if source.exists() and (with_log or source == path):
+                copy.write_bytes(source.read_bytes())
     finally:
         if lock is not None:
             lock.release()

@@ -6,18 +6,17 @@ The rest of what the metadata said is lost where they are; where there is an old
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote
 
 from pyroaring import BitMap64
 
+from engine._native.hashing import xxh64
 from engine.broker.offline import read_log, read_metadata
 from engine.broker.unexplained import explains
-from engine.control.resources import INDEX_TOPICS, index_key
+from engine.control.resources import INDEX_TOPICS, index_key, topic_of_key
 from engine.errors import CorruptionError, InvalidArgumentError, NotFoundError
 from engine.metadata import keys
 from engine.metadata.batch import Batch
@@ -76,7 +75,7 @@ class Plan:
     data: Path
     topics: tuple[TopicPlan, ...]
     metadata: str | None
-    readable: bool  # what is in the metadata file goes on
+    set_aside: tuple[Path, ...]  # files that are of no use: what is in the others goes on
     version: int  # the new records have larger ones
     identity: Identity | None  # what the newest files say of the store
     nameless: tuple[str, ...]  # directories whose names do not say which topic's they are
@@ -88,13 +87,16 @@ class Plan:
         return self.metadata is not None or bool(self.topics)
 
 
-def make_plan(data: Path, now_ms: int) -> Plan:
-    """Read everything; nothing is changed. Raises NotFoundError, DataDirectoryBusyError, StorageError."""
+def make_plan(data: Path, scratch: Path, now_ms: int) -> Plan:
+    """Read everything; nothing is changed. `scratch`: an empty directory, for a copy of the metadata.
+
+    Raises NotFoundError, DataDirectoryBusyError, StorageError.
+    """
     if not (data / METADATA_FILE).exists() and not (data / SEGMENTS).exists():
         raise NotFoundError(f"{data} has neither {METADATA_FILE} nor {SEGMENTS}; the path of a data directory is right")
     if (lock := data / f"{METADATA_FILE}.lock").exists():
         LockFile(lock).release()  # no engine has the directory
-    records, version, state, readable = _records(data / METADATA_FILE)
+    records, version, state, set_aside = _records(data / METADATA_FILE, scratch)
     by_key = {record.key: record for record in records}
     found = _read_segments(data / SEGMENTS)
     topics = tuple(
@@ -106,7 +108,8 @@ def make_plan(data: Path, now_ms: int) -> Plan:
     own = by_key.get(keys.STORE)
     identity = _newer(None if own is None else Identity.from_json(own.value), found.identity)
     version = max(version, found.term) + 1
-    return Plan(data, topics, state, readable, version, identity, tuple(found.nameless), visible)
+    nameless = tuple(_without_record(found.nameless, records))
+    return Plan(data, topics, state, set_aside, version, identity, nameless, visible)
 
 
 def apply(plan: Plan, now_ms: int, *, show_transactional: bool = False) -> Path | None:
@@ -119,9 +122,8 @@ def apply(plan: Plan, now_ms: int, *, show_transactional: bool = False) -> Path 
     lock = LockFile(path.with_name(path.name + ".lock"))
     try:
         kept = _keep([path, log_of(path), mark_of(path)])
-        if not plan.readable:
-            for each in (mark_of(path), log_of(path), path):
-                each.unlink(missing_ok=True)
+        for each in plan.set_aside:
+            each.unlink(missing_ok=True)
     finally:
         lock.release()
     image = Image(path, Witness.RENEW)
@@ -149,24 +151,45 @@ def apply(plan: Plan, now_ms: int, *, show_transactional: bool = False) -> Path 
     return kept
 
 
-def _records(path: Path) -> tuple[list[Record], int, str | None, bool]:
-    """(the records, the version, what is wrong with the file, whether it can be read)."""
-    marked = read_version(mark_of(path))
+def _records(path: Path, scratch: Path) -> tuple[list[Record], int, str | None, tuple[Path, ...]]:
+    """(the records, the version, what is wrong with the file, what of it is of no use)."""
+    marked, log = read_version(mark_of(path)) or 0, log_of(path)
     if not path.exists():
-        return [], marked or 0, "it is missing", False
-    with tempfile.TemporaryDirectory(prefix="engine-repair-") as scratch:
-        try:
-            records, version = read_metadata(path, Path(scratch))
-        except CorruptionError as e:
-            return [], marked or 0, str(e), False
-    state = None
-    if not mark_of(path).exists():
-        state = "its mark is missing: nothing says whether it is the newest; what it holds goes on"
-    elif marked is None:
-        state = "its mark is damaged: nothing says whether it is the newest; what it holds goes on"
-    elif marked > version:
-        state = f"it is at version {version}, and was at {marked}: it is older, or lost commits; what it holds goes on"
-    return records, max(version, marked or 0), state, True
+        return [], marked, "it is missing", (mark_of(path), log)
+    try:
+        records, version = read_metadata(path, scratch)
+    except CorruptionError as e:
+        if not log.exists():
+            return [], marked, str(e), (mark_of(path), path)
+        damage = str(e)
+    else:
+        return records, max(version, marked), _state(path, version), ()
+    try:  # the file may be whole without its log, as it was some commits ago
+        records, version = read_metadata(path, scratch, with_log=False)
+    except CorruptionError:
+        return [], marked, damage, (mark_of(path), log, path)
+    return records, max(version, marked), f"{damage}; what the file holds without it goes on", (log,)
+
+
+def _state(path: Path, version: int) -> str | None:
+    """What its mark says against a file that can be read."""
+    marked = read_version(mark_of(path))
+    if marked is None:
+        what = "damaged" if mark_of(path).exists() else "missing"
+        return f"its mark is {what}: nothing says whether it is the newest; what it holds goes on"
+    if marked > version:
+        return f"it is at version {version}, and was at {marked}: it is older, or lost commits; what it holds goes on"
+    return None
+
+
+def _without_record(directories: Iterable[str], records: Iterable[Record]) -> Iterator[str]:
+    """Those of topics with long names that no record has. Such a name is cut, and its checksum stands behind "~"."""
+    topics = [topic_of_key(r.key) for r in records if r.key.startswith(keys.TOPICS)]
+    known = {f"{xxh64(part.encode()):016x}" for t in topics for part in (t.tenant, t.namespace, t.local)}
+    for directory in directories:
+        checksums = {part.rpartition("~")[2] for part in directory.split("/")[:3] if "~" in part}
+        if not checksums <= known:
+            yield directory
 
 
 @dataclass(slots=True)
@@ -263,5 +286,5 @@ def _keep(paths: Iterable[Path]) -> Path | None:
         number += 1
     directory.mkdir(mode=0o700)
     for path in there:
-        shutil.copy2(path, directory / path.name)
+        (directory / path.name).write_bytes(path.read_bytes())
     return directory

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 METADATA_FILE = "metadata.db"
+SEGMENTS = "segments"  # where the messages are: an engine says what to do where they are alone
 DEFAULT_URL = "engine://127.0.0.1:6650"
 
 
@@ -78,7 +79,7 @@ def connect(url: str, data: str | None, *, create: bool = False) -> Client:
     `create`: whether the command may begin a new data directory. Others raise NotFoundError where there is none.
     """
     if data is not None:
-        if not create and not Path(data, METADATA_FILE).exists():
+        if not create and not any(Path(data, name).exists() for name in (METADATA_FILE, SEGMENTS)):
             raise NotFoundError(f"{data} is no data directory; engine serve, produce and topics create begin a new one")
         from engine.embedded import open as open_engine
 

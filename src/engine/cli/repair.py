@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,8 @@ def repair(path: Path, *, dry_run: bool, show_transactional: bool, as_json: bool
     from engine.broker import repair as repairing
 
     now_ms = time.time_ns() // 1_000_000
-    plan = repairing.make_plan(path, now_ms)
+    with tempfile.TemporaryDirectory(prefix="engine-repair-") as scratch:
+        plan = repairing.make_plan(path, Path(scratch), now_ms)
     kept = None if dry_run or not plan.needed else repairing.apply(plan, now_ms, show_transactional=show_transactional)
     rows = [row for topic in plan.topics for row in topic_rows(topic)]
     hidden = {s.name: s.transactional for t in plan.topics for s in t.stores if s.transactional and t.layout}

@@ -6,7 +6,7 @@ import random
 import ssl
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from engine.aio.once import Once
 from engine.client.admin import AsyncAdmin, check_properties

@@ -5,6 +5,7 @@ See docs/formats/metadata.md for the file and for what is checked when it is ope
 
 from __future__ import annotations
 
+import errno
 import json
 import sqlite3
 import zlib
@@ -374,7 +375,10 @@ def _errors_named(path: Path) -> Iterator[None]:
         raise error_of(path, _code(e), str(e), committing=False) from e
     except LibraryError as e:
         raise error_of(path, e.code, str(e), committing=False) from e
+    except UnicodeDecodeError as e:  # the text of a damaged schema, in what SQLite says of it or instead of a value
+        raise CorruptionError(f"{path} is damaged: it holds text that is not UTF-8") from e
     except PermissionError as e:
         raise DataDirectoryError(f"{path} cannot be written: {e.strerror}") from e
     except OSError as e:
-        raise StorageError(f"{path}: {e}") from e
+        kind = DiskFullError if e.errno == errno.ENOSPC else StorageError
+        raise kind(f"{path}: {e}") from e
