@@ -185,9 +185,10 @@ cdef class EntryQueue:
         origin = new_origin(self.topic, self.make_id, self.decode, self.delivered.copy())
         while self.head < len(self.items) and count < max_messages:
             slice, start = self.items[self.head], self.front
-            room -= slice.entry.opens_to()
-            if not open_next(slice, self.decompress, count, room):
-                break
+            if slice.entry.failure is not None or slice.entry.opens_to():
+                room -= slice.entry.opens_to()
+                if not open_next(slice, self.decompress, count, room):
+                    break
             taken = slice.fitting(start, max_messages - count, max_bytes)
             if taken == 0 and count == 0:
                 taken = 1

@@ -70,9 +70,6 @@ class Crediting(Receiving):
     def _return_credit(self) -> None:
         self._returning = False
         self._grant(self._queue.take_credit())
-        self._recount()
-        if self._budget.state != self._fitted_to:
-            self._fit_windows()
 
     def _grant(self, due: dict[int, tuple[int, int]]) -> None:
         for segment_id, (messages, size) in due.items():
@@ -81,3 +78,6 @@ class Crediting(Receiving):
             attachment = self.attachments.get(segment_id)
             if attachment is not None and not attachment.broken:
                 self._budget.regrant(attachment, messages, size)
+        self._recount()
+        if self._budget.state != self._fitted_to:
+            self._fit_windows()

@@ -96,10 +96,11 @@ class ClientMemory:
         self._opened_bytes += size - self._opened.pop(queue, 0)
         self._opened[queue] = size
         if self._opened_bytes > self._receiving:
-            self._look(queue)
+            self._look(queue, size)
 
-    def _look(self, newest: EntryQueue) -> None:
-        still = {queue: size for queue in list(self._opened) if (size := queue.opened) or queue is newest}
+    def _look(self, newest: EntryQueue, size: int) -> None:
+        still = {queue: found for queue in list(self._opened) if queue is not newest and (found := queue.opened)}
+        still[newest] = size
         total = sum(still.values())
         for queue in list(still):
             if total <= self._receiving:

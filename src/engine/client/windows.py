@@ -83,7 +83,8 @@ class Budget:
                 attachment.grant(wider[0] - window[0], wider[1] - window[1])
                 attachment.window = window = wider
             granted.append(window)
-        return min((w[0] for w in granted), default=own[0]), min((w[1] for w in granted), default=own[1])
+        granted.append(own)  # wider ones shrink to it
+        return min(w[0] for w in granted), min(w[1] for w in granted)
 
     def regrant(self, attachment: Attachment, messages: int, size: int) -> None:
         """Grant what was consumed; less where the attachment's window is wider than its part is now: others came."""
