@@ -103,9 +103,7 @@ class LeaderAdmin:
         """Acknowledge everything."""
         await self._service.clear_backlog(topic, subscription)
 
-    async def skip_messages(
-        self, topic: TopicName, subscription: str, segment_id: int, first: int, last: int
-    ) -> None:
+    async def skip_messages(self, topic: TopicName, subscription: str, segment_id: int, first: int, last: int) -> None:
         """Acknowledge what is given up."""
         await self._service.skip_messages(topic, subscription, segment_id, first, last)
 
