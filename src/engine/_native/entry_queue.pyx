@@ -337,8 +337,7 @@ cdef class EntryQueue:
                 self.busy = False
 
     def forget(self, uint64_t segment_id, ranges, BucketMarks marks=None):
-        """Pop, unread, what waits of one segment in these inclusive ranges or below the marks. Returns how many messages.
-        """
+        """Pop, unread, what waits of one segment in these inclusive ranges or below the marks: how many messages."""
         with self.lock:
             self.busy = True
             try:

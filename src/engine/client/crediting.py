@@ -52,7 +52,6 @@ class Crediting(Receiving):
 
     def _restart_queue(self) -> None:
         """Begin with an empty queue, all credit accounted for."""
-        self._queue.close_front()
         self._queue = self._new_queue()
         self._credited_messages, self._credited_bytes = self._pushed_messages, self._pushed_bytes
 

@@ -74,6 +74,10 @@ class Receiver(Crediting):
         decode = None if schema.raw else schema.decode
         return EntryQueue(self._topic, self._make_id, None, decode, decompressor(), self.pool.memory.opened)
 
+    def _restart_queue(self) -> None:
+        self.pool.memory.forget(self._queue)
+        super()._restart_queue()
+
     async def _open(self) -> TopicLayout:
         """Look the topic up, and tell it the schema by which its values are read."""
         if self._gatherer is None:
@@ -381,7 +385,6 @@ class Receiver(Crediting):
         finally:
             self.session.close()
             self._leave_memory()
-            self.pool.memory.forget(self._queue)
             self._counted, self._held = self._budget.recount(self._counted, 0), self._budget.hold(self._held, 0)
             if self.on_closed is not None:
                 self.on_closed(self)
