@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -161,3 +162,45 @@ def test_the_first_value_is_looked_at_and_let_go_of():
     assert first_value(entry, decompressor()) is None
     [plain] = take_block(at(good(0), 0), SALT, SEGMENT)[0]
     assert first_value(plain, decompressor()) == b"hostile-0"
+
+
+def test_threads_close_each_others_entries():
+    """Each receives from a queue of its own; together they may have less open than one entry each."""
+    entries, each, size = 40, 5, 64 * 1024
+    queues: list[EntryQueue] = []
+    opened: dict[EntryQueue, int] = {}
+
+    def on_open(queue: EntryQueue, raw: int) -> None:
+        opened[queue] = raw
+        for other in queues:
+            if other is not queue and other.opened:
+                other.close_front()
+
+    blocks = [take_block(at(packed(each, size, i * each), i * each), SALT, SEGMENT)[0] for i in range(entries)]
+    queues += [queue(on_open=on_open) for _ in range(4)]
+    wrong: list[object] = []
+    feeding = threading.Barrier(5)
+
+    def receive(waiting: EntryQueue) -> None:
+        feeding.wait(20)
+        expected = 0
+        while expected < entries * each:
+            message = waiting.pop_message()
+            if message is None:
+                continue
+            if message.offset != expected or message.value != bytes(size):
+                wrong.append((expected, message))
+            expected += 1
+
+    threads = [threading.Thread(target=receive, args=(waiting,), daemon=True) for waiting in queues]
+    for thread in threads:
+        thread.start()
+    feeding.wait(20)
+    for block in blocks:
+        for waiting in queues:
+            waiting.push(block)
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert not wrong
+    assert len(opened) == 4
