@@ -276,3 +276,35 @@ async def test_what_the_disk_damaged_is_told_behind_what_is_good(tmp_path: Path,
                 found += (await until_error(consumer, b"good-behind"))[0]
             assert found == [b"good-behind"] * 2
         await consumer.close()
+
+
+async def test_who_shares_a_segment_passes_it_by(older_broker: None, tmp_path: Path):
+    """In the bucket that has it; nothing is due in the end."""
+    async with engine.open_async(tmp_path / "data") as opened:
+        await opened.admin.create_topic("t", segments=1, entry_buckets=4)
+        options: dict[str, Any] = {"initial_position": "earliest", "on_corrupt": "skip"}
+        consumers = [await opened.stream_consumer("t", "s", name=f"c{n}", **options) for n in range(2)]
+        async with await opened.producer("t") as producer:
+            for n in range(30):
+                await producer.send(b"before", key=b"k%d" % n)
+            await store_bad(opened, "t", FALLING)
+            await store_bad(opened, "t", INSIDE, 100)
+            for n in range(30):
+                await producer.send(b"behind", key=b"k%d" % n)
+        got = 0
+
+        async def read(consumer: Any) -> None:
+            nonlocal got
+            while got < 60:
+                message = await consumer.receive(timeout=0.1)
+                if message is not None:
+                    got += 1
+                    await consumer.acknowledge_cumulative(message)
+
+        async with asyncio.timeout(60):
+            await asyncio.gather(*map(read, consumers))
+            while await backlog(opened):  # noqa: ASYNC110 - it is acknowledged in the background
+                await asyncio.sleep(0.01)
+        assert sum(consumer.statistics().corrupt_entries for consumer in consumers) == 2
+        for consumer in consumers:
+            await consumer.close()

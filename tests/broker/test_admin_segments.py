@@ -190,6 +190,7 @@ CALLS = {
     "delete_subscription": ("orders", "s"),
     "seek_subscription": ("orders", "s", 0),
     "clear_backlog": ("orders", "s"),
+    "skip_messages": ("orders", "s", 0, 0, 0),
     "set_auto_scale_policy": ("orders", {"enabled": False}),
 }
 

@@ -8,10 +8,11 @@ from peer import make_entries
 
 from engine.errors import CorruptionError, MessageTooLargeError
 from engine.limits import FRAME_SIZE_MAX
+from engine.model.names import SegmentName
 from engine.wire.commands import Command
 
 
-async def test_each_is_refused_alone_with_a_typed_error(connect):
+async def test_each_is_refused_alone_with_a_typed_error(connect, broker):
     peer = await connect()
     segment = await peer.segment("orders")
     producer, other = await peer.producer(segment, "hostile"), await peer.producer(segment, "other")
@@ -33,6 +34,7 @@ async def test_each_is_refused_alone_with_a_typed_error(connect):
     peer.publish(producer, [good(sequence + 100)])
     assert (await peer.receipts(producer, 1))[1] == [taken]
     assert not [frame for frame in peer.frames if frame[0] is Command.CLOSE_PRODUCER]
+    assert broker.hosting.get(SegmentName.parse(segment)).refused_entries == sum(not form.taken for form in FORMS)
 
 
 async def test_what_came_in_one_frame_is_refused_as_one(connect):

@@ -251,6 +251,20 @@ def test_a_backlog_is_cleared(engine: Run, place: list[str], tmp_path: Path):
     assert json.loads(engine("subscriptions", "stats", "t", "s", "--json", *place).out)["backlog"] == 0
 
 
+def test_a_range_of_a_segment_is_given_up(engine: Run, place: list[str], tmp_path: Path):
+    engine("topics", "create", "t", "--segments", "1", *place)
+    engine("subscriptions", "create", "t", "s", *place)
+    engine("produce", "t", "--file", write_lines(tmp_path / "in", list("abcd")), *place)
+    result = engine("subscriptions", "skip", "t", "s", "0", "1..2", "--yes", *place)
+    assert (result.code, result.err) == (0, "s on t goes on behind offset 2 of segment 0\n")
+    assert json.loads(engine("subscriptions", "stats", "t", "s", "--json", *place).out)["backlog"] == 2
+    assert engine("subscriptions", "skip", "t", "s", "0", "0", "--yes", *place).code == 0
+    assert json.loads(engine("subscriptions", "stats", "t", "s", "--json", *place).out)["backlog"] == 1
+    for offsets in ("", "x", "2..", "..2", "3..1", "-1"):
+        assert engine("subscriptions", "skip", "t", "s", "0", "--yes", "--", offsets, *place).code == 2, offsets
+    assert engine("subscriptions", "skip", "t", "s", "0", "3..9", "--yes", *place).code == 1
+
+
 def test_policies_of_a_namespace(engine: Run, place: list[str]):
     name = "public/default"
     assert engine("topics", "create", "t", *place).code == 0

@@ -26,6 +26,8 @@ from engine._native import log
 from engine._native.batch import MessageBatch, decode_block
 from engine._native.crc32c import crc32c
 from engine._native.entry import verify, walk
+from engine._native.entry_queue import EntryQueue
+from engine._native.opening import take_block
 from engine.broker.calls import unpack_args, unpack_spec
 from engine.broker.offline import read_log
 from engine.client.compression import decompressor
@@ -78,6 +80,23 @@ def entries(data: bytes) -> int:
         assert isinstance(message.producer_name, str)
     batch.to_arrow().validate(full=True)
     return len(batch)
+
+
+def taken(data: bytes) -> int:
+    """The same by a consumer that goes on behind what is bad: nothing is raised, and the good ones can be read."""
+    found, lost = take_block(data, STAMP.salt, STAMP.segment_id)
+    queue = EntryQueue("t", lambda *_: None, None, None, decompressor())
+    assert queue.push(found if lost is None else [*found, lost]) == queue.messages
+    count = 0
+    while queue.messages:
+        try:
+            batch = queue.pop_batch(7)
+        except CorruptionError:
+            assert queue.damaged(drop=True) is not None
+            continue
+        count += len(batch.values)
+        assert len(batch.keys) == len(batch)
+    return count
 
 
 def published(data: bytes) -> object:
@@ -317,6 +336,7 @@ def _targets() -> list[Target]:
         Target("frame-cut", cut, frame_seeds, (ProtocolError,)),
         Target("frame-first", greet, frame_seeds, (ProtocolError,)),
         Target("entry", entries, entry_seeds, (CorruptionError,), reseal_entry),
+        Target("entry-taken", taken, entry_seeds, (), reseal_entry),
         Target("entry-published", published, entry_seeds, (EngineError,), sealed_unstamped),
         Target("log-opening", lambda d: Opening.unpack(d, "x"), lambda: opening, (EngineError,), crc_behind(0)),
         Target("log-closing", lambda d: Closing.unpack(d, SALT), lambda: closing, (), crc_behind(SALT)),

@@ -1,5 +1,6 @@
 # cython: language_level=3
 """The producer's half of a topic: every message to its bucket, every full bucket to a sealed entry."""
+cimport cython
 from cpython.ref cimport PyObject
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
@@ -12,8 +13,15 @@ cdef struct Stretch:
     Py_ssize_t at                 # the first message that was not taken
     int64_t full                  # the builder to seal before going on, or -1
     int fault                     # 0, or why it stopped for good
+    Py_ssize_t room               # in the account; it stops above that
     Py_ssize_t bytes              # taken: charged bytes
     Py_ssize_t messages
+
+# What several batchers have pending, together.
+@cython.final
+cdef class Account:
+    cdef readonly Py_ssize_t used
+    cdef public Py_ssize_t limit
 
 cdef class Batcher(Buckets):
     # Fixed after construction.
@@ -25,6 +33,7 @@ cdef class Batcher(Buckets):
     cdef object pack
     cdef object now_ms
     cdef object admit
+    cdef Account account
     # Counted; changed with the GIL held only.
     cdef readonly Py_ssize_t pending_bytes
     cdef readonly Py_ssize_t pending_messages

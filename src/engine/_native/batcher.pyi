@@ -9,6 +9,11 @@ from engine._native.buckets import Buckets
 from engine._native.sealed import SealedEntry as SealedEntry
 from engine._native.sealed import TransactionScope as TransactionScope
 
+class Account:
+    used: int
+    limit: int
+    def __init__(self, limit: int) -> None: ...
+
 class Batcher(Buckets):
     pending_bytes: int
     pending_messages: int
@@ -31,6 +36,7 @@ class Batcher(Buckets):
         steady: bool = False,
         least_sequence: int | None = None,
         admit: Callable[[Any], TransactionScope] | None = None,
+        account: Account | None = None,
     ) -> None: ...
     @property
     def last_sequence(self) -> int: ...
@@ -68,4 +74,5 @@ class Batcher(Buckets):
         properties: Any = None,
     ) -> int: ...
     def release(self, bytes: int, messages: int) -> None: ...  # noqa: A002
+    def leave_account(self) -> None: ...
     def refuse(self, error: Exception) -> None: ...

@@ -4,6 +4,7 @@
 A key's hash picks segment and bucket; messages without a key gather in a bucket of their own, whose entries go to
 the segments in turn. Any thread may call; see buckets.pyx.
 """
+cimport cython
 from cpython.buffer cimport PyBuffer_Release
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 from cpython.ref cimport PyObject
@@ -40,6 +41,22 @@ cdef size_t KEY_MAX = KEY_SIZE_MAX
 cdef size_t ENTRY_MAX = ENTRY_SIZE_MAX
 
 
+cdef inline bint _is_full(Batcher batcher) noexcept:
+    return batcher.pending_bytes >= batcher.pending_max or (
+        batcher.account.used >= batcher.account.limit and batcher.pending_bytes > 0)
+
+
+@cython.final
+cdef class Account:
+    """What the messages of several batchers count for together, and the limit, above which each takes one at a time.
+
+    Changed with the interpreter lock held, and by nothing that lets go of it meanwhile.
+    """
+
+    def __init__(self, Py_ssize_t limit):
+        self.limit = limit
+
+
 cdef class Batcher(Buckets):
     """Takes messages, gives sealed entries.
 
@@ -48,14 +65,15 @@ cdef class Batcher(Buckets):
     when given, makes the msgpack map of a message's properties; `now_ms` tells the time for deliver_after. `steady`
     sends keyless messages by their sequence ids, not by turns. `admit` makes the TransactionScope of a transaction, or
     raises; entries hold messages of one scope, or of none. The first message may say a sequence id from
-    `least_sequence` on, below which everything is stored. A callback that raises does so out of a call whose
+    `least_sequence` on, below which everything is stored. `account` is shared with other batchers: above its limit the
+    pending limit is met as well, unless nothing is pending here. A callback that raises does so out of a call whose
     message was taken. InvalidArgumentError for a limit that an entry could not keep.
     """
 
     def __init__(self, bytes producer_name not None, *, int key_hash=XXH64, Py_ssize_t bytes_max=BATCH_BYTES_MAX,
                  Py_ssize_t messages_max=BATCH_MESSAGES_MAX, Py_ssize_t pending_bytes_max=PENDING_BYTES_MAX,
                  uint64_t first_sequence=0, on_open=None, on_sealed=None, on_full=None, pack=None, now_ms=None,
-                 bint steady=False, least_sequence=None, admit=None):
+                 bint steady=False, least_sequence=None, admit=None, Account account=None):
         if self.routes is not None:
             raise InvalidArgumentError("a batcher is constructed once")
         _check_bounds("bytes_max", bytes_max, ENTRY_SIZE_MAX)
@@ -73,6 +91,7 @@ cdef class Batcher(Buckets):
         self.least_sequence = self.floor = first_sequence if least_sequence is None else least_sequence
         self.on_open, self.on_sealed, self.on_full = on_open, on_sealed, on_full
         self.pack, self.now_ms, self.admit = pack, now_ms, admit
+        self.account = Account(1 << 62) if account is None else account
 
     @property
     def last_sequence(self):
@@ -133,7 +152,7 @@ cdef class Batcher(Buckets):
         while s.at < columns.count:
             self.enter()
             try:
-                if self.pending_bytes >= self.pending_max:
+                if _is_full(self):
                     if self.refusal is not None and s.at == start:
                         raise self.refusal
                     break
@@ -154,10 +173,17 @@ cdef class Batcher(Buckets):
                 f"{self.pending_messages} pending")
         self.pending_bytes -= bytes
         self.pending_messages -= messages
+        self.account.used -= bytes
 
     def refuse(self, error not None):
         """Take nothing more: send_nowait(), add() and add_columns() raise `error` from now on."""
         self.refusal, self.pending_max = error, 0
+
+    def leave_account(self):
+        """What is pending here counts no more: nothing will come of it."""
+        self.account.used -= self.pending_bytes
+        self.account = Account(1 << 62)
+        self.account.used = self.pending_bytes
 
     cdef int make_room(self) except -1:
         if self.refusal is not None:
@@ -169,6 +195,10 @@ cdef class Batcher(Buckets):
         if self.pending_bytes >= self.pending_max:
             raise QueueFullError(
                 f"{self.pending_bytes:,} bytes are pending, the limit is {self.pending_max:,}; wait for room")
+        if _is_full(self):
+            raise QueueFullError(
+                f"{self.account.used:,} bytes of the client's producers are pending, the limit of them together is "
+                f"{self.account.limit:,}; wait for room")
         return 0
 
     cdef uint64_t accept(self, object value, object key, object sequence_id, object waiter,
@@ -216,9 +246,9 @@ cdef class Batcher(Buckets):
         if m.value_size > VALUE_MAX or m.key_size > KEY_MAX:
             check_size("value", m.value_size, VALUE_MAX)
             check_size("key", m.key_size, KEY_MAX)
-        while self.busy or self.pending_bytes >= self.pending_max:
+        while self.busy or _is_full(self):
             self.wait()
-            if self.pending_bytes >= self.pending_max:
+            if _is_full(self):
                 self.make_room()
         if self.routes is None:
             raise InvalidArgumentError("the batcher has no layout yet: call set_layout() first")
@@ -246,6 +276,7 @@ cdef class Batcher(Buckets):
         self.open_messages += 1
         self.pending_messages += 1
         self.pending_bytes += message_cost(m)
+        self.account.used += message_cost(m)
         self.next_sequence = self.least_sequence = m.sequence + 1
         self.numbered = self.numbered or sequence_id is not None
         if b.bytes >= self.bytes_max or b.count >= self.messages_max:
@@ -282,7 +313,7 @@ cdef class Batcher(Buckets):
     cdef void stretch(self, MessageColumns columns, Py_ssize_t stop, Stretch* s) noexcept nogil:
         cdef Message m
         cdef Builder* b
-        cdef Py_ssize_t size, room = self.pending_max - self.pending_bytes
+        cdef Py_ssize_t size, room = min(self.pending_max - self.pending_bytes, s.room)
         cdef uint32_t index
         m.properties_size = 0
         m.event_time = m.deliver_at = INT64_MIN
@@ -325,6 +356,7 @@ cdef int _add_stretch(Batcher batcher, MessageColumns columns, Stretch* s) excep
     if columns.keys is not None:
         stop = min(stop, columns.keys.window(s.at))
     s.full, s.fault, s.bytes, s.messages = -1, 0, 0, 0
+    s.room = max(batcher.account.limit - batcher.account.used, <Py_ssize_t> (batcher.pending_bytes == 0))
     with nogil:
         batcher.stretch(columns, stop, s)
     if s.messages and batcher.open_messages == 0:
@@ -332,6 +364,7 @@ cdef int _add_stretch(Batcher batcher, MessageColumns columns, Stretch* s) excep
     batcher.open_messages += s.messages
     batcher.pending_messages += s.messages
     batcher.pending_bytes += s.bytes
+    batcher.account.used += s.bytes
     batcher.next_sequence += s.messages
     batcher.least_sequence = batcher.next_sequence
     if s.fault == FAULT_MEMORY:

@@ -147,11 +147,11 @@ cdef class Entry:
         if self.opened:
             return 0
         if self.p[AT_COMPRESSION] != COMPRESSION_NONE:
-            where = f"segment {self.segment_id}, offset {self.first_offset}"
-            self.raw = decompressed(
-                decompress, self.p[AT_COMPRESSION], self.compressed_body(), load32(self.p + AT_RAW_SIZE), where
-            )
-            body = <const uint8_t*> PyBytes_AS_STRING(self.raw)
+            raw = decompressed(decompress, self.p[AT_COMPRESSION], self.compressed_body(), load32(self.p + AT_RAW_SIZE),
+                               f"segment {self.segment_id}, offset {self.first_offset}")
+            if self.opened:  # by another thread meanwhile, which may have handed out what it found
+                return 0
+            self.raw, body = raw, <const uint8_t*> PyBytes_AS_STRING(raw)
         if not map_columns(&self.columns, self.p, body):
             raise_fault(FAULT_LAYOUT, self.segment_id, self.first_offset)
         self.opened = True

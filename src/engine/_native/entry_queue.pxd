@@ -15,6 +15,7 @@ cdef class EntryQueue:
     cdef readonly str topic
     cdef object decode
     cdef object decompress
+    cdef object on_open
     # Under `lock`, and with `busy` set, the rest is changed: making objects may run the collector, which may run
     # anything and let another thread in. Only pop_message() does its short way without.
     cdef cython.pymutex lock
@@ -38,9 +39,6 @@ cdef class EntryQueue:
     # Invariant of all that follows: the lock is held.
     cdef Py_ssize_t push_entry(
         self, Entry entry, object skip, object redelivered, uint64_t start_offset, uint64_t place) except -1
-    # Enqueue what `skip` (sorted ranges) leaves of an entry's messages from `start` on.
-    cdef int push_around(self, Entry entry, uint32_t start, object skip, object redelivered, uint64_t place) except -1
-    cdef int enqueue(self, Entry entry, uint32_t start, uint32_t stop, object redelivered, uint64_t place) except -1
     cdef Message pop_carefully(self)  # takes the lock itself
     cdef MessageBatch take_batch(self, Py_ssize_t max_messages, Py_ssize_t max_bytes)
     cdef list take_segment(self, uint64_t segment_id)  # what waits of it
@@ -49,7 +47,5 @@ cdef class EntryQueue:
     # Count the first item's messages up to `index` as popped; drop it when that is all of it.
     cdef int advance(self, uint32_t index) except -1
     cdef int give_credit(self, uint64_t segment_id, Py_ssize_t messages, Py_ssize_t bytes) except -1
-    # The slices that stay, in `ranges` (sorted, inclusive) and below the marks nothing; and the parts of one slice
-    # outside of ranges.
+    # The slices that stay, in `ranges` (sorted, inclusive) and below the marks nothing.
     cdef Py_ssize_t forget_ranges(self, uint64_t segment_id, list ranges, BucketMarks marks) except -1
-    cdef int keep_outside(self, list kept, Slice slice, uint32_t start, object ranges) except -1

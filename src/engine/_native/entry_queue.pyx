@@ -4,9 +4,9 @@ cimport cython
 from engine._native.batch cimport MessageBatch, batch_of
 from engine._native.bucket_marks cimport BucketMarks
 from engine._native.entry cimport Entry
-from engine._native.message cimport Message, Origin, Slice, message_at, new_origin, whole
+from engine._native.message cimport Message, Origin, Slice, message_at, new_origin, parts_outside, whole
 from engine._native.offsets cimport overlap, ranges_of
-from engine._native.opening cimport open_next, open_slice, opened_bytes
+from engine._native.opening cimport close_slices, open_next, open_slice, opened_bytes
 from libc.stdint cimport uint32_t, uint64_t
 
 from engine.limits import RECEIVE_QUEUE_BYTES
@@ -24,12 +24,13 @@ cdef class EntryQueue:
 
     positions: {segment: next offset} delivered before, in a shared segment per bucket (model/positions.py). Any thread
     may call anything at any time. decode(bytes) makes the values of messages, None leaves them bytes. Compressed
-    entries wait as they are: decompress(codec, body, raw_size) opens each in its turn, by one thread at a time.
+    entries wait as they are: decompress(codec, body, raw_size) opens each in its turn, by one thread at a time, and
+    on_open(queue, bytes) is told.
     """
 
-    def __init__(self, str topic not None, make_id, positions=None, decode=None, decompress=None):
+    def __init__(self, str topic not None, make_id, positions=None, decode=None, decompress=None, on_open=None):
         self.topic = topic
-        self.decompress = decompress
+        self.decompress, self.on_open = decompress, on_open
         self.decode = decode
         self.make_id = make_id
         self.items = []
@@ -70,39 +71,23 @@ cdef class EntryQueue:
     cdef Py_ssize_t push_entry(
         self, Entry entry, object skip, object redelivered, uint64_t start_offset, uint64_t place
     ) except -1:
-        cdef Py_ssize_t before = self.messages
+        cdef Py_ssize_t end = len(self.items), added
         cdef uint32_t below = 0
         if entry.first_offset < start_offset:
             below = min(<uint64_t> entry.count, start_offset - entry.first_offset)
-        self.push_around(entry, below, skip, redelivered, place)
+        added = parts_outside(self.items, skip, entry, below, entry.count, redelivered, place)
         below -= overlap(skip, entry.first_offset, entry.first_offset + below)
-        if self.messages > before:
-            (<Slice> self.items[len(self.items) - 1]).weight = entry.size
-            self.bytes += entry.size
-            if below:
-                self.give_credit(entry.segment_id, below, 0)
-        else:
+        if not added:
             self.give_credit(entry.segment_id, below, entry.size)
-        return self.messages - before
-
-    cdef int push_around(self, Entry entry, uint32_t start, object skip, object redelivered, uint64_t place) except -1:
-        cdef uint64_t first, last
-        for first, last in skip:
-            if last < entry.first_offset or first >= entry.first_offset + entry.count:
-                continue
-            if first > entry.first_offset + start:
-                self.enqueue(entry, start, first - entry.first_offset, redelivered, place)
-            start = max(start, <uint32_t> min(last - entry.first_offset, <uint64_t> entry.count - 1) + 1)
-        if start < entry.count:
-            self.enqueue(entry, start, entry.count, redelivered, place)
-        return 0
-
-    cdef int enqueue(self, Entry entry, uint32_t start, uint32_t stop, object redelivered, uint64_t place) except -1:
-        if self.head == len(self.items):
-            self.front = start
-        self.items.append(whole(entry, start, stop, redelivered, place))
-        self.messages += stop - start
-        return 0
+            return 0
+        if self.head == end:
+            self.front = (<Slice> self.items[end]).start
+        (<Slice> self.items[len(self.items) - 1]).weight = entry.size
+        self.messages += added
+        self.bytes += entry.size
+        if below:
+            self.give_credit(entry.segment_id, below, 0)
+        return added
 
     def pop_message(self):
         """The next message, or None. Raises CorruptionError when it is in a bad entry; see damaged()."""
@@ -138,7 +123,8 @@ cdef class EntryQueue:
         if self.head == len(self.items):
             return False
         slice = self.items[self.head]
-        open_slice(slice, self.decompress)
+        if open_slice(slice, self.decompress) and self.on_open is not None:
+            self.on_open(self, slice.entry.opens_to())
         origin = new_origin(self.topic, self.make_id, self.decode, self.delivered.copy())
         self.current = slice.part(self.front, slice.stop, origin)
         self.index = self.front
@@ -199,9 +185,10 @@ cdef class EntryQueue:
         origin = new_origin(self.topic, self.make_id, self.decode, self.delivered.copy())
         while self.head < len(self.items) and count < max_messages:
             slice, start = self.items[self.head], self.front
-            room -= slice.entry.opens_to()
-            if not open_next(slice, self.decompress, count, room):
-                break
+            if slice.entry.failure is not None or slice.entry.opens_to():
+                room -= slice.entry.opens_to()
+                if not open_next(slice, self.decompress, count, room):
+                    break
             taken = slice.fitting(start, max_messages - count, max_bytes)
             if taken == 0 and count == 0:
                 taken = 1
@@ -214,6 +201,8 @@ cdef class EntryQueue:
             count += taken
             self.messages -= taken
             self.advance(start + taken)
+        if self.on_open is not None and self.head < len(self.items) and opened_bytes(self.items[self.head]):
+            self.on_open(self, opened_bytes(self.items[self.head]))
         return batch_of(origin, parts, count)
 
     def damaged(self, bint drop=False):
@@ -233,6 +222,19 @@ cdef class EntryQueue:
             finally:
                 self.busy = False
         return slice.entry, slice.entry.first_offset + start, slice.entry.first_offset + slice.stop - 1
+
+    def close_front(self):
+        """Let go of what was decompressed; it is again when its turn comes. Nothing while another thread is at it."""
+        if self.busy:
+            return
+        with self.lock:
+            self.busy = True
+            try:
+                self.settle()
+                self.current = None
+                close_slices(self.items, self.head)
+            finally:
+                self.busy = False
 
     @property
     def opened(self):
@@ -335,7 +337,7 @@ cdef class EntryQueue:
                 self.busy = False
 
     def forget(self, uint64_t segment_id, ranges, BucketMarks marks=None):
-        """Pop, unread, what waits of one segment in these inclusive offset ranges or below the marks: how many messages."""
+        """Pop, unread, what waits of one segment in these inclusive ranges or below the marks: how many messages."""
         with self.lock:
             self.busy = True
             try:
@@ -359,7 +361,9 @@ cdef class EntryQueue:
             if marks is not None and slice.entry.segment_id == segment_id:
                 below = marks.marks[marks.bucket_of(slice.entry)].acknowledged
                 gone = [(0, below - 1), *ranges] if below else ranges
-            self.keep_outside(kept, slice, self.front if slice is waiting[0] else slice.start, gone)
+            self.messages += parts_outside(
+                kept, gone, slice.entry, self.front if slice is waiting[0] else slice.start, slice.stop,
+                slice.redelivered, slice.place)
             if len(kept) > mark:
                 (<Slice> kept[len(kept) - 1]).weight = slice.weight
             else:
@@ -370,20 +374,6 @@ cdef class EntryQueue:
         if before > self.messages or released:
             self.give_credit(segment_id, before - self.messages, released)
         return before - self.messages
-
-    cdef int keep_outside(self, list kept, Slice slice, uint32_t start, object ranges) except -1:
-        cdef uint64_t first, last, base = slice.entry.first_offset
-        for first, last in ranges:
-            if last < base + start or first >= base + slice.stop:
-                continue
-            if first > base + start:
-                kept.append(whole(slice.entry, start, first - base, slice.redelivered, slice.place))
-                self.messages += first - base - start
-            start = min(last + 1 - base, <uint64_t> slice.stop)
-        if start < slice.stop:
-            kept.append(whole(slice.entry, start, slice.stop, slice.redelivered, slice.place))
-            self.messages += slice.stop - start
-        return 0
 
     @property
     def positions(self):

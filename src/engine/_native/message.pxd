@@ -49,6 +49,9 @@ cdef class Slice:
     cdef Py_ssize_t fitting(self, uint32_t start, Py_ssize_t messages, Py_ssize_t bytes) noexcept
 
 cdef Slice whole(Entry entry, uint32_t start, uint32_t stop, object redelivered, uint64_t place)
+# Append to `parts` what inclusive `ranges` of offsets (sorted) leave of messages start..stop; how many messages.
+cdef Py_ssize_t parts_outside(
+    list parts, object ranges, Entry entry, uint32_t start, uint32_t stop, object redelivered, uint64_t place) except -1
 
 
 # One message. Holds its entry's bytes alive. Not seen by the collector of cycles: it refers to nothing that could

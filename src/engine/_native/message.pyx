@@ -106,6 +106,24 @@ cdef Slice whole(Entry entry, uint32_t start, uint32_t stop, object redelivered,
     return slice
 
 
+cdef Py_ssize_t parts_outside(
+    list parts, object ranges, Entry entry, uint32_t start, uint32_t stop, object redelivered, uint64_t place
+) except -1:
+    cdef uint64_t first, last, base = entry.first_offset
+    cdef Py_ssize_t found = 0
+    for first, last in ranges:
+        if last < base + start or first >= base + stop:
+            continue
+        if first > base + start:
+            parts.append(whole(entry, start, first - base, redelivered, place))
+            found += first - base - start
+        start = min(last + 1 - base, <uint64_t> stop)
+    if start < stop:
+        parts.append(whole(entry, start, stop, redelivered, place))
+        found += stop - start
+    return found
+
+
 @cython.final
 @cython.freelist(64)
 @cython.no_gc

@@ -13,7 +13,7 @@ from engine._native.entry cimport (
     check_body, check_header, check_stamp, entry_at, load32, load64, store32, store64,
 )
 from engine._native.layout cimport Fault
-from engine._native.message cimport Slice
+from engine._native.message cimport Slice, whole
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from engine.errors import CorruptionError
@@ -149,14 +149,32 @@ def first_value(Entry entry not None, decompress):
 
 cdef int open_slice(Slice slice, object decompress) except -1:
     cdef Entry entry = slice.entry
+    cdef int opens = 0
     if entry.failure is None and not entry.opened:
         try:
+            opens = 1
             entry.open_body(decompress)
         except CorruptionError as error:
             entry.failure = str(error).partition(": ")[2]  # it begins with the place
     if entry.failure is not None:
         raise CorruptionError(f"segment {entry.segment_id}, offset {entry.first_offset}: {entry.failure}")
     slice.value_offsets, slice.values = entry.columns.value_offsets, entry.columns.values
+    return opens
+
+
+cdef int close_slices(list items, Py_ssize_t head) except -1:
+    cdef Slice slice, made
+    cdef Entry opened, closed
+    if head == len(items) or not opened_bytes(items[head]):
+        return 0
+    opened = (<Slice> items[head]).entry
+    closed = entry_at(opened.lease, opened.p)
+    while head < len(items) and (<Slice> items[head]).entry is opened:
+        slice = items[head]
+        made = whole(closed, slice.start, slice.stop, slice.redelivered, slice.place)
+        made.weight = slice.weight
+        items[head] = made
+        head += 1
     return 0
 
 

@@ -49,9 +49,9 @@ C = TypeVar("C", bound=Closable)
 class AsyncClient(Planning):
     """A client of one service, `engine://host:port`. Use it from one event loop, preferably as `async with`.
 
-    `token`: what the broker asks for. `tls`: an ssl.SSLContext. `memory_limit`: bytes that any one producer or consumer
-    may hold. `operation_timeout`: seconds for whatever has no time limit of its own. `connector`, `clock`, `rng`,
-    `admin` are for embedding and for tests.
+    `token`: what the broker asks for. `tls`: an ssl.SSLContext. `memory_limit`: bytes that all its producers and
+    consumers may hold together. `operation_timeout`: seconds for whatever has no time limit of its own. `connector`,
+    `clock`, `rng`, `admin` are for embedding and for tests.
 
     Nothing is connected before it is needed (`async with` needs it at once, and raises ConnectError when nobody
     answers). A lost connection is made again in the background. Raises InvalidArgumentError for a malformed URL.

@@ -46,19 +46,21 @@ def _compress_lz4(body: Any) -> bytes:
 
 
 def decompressor() -> Callable[[int, Any, int], bytes]:
-    """A function (codec, body, raw size) -> body, for one thread at a time.
+    """A function (codec, body, raw size) -> body, for one thread at a time. It costs nothing before it is used.
 
     It raises CorruptionError for a damaged body.
     """
-    zstd = zstandard.ZstdDecompressor(max_window_size=ENTRY_SIZE_MAX)
+    zstd: zstandard.ZstdDecompressor | None = None
 
     def decompress(codec: int, body: Any, raw_size: int) -> bytes:
+        nonlocal zstd
         if not 0 <= raw_size <= ENTRY_SIZE_MAX:
             raise CorruptionError(f"an entry's header says {raw_size:,} bytes when decompressed; the limit is lower")
         try:
             if codec == LZ4:
                 raw = bytes(lz4.block.decompress(body, uncompressed_size=raw_size))
             elif codec == ZSTD:
+                zstd = zstd or zstandard.ZstdDecompressor(max_window_size=ENTRY_SIZE_MAX)
                 raw = _decompress_zstd(zstd, body, raw_size)
             else:
                 raise CorruptionError(f"an entry names the unknown compression {codec}")

@@ -23,9 +23,9 @@ class Crediting(Receiving):
         self._credited_messages = self._credited_bytes = 0
         self._budget = budget
         self._counted = self._held = 0  # attachments, and bytes, in the budget
-        # The smallest window that was granted, by so many shares; a quarter of it is worth a FLOW.
+        # The smallest window that was granted; a quarter of it is worth a FLOW.
         self._window_messages, self._window_bytes = budget.whole
-        self._fitted_to = 0
+        self._fitted_to = (0, 0)  # of the budget, when windows were made
         self._returning = False
 
     @abstractmethod
@@ -38,7 +38,7 @@ class Crediting(Receiving):
 
     def _fit_windows(self) -> None:
         self._recount()
-        self._fitted_to = self._budget.shares
+        self._fitted_to = self._budget.state
         self._window_messages, self._window_bytes = self._budget.widen(self.attachments.values())
 
     def _drop(self, segment_id: int) -> int:
@@ -69,9 +69,6 @@ class Crediting(Receiving):
     def _return_credit(self) -> None:
         self._returning = False
         self._grant(self._queue.take_credit())
-        self._recount()
-        if self._budget.shares != self._fitted_to:
-            self._fit_windows()
 
     def _grant(self, due: dict[int, tuple[int, int]]) -> None:
         for segment_id, (messages, size) in due.items():
@@ -80,3 +77,6 @@ class Crediting(Receiving):
             attachment = self.attachments.get(segment_id)
             if attachment is not None and not attachment.broken:
                 self._budget.regrant(attachment, messages, size)
+        self._recount()
+        if self._budget.state != self._fitted_to:
+            self._fit_windows()

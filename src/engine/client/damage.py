@@ -78,7 +78,8 @@ class Damage:
 
     def check(self) -> None:
         """Raise where every segment stands at a bad entry: nothing more would come."""
-        if self.stopped and all(attachment.broken for attachment in self._receiver.attachments.values()):
+        attachments = self._receiver.attachments.values()
+        if self.stopped and attachments and all(attachment.broken for attachment in attachments):
             error = next(iter(self.stopped.values()))
             raise error.with_traceback(None)
 

@@ -93,8 +93,8 @@ class Gathered(Receiving, Generic[R]):
         super().__init__()
         self.pool = pool
         self.options = options
-        size = min(RECEIVE_QUEUE_BYTES, pool.options.memory_limit)
-        self.budget: Budget = Gate((options.receive_queue_size, size))
+        self.budget: Budget = Gate((options.receive_queue_size, RECEIVE_QUEUE_BYTES), memory=pool.memory)
+        self._leave_memory = pool.memory.consumer_came()
         self.on_closed: Callable[[Any], object] | None = None
         self._make = make
         self._left_out = left_out
@@ -391,6 +391,7 @@ class Gathered(Receiving, Generic[R]):
             await self._tasks.close()
             await asyncio.gather(*(member.close() for member in list(self._members.values())))
         finally:
+            self._leave_memory()
             if self.on_closed is not None:
                 self.on_closed(self)
 

@@ -15,6 +15,7 @@ from functools import partial
 
 from engine._native.batcher import Batcher, SealedEntry
 from engine.client.batching_quality import BucketStatistics, bucket_statistics
+from engine.client.memory import ClientMemory
 from engine.client.options import Batching
 from engine.errors import TimeoutError
 from engine.model.positions import MessageId
@@ -66,6 +67,7 @@ class Ledger:
         *,
         send_timeout: float,
         pending_bytes_max: int,
+        memory: ClientMemory | None = None,
         batching: Batching,
         on_error: Callable[[Exception], object] | None,
         on_failed: Callable[[Exception], object] = lambda error: None,
@@ -76,6 +78,7 @@ class Ledger:
         self._send_timeout = send_timeout
         self._batching = batching
         self._room_bytes = int(pending_bytes_max * ROOM_SHARE)
+        self._memory = memory or ClientMemory(pending_bytes_max)
         self._on_error = on_error
         self._on_failed = on_failed
         self._on_expired = on_expired
@@ -231,8 +234,9 @@ class Ledger:
         """Entries have left; `unheard` is what befell messages that nobody waits for."""
         if messages:
             self._batcher.release(freed, messages)
-        if self._room and self.has_room:
-            self._wake_room()
+            if self._memory.waiting:
+                self._memory.room_came()
+        self.room_came()
         if self._flushes:
             self._wake_flushes()
         if self._marks:
@@ -300,14 +304,23 @@ class Ledger:
 
     @property
     def has_room(self) -> bool:
-        """Whether the producer takes a burst of messages: a quarter of the limit is free."""
-        return self._batcher.pending_bytes <= self._room_bytes
+        """Whether the producer takes a burst of messages: a quarter of the limit is free, and of the client's."""
+        pending = self._batcher.pending_bytes
+        return pending <= self._room_bytes and (self._memory.has_room or not pending)
 
     async def wait_room(self) -> None:
         """Wait until there is room again; first come, first served."""
         future: asyncio.Future[None] = self._loop.create_future()
         self._room.append(future)
+        self._memory.waiting[self] = None
         await future
+
+    def room_came(self) -> None:
+        """See memory.Waiter."""
+        if self._room and self.has_room:
+            self._wake_room()
+        elif self._room:
+            self._memory.waiting[self] = None
 
     def _wake_room(self) -> None:
         waiting, self._room = self._room, deque()

@@ -136,12 +136,15 @@ class Outbox:
             on_full=on_full,
             now_ms=self.pool.options.clock.time_ms,
             admit=self._admit,
+            account=self.pool.memory.sending,
         )
+        self._leave_memory = self.pool.memory.producer_came()
         self.ledger = Ledger(
             self.batcher,
             self._topic,
             send_timeout=options.send_timeout,
             pending_bytes_max=limit,
+            memory=self.pool.memory,
             batching=options.batching,
             on_error=options.on_error,
             on_failed=self._message_failed,
@@ -165,6 +168,8 @@ class Outbox:
         """End every attachment."""
         if self.started:
             self.ledger.stop()
+            self.batcher.leave_account()
+            self._leave_memory()
         if self._delay is not None:
             self._delay.cancel()
         self.session.close()

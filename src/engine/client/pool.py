@@ -10,6 +10,7 @@ from typing import TypeVar
 from engine.aio.backoff import Backoff
 from engine.aio.tasks import Supervisor
 from engine.client.connection import Connection
+from engine.client.memory import ClientMemory
 from engine.client.options import ClientOptions
 from engine.errors import AlreadyClosedError, ConnectError, EngineError, TimeoutError
 from engine.wire.stream import FrameStream
@@ -43,6 +44,7 @@ class Pool:
     def __init__(self, url: str, options: ClientOptions) -> None:
         self.url = url
         self.options = options
+        self.memory = ClientMemory(options.memory_limit)
         self.closed = False
         self.ever_connected = False
         self.tasks = Supervisor(f"client of {url}")

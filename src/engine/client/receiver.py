@@ -38,8 +38,7 @@ class Receiver(Crediting):
     """Base of the consumers of one topic. Loop thread only, but for take_now()."""
 
     def __init__(self, pool: Pool, topic: TopicName, options: ConsumerOptions) -> None:
-        window = options.receive_queue_size, min(RECEIVE_QUEUE_BYTES, pool.options.memory_limit)
-        super().__init__(Budget(window))
+        super().__init__(Budget((options.receive_queue_size, RECEIVE_QUEUE_BYTES), memory=pool.memory))
         self.pool = pool
         self.options = options
         self.session = TopicSession(pool, topic)
@@ -54,14 +53,21 @@ class Receiver(Crediting):
         self._closed = False
         self._end = Once()
         self._gatherer: Gatherer | None = None
+        self._leave_memory: Callable[[], None] = lambda: None
 
     def _new_queue(self) -> EntryQueue:
         schema = self.options.schema
         decode = None if schema.raw else schema.decode
-        return EntryQueue(self._topic, self._make_id, None, decode, decompressor())
+        return EntryQueue(self._topic, self._make_id, None, decode, decompressor(), self.pool.memory.opened)
+
+    def _restart_queue(self) -> None:
+        self.pool.memory.forget(self._queue)
+        super()._restart_queue()
 
     async def _open(self) -> TopicLayout:
         """Look the topic up, and tell it the schema by which its values are read."""
+        if self._gatherer is None:
+            self._leave_memory = self.pool.memory.consumer_came()
         layout = await self.session.open(create=self.options.create_topic)
         await declare(self.session, self.options.schema, producer=False)
         return layout
@@ -372,6 +378,7 @@ class Receiver(Crediting):
             await self._leave()
         finally:
             self.session.close()
+            self._leave_memory()
             self._counted, self._held = self._budget.recount(self._counted, 0), self._budget.hold(self._held, 0)
             if self.on_closed is not None:
                 self.on_closed(self)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Collection
 
 from engine.client.attachment import Attachment
+from engine.client.memory import WINDOW_MIN, ClientMemory
 from engine.limits import READ_BLOCK_SIZE
 
 Window = tuple[int, int]  # messages, bytes of entries
@@ -19,11 +20,14 @@ class Budget:
     """What a consumer may hold, over all its attachments, in however many topics these are. Loop thread only.
 
     `whole`: messages and bytes. `size_min`: bytes that each attachment gets at least. `expected`: so many attachments
-    there will be, which are reckoned with before they are there.
+    there will be, which are reckoned with before they are there. `memory`: what it is a part of.
     """
 
-    def __init__(self, whole: Window, size_min: int = _SIZE_MIN, expected: int = 1) -> None:
+    def __init__(
+        self, whole: Window, size_min: int = _SIZE_MIN, expected: int = 1, memory: ClientMemory | None = None
+    ) -> None:
         self.whole = whole
+        self._memory = memory
         self.expected = expected
         self._size_min = size_min
         self._attachments = 0
@@ -34,9 +38,21 @@ class Budget:
         return max(self._attachments, self.expected)
 
     @property
+    def size(self) -> int:
+        """Bytes that it is now: others may need theirs."""
+        return self.whole[1] if self._memory is None else min(self.whole[1], self._memory.window)
+
+    @property
+    def state(self) -> Window:
+        """What parts follow from."""
+        return self.shares, self.size
+
+    @property
     def part(self) -> Window:
         """Of one attachment."""
-        return max(self.whole[0] // self.shares, 1), max(self.whole[1] // self.shares, self._size_min)
+        shares, size = self.state
+        least = min(self._size_min, max(size // 2, WINDOW_MIN))
+        return max(self.whole[0] // shares, 1), max(size // shares, least)
 
     def recount(self, before: int, now: int) -> int:
         """Somebody had so many attachments, and has so many now; the latter."""
@@ -67,7 +83,8 @@ class Budget:
                 attachment.grant(wider[0] - window[0], wider[1] - window[1])
                 attachment.window = window = wider
             granted.append(window)
-        return min((w[0] for w in granted), default=own[0]), min((w[1] for w in granted), default=own[1])
+        granted.append(own)  # wider ones shrink to it
+        return min(w[0] for w in granted), min(w[1] for w in granted)
 
     def regrant(self, attachment: Attachment, messages: int, size: int) -> None:
         """Grant what was consumed; less where the attachment's window is wider than its part is now: others came."""
@@ -89,8 +106,8 @@ class Gate(Budget):
     get it a few at a time, since what each of them brings is not known before it is there.
     """
 
-    def __init__(self, whole: Window, expected: int = 1) -> None:
-        super().__init__(whole, 1, expected)
+    def __init__(self, whole: Window, expected: int = 1, memory: ClientMemory | None = None) -> None:
+        super().__init__(whole, 1, expected, memory)
         self._held = 0
         self._waiting: dict[Attachment, Window] = {}  # what they are to be granted
         self._burst = 0  # so many were let in a moment ago
@@ -110,7 +127,7 @@ class Gate(Budget):
         self._wait(attachment, *attachment.window)
 
     def _grant(self, attachment: Attachment, messages: int, size: int) -> None:
-        if self._waiting or 2 * self._held >= self.whole[1]:
+        if self._waiting or 2 * self._held >= self.size:
             self._wait(attachment, messages, size)
         else:
             attachment.grant(messages, size)
@@ -121,7 +138,7 @@ class Gate(Budget):
         self._let_in()
 
     def _let_in(self) -> None:
-        while self._waiting and self._held < self.whole[1] and self._burst < _BURST_MAX:
+        while self._waiting and self._held < self.size and self._burst < _BURST_MAX:
             attachment = next(iter(self._waiting))
             granted = self._waiting.pop(attachment)
             if attachment.window is not None:

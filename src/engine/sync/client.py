@@ -31,9 +31,9 @@ from engine.sync.transaction import Transaction
 class Client:
     """A blocking client of one service, `engine://host:port`; any number of threads may use it, preferably as `with`.
 
-    `token`: what the broker asks for. `tls`: an ssl.SSLContext. `memory_limit`: bytes that any one producer or consumer
-    may hold. `operation_timeout`: seconds for whatever has no time limit of its own. `connector`, `clock`, `rng` are
-    for tests. Raises InvalidArgumentError.
+    `token`: what the broker asks for. `tls`: an ssl.SSLContext. `memory_limit`: bytes that all its producers and
+    consumers may hold together. `operation_timeout`: seconds for whatever has no time limit of its own. `connector`,
+    `clock`, `rng` are for tests. Raises InvalidArgumentError.
 
     Nothing is connected before it is needed (`with` needs it at once, and raises ConnectError when nobody answers). A
     lost connection is made again in the background. A client still open when the interpreter exits is closed then.

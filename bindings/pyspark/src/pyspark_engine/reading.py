@@ -47,6 +47,7 @@ def read_partition(
                 buckets=work.buckets,
                 keys=keys,
                 skip_deleted=not fail_on_data_loss,
+                on_corrupt="stop" if fail_on_data_loss else "skip",
                 receive_queue_size=AHEAD_MESSAGES,
             ) as reader:
                 while batches := gather(reader):

@@ -1,0 +1,48 @@
+"""How a client's memory limit is divided, and what a consumer's windows are made of."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.client.memory import WINDOW_MIN, ClientMemory
+from engine.client.windows import Budget, Gate
+from engine.limits import MIB, RECEIVE_QUEUE_BYTES
+
+
+@pytest.mark.parametrize(
+    ("producers", "consumers", "sending", "window"),
+    [
+        (0, 0, 256 * MIB, RECEIVE_QUEUE_BYTES),
+        (1000, 0, 256 * MIB, RECEIVE_QUEUE_BYTES),
+        (0, 1, 128 * MIB, RECEIVE_QUEUE_BYTES),
+        (0, 8, 128 * MIB, 16 * MIB),
+        (1, 1, 128 * MIB, RECEIVE_QUEUE_BYTES),
+        (1, 4, 128 * MIB, 16 * MIB),
+        (1000, 1024, 128 * MIB, 64 * MIB // 1024),
+        (1, 1_000_000, 128 * MIB, WINDOW_MIN),
+    ],
+)
+def test_the_limit_is_divided_among_those_that_are_there(producers: int, consumers: int, sending: int, window: int):
+    memory = ClientMemory(256 * MIB)
+    left = [memory.producer_came() for _ in range(producers)] + [memory.consumer_came() for _ in range(consumers)]
+    assert (memory.sending.limit, memory.window) == (sending, window)
+    for leave in left:
+        leave()
+        leave()  # says it once
+    assert (memory.sending.limit, memory.window) == (256 * MIB, RECEIVE_QUEUE_BYTES)
+
+
+@pytest.mark.parametrize("kind", [Budget, Gate])
+def test_the_parts_of_a_window_follow_the_clients(kind: type[Budget]):
+    memory = ClientMemory(64 * MIB)
+    leave = memory.consumer_came()
+    budget = kind((1000, RECEIVE_QUEUE_BYTES), memory=memory)
+    budget.recount(0, 4)
+    before = budget.state
+    assert budget.part == (250, 8 * MIB)
+    others = [memory.consumer_came() for _ in range(31)]
+    assert budget.state != before
+    assert budget.part == (250, MIB // 4)
+    for each in (leave, *others):
+        each()
+    assert budget.part == (250, 8 * MIB)
