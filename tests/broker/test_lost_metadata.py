@@ -79,7 +79,10 @@ async def test_d4_an_empty_directory_is_no_data_directory(start_broker) -> None:
     async with start_broker() as broker:
         await (await Peer.connect(broker)).segment("orders")
     async with start_broker() as broker:
-        assert await find_unexplained(broker.store, MemoryMetadataStore(SystemClock())) == []
+        assert (
+            await find_unexplained(broker.store, MemoryMetadataStore(SystemClock()), await broker.store.everything())
+            == []
+        )
 
 
 async def test_d4_metadata_that_are_older_than_the_data_are_refused(start_broker, tmp_path) -> None:
@@ -111,10 +114,13 @@ async def test_d4_what_was_deleted_and_what_is_pending_is_explained(start_broker
         await send(broker, await (await Peer.connect(broker)).segment("gone"), [b"1"])
         await broker.service.delete_topic("gone")
     async with start_broker() as broker:
-        assert await find_unexplained(broker.store, broker._own_metadata) == []
-        assert [str(n) for n in await find_unexplained(broker.store, MemoryMetadataStore(SystemClock()))] == [
-            "segment://public/default/orders/0000-ffff-0"
-        ]
+        assert await find_unexplained(broker.store, broker._own_metadata, await broker.store.everything()) == []
+        assert [
+            str(n)
+            for n in await find_unexplained(
+                broker.store, MemoryMetadataStore(SystemClock()), await broker.store.everything()
+            )
+        ] == ["segment://public/default/orders/0000-ffff-0"]
 
 
 async def test_d1_brokers_that_share_their_metadata_log_and_delete_nothing(tmp_path, caplog) -> None:

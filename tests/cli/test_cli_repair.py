@@ -238,3 +238,63 @@ def test_repair_refuses_what_it_is_not_for(tmp_path: Path, engine) -> None:
     assert engine("inspect", "--repair", data / METADATA_FILE).code == 2
     (tmp_path / "empty").mkdir()
     assert engine("inspect", "--repair", tmp_path / "empty").code == 1
+
+
+def metadata_of(data: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in data.glob("metadata.*") if p.suffix != ".lock"}
+
+
+def put_back(data: Path, metadata: dict[str, bytes]) -> None:
+    remove_metadata(data)
+    for name, content in metadata.items():
+        (data / name).write_bytes(content)
+
+
+def send_orders(data: Path, *values: bytes) -> None:
+    with product.open(data) as e, e.producer("orders") as producer:
+        for value in values:
+            producer.send(value, key=b"k")
+
+
+def test_an_older_copy_of_all_the_metadata_is_refused_and_repaired(tmp_path: Path, engine) -> None:
+    """Every record explains what is there; but the logs were written under a later start than the copy knows."""
+    data = tmp_path / "data"
+    send_orders(data, b"1")
+    older = metadata_of(data)
+    send_orders(data, b"2")
+    put_back(data, older)
+    before = files_of(data)
+    with pytest.raises(
+        product.CorruptionError, match=r"generation 2 of the metadata, and metadata\.db is of generation 1"
+    ):
+        product.open(data)
+    after = files_of(data)
+    after.pop("metadata.db.lock")
+    assert after == {name: content for name, content in before.items() if name != "metadata.db.lock"}
+    dry = engine("inspect", "--repair", data, "--dry-run")
+    assert dry.code == 0
+    assert "of generation 2" in dry.out
+    assert engine("inspect", "--repair", data).code == 0
+    send_orders(data, b"3")
+    with product.open(data) as e:
+        assert [value for *_, value in read(e, "orders", 3)] == [b"1", b"2", b"3"]
+
+
+def test_the_metadata_of_another_directory_are_refused(tmp_path: Path) -> None:
+    send_orders(tmp_path / "a", b"1")
+    send_orders(tmp_path / "b", b"2")
+    put_back(tmp_path / "a", metadata_of(tmp_path / "b"))
+    with pytest.raises(product.CorruptionError, match=r"log files were written under the metadata [0-9a-f]{16}, and"):
+        product.open(tmp_path / "a")
+
+
+def test_the_store_of_a_topic_with_a_long_name_is_missed_too(tmp_path: Path) -> None:
+    """Its directory does not say the name, only its checksum."""
+    data, topic = tmp_path / "data", "ü" * 120
+    with product.open(data) as e, e.producer(topic) as producer:
+        producer.send(b"1")
+    with product.open(data):
+        pass
+    remove_metadata(data)
+    with pytest.raises(product.CorruptionError, match="~"):
+        product.open(data)

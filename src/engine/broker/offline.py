@@ -29,12 +29,17 @@ class LogReport:
     """
 
     path: str
-    opening: Opening
+    header: Header
     closing: Closing | None
     entries: list[Entry]
     end_offset: int
     tail: int
     damage: str | None
+
+    @property
+    def opening(self) -> Opening:
+        """The first block of the header."""
+        return self.header.opening
 
     @property
     def messages(self) -> int:
@@ -71,7 +76,7 @@ def read_log(path: Path) -> LogReport:
     entries = walk(data[start : start + size])
     tail = 0 if is_zero(rest) else len(rest)
     damage = _damage(header, known_end, scan, rest)
-    return LogReport(str(path), opening, closing, entries, scan.next_offset, tail, damage)
+    return LogReport(str(path), header, closing, entries, scan.next_offset, tail, damage)
 
 
 def _next_file_begin(path: Path, first_offset: int) -> int | None:

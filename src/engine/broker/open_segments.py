@@ -13,11 +13,11 @@ from engine.aio.semaphore import AsyncSemaphore
 from engine.aio.tasks import Supervisor
 from engine.broker.ownership import Owned, Ownership
 from engine.broker.pending_acks import Participation
-from engine.broker.remembered import Remembered
+from engine.broker.remembered import Remembered, check_identity
 from engine.broker.segment_transactions import SegmentTransactions
 from engine.broker.topics import HostedSegment
 from engine.control.ports import SegmentSpec
-from engine.errors import AlreadyClosedError, CorruptionError, NotFoundError, NotOwnerError, StorageError
+from engine.errors import AlreadyClosedError, NotFoundError, NotOwnerError, StorageError
 from engine.metadata import keys, unsure
 from engine.metadata.identity import load_identity
 from engine.metadata.store import MetadataStore
@@ -156,20 +156,7 @@ class OpenSegments:
 
     async def _check_identity(self, segment: Segment) -> None:
         """Raise CorruptionError when its files were written under later metadata than these, or under others."""
-        identity = await load_identity(self._metadata)
-        if identity is None:
-            return
-        if segment.store not in (0, identity.store):
-            raise CorruptionError(
-                f"{segment.directory}: the files were written under the metadata {segment.store:016x}, and these are "
-                f"{identity.store:016x}; restore the right metadata, or run engine inspect --repair"
-            )
-        if segment.generation > identity.generation:
-            raise CorruptionError(
-                f"{segment.directory}: the files were written under generation {segment.generation} of the metadata, "
-                f"and these are of generation {identity.generation}, which is older; restore newer ones, or run "
-                "engine inspect --repair"
-            )
+        check_identity(segment.identity, await load_identity(self._metadata), segment.directory)
 
     def _served_since(self, owned: Owned) -> float | None:
         """Since when those may come back who were attached to its last owner; None: nobody was."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from engine.errors import CorruptionError
 from engine.metadata import keys, unsure
 from engine.metadata.store import MetadataStore
+from engine.model.identity import Identity
 from engine.model.names import SegmentName
 from engine.storage.continuation import Known
 from engine.storage.cursors import CursorStore
@@ -53,6 +54,27 @@ class Remembered:
         """Its store goes: from now on it is not missed."""
         if await self.has_store(name):
             await unsure.delete(self._metadata, keys.stored(name))
+
+
+def check_identity(files: Identity | None, metadata: Identity | None, where: str) -> None:
+    """Raise CorruptionError when log files were written under a later start of the metadata, or under other metadata.
+
+    `files`: the newest that they name, None where they name none. `metadata`: of the store now, None for a new one.
+    """
+    if files is None:
+        return
+    if metadata is None or files.store != metadata.store:
+        present = "new" if metadata is None else f"{metadata.store:016x}"
+        raise CorruptionError(
+            f"{where}: log files were written under the metadata {files.store:016x}, and metadata.db is {present}: put "
+            "back the right one with its -wal and metadata.mark, or run `engine inspect --repair`"
+        )
+    if files.generation > metadata.generation:
+        raise CorruptionError(
+            f"{where}: log files were written under generation {files.generation} of the metadata, and metadata.db is "
+            f"of generation {metadata.generation}, an older copy: put back the newer one with its -wal and "
+            "metadata.mark, or run `engine inspect --repair`"
+        )
 
 
 def _value(name: SegmentName) -> bytes:

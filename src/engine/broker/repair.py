@@ -31,7 +31,7 @@ from engine.model.layout import SegmentLayout
 from engine.model.names import SEGMENT_SCHEME, SegmentName, TopicName
 from engine.model.rebuild import FoundSegment, rebuild
 from engine.storage import visibility
-from engine.storage.format import Opening, State
+from engine.storage.format import Header, State
 from engine.storage.recovery import name_crc
 from engine.storage.removal import remaining
 
@@ -105,8 +105,11 @@ def make_plan(data: Path, scratch: Path, now_ms: int) -> Plan:
         if (plan := _plan_topic(topic, stores, by_key.get(keys.topic(topic)), now_ms)) is not None
     )
     visible = frozenset(s.name for own in found.stores.values() for s in own if keys.visibility(s.name) in by_key)
-    own = by_key.get(keys.STORE)
-    identity = _newer(None if own is None else Identity.from_json(own.value), found.identity)
+    record = by_key.get(keys.STORE)
+    own = None if record is None else Identity.from_json(record.value)
+    identity = _newer(own, found.identity)
+    if state is None and identity != own and identity is not None:
+        state = f"older than the log files, or of another directory: they are of generation {identity.generation}"
     version = max(version, found.term) + 1
     nameless = tuple(_without_record(found.nameless, records))
     return Plan(data, topics, state, set_aside, version, identity, nameless, visible)
@@ -225,7 +228,7 @@ def _read_segments(root: Path) -> _Segments:
 def _read_store(store: FoundStore, paths: Sequence[Path], found: _Segments) -> None:
     """One file after the other: each may be large, and its entries are not kept."""
     name = store.name
-    ends: dict[tuple[int, int], tuple[bool, int, Opening]] = {}  # by place: whether it is sealed, where it ends
+    ends: dict[tuple[int, int], tuple[bool, int, Header]] = {}  # by place: whether it is sealed, where it ends
     for path in paths:
         try:
             report = read_log(path)
@@ -239,16 +242,16 @@ def _read_store(store: FoundStore, paths: Sequence[Path], found: _Segments) -> N
         store.damage += [report.damage] if report.damage else []
         store.transactional += sum(entry.count for entry in report.entries if entry.txn is not None)
         found.term = max(found.term, opening.term, *(entry.term for entry in report.entries))
-        found.identity = _newer(found.identity, getattr(opening, "identity", None))
+        found.identity = _newer(found.identity, report.header.identity)
         end = report.end_offset if closing is None else closing.end_offset
         sealed = closing is not None and closing.state is State.SEALED
-        ends[opening.first_offset, opening.term] = sealed, end, opening
+        ends[opening.first_offset, opening.term] = sealed, end, report.header
     if not ends:
         return
     store.end_offset = max(end for _, end, _ in ends.values())
     sealed, _, last = ends[max(ends)]
-    created_ms = ends[min(ends)][2].created_ms
-    durability = getattr(last, "durability", None)
+    created_ms = ends[min(ends)][2].opening.created_ms
+    durability = None if last.origin is None else last.origin.durability
     store.facts = FoundSegment(name.segment_id, name.hash_range, sealed, store.end_offset > 0, created_ms, durability)
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from engine.broker.orphans import is_untouched
+from engine.broker.remembered import check_identity
 from engine.control.resources import ScalableTopicResources
 from engine.errors import CorruptionError
+from engine.metadata.identity import load_identity
 from engine.metadata.store import MetadataStore
 from engine.model.layout import SegmentLayout
 from engine.model.names import SegmentName, TopicName
@@ -34,13 +37,14 @@ def explains(layout: SegmentLayout | None, name: SegmentName) -> bool:
     return name.segment_id < layout.next_segment_id if info is None else info.hash_range == name.hash_range
 
 
-async def find_unexplained(store: SegmentStore, metadata: MetadataStore) -> list[SegmentName]:
+async def find_unexplained(
+    store: SegmentStore, metadata: MetadataStore, stores: Mapping[TopicName, Sequence[SegmentName]]
+) -> list[SegmentName]:
     """The stores with messages that nothing explains.
 
-    The directories are listed before the records are read, and nothing is written or opened. Raises what storage and
-    metadata raise.
+    `stores`: the directories, listed before the records are read here. Nothing is written or opened. Raises what
+    storage and metadata raise.
     """
-    stores = await store.everything()
     unknown = set(stores)
     resources = ScalableTopicResources(metadata)
     async for topics in resources.topic_pages():
@@ -84,8 +88,13 @@ async def check_explained(store: SegmentStore, metadata: MetadataStore, where: s
     `shared`: with other brokers, of which one that was stopped in the middle of something may have left such a store:
     that is logged. No broker deletes it (`_check_lost` in open_segments.py).
     """
-    found = await find_unexplained(store, metadata)
+    stores, resources = await store.everything(), ScalableTopicResources(metadata)
+    found: list[SegmentName | str] = [*await find_unexplained(store, metadata, stores)]
+    found += await store.long_named(resources.topic_pages())
     if not found:
+        if not shared:
+            names = itertools.chain.from_iterable(stores.values())
+            check_identity(await store.newest(names), await load_identity(metadata), where)
         return
     named = ", ".join(map(str, found[:_NAMED_MAX]))
     more = f" and {len(found) - _NAMED_MAX:,} more" if len(found) > _NAMED_MAX else ""

@@ -33,6 +33,7 @@ from typing_extensions import Buffer
 
 from engine._native.crc32c import crc32c
 from engine.errors import CorruptionError, UnsupportedError
+from engine.model.identity import Identity
 from engine.storage.config import MODES
 from engine.storage.index import MARK_SIZE, Index
 
@@ -241,6 +242,13 @@ class Closing:
         return cls(State(state), offset, position, size, time_ms)
 
 
+def identity_of(origin: Origin | None, witness: Witness | None) -> Identity | None:
+    """Of the metadata that a file names; None: it names none."""
+    if origin is None or witness is None or not origin.store:
+        return None
+    return Identity(origin.store, witness.generation)
+
+
 @dataclass(frozen=True, slots=True)
 class Header:
     """The blocks at the front of a file. `closing_block`: 64 bytes, zeros while the file is open."""
@@ -249,6 +257,11 @@ class Header:
     closing_block: bytes
     origin: Origin | None
     witness: Witness | None
+
+    @property
+    def identity(self) -> Identity | None:
+        """Under which metadata the file was made or last opened for writing; None: it does not say."""
+        return identity_of(self.origin, self.witness)
 
     @property
     def closing(self) -> Closing | None:

@@ -11,6 +11,7 @@ from engine._native import log
 from engine._native.crc32c import crc32c
 from engine.errors import CorruptionError
 from engine.limits import KIB, LOG_INDEX_BYTES_STEP, MIB
+from engine.model.identity import Identity
 from engine.storage.buffers import ReadBuffers
 from engine.storage.disk import Disk, File
 from engine.storage.format import (
@@ -23,6 +24,7 @@ from engine.storage.format import (
     Origin,
     State,
     Witness,
+    identity_of,
 )
 from engine.storage.index import Index
 
@@ -137,6 +139,11 @@ class LogFile:
     def sealed(self) -> bool:
         """Whether it is the end of its segment, for ever."""
         return self.closing is not None and self.closing.state is State.SEALED
+
+    @property
+    def identity(self) -> Identity | None:
+        """Of the metadata under which it was made or last opened for writing; None: it does not say."""
+        return identity_of(self.origin, self.witness)
 
     @property
     def previous_end(self) -> int:

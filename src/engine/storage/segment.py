@@ -21,6 +21,7 @@ from engine.errors import (
     SegmentSealedError,
 )
 from engine.limits import LOG_FILE_MESSAGES_MAX, READ_BLOCK_SIZE
+from engine.model.identity import Identity
 from engine.model.names import SegmentName
 from engine.storage.commit import Committer
 from engine.storage.context import Context, SegmentStatistics
@@ -129,14 +130,10 @@ class Segment:
         self._commit.interval_ms = value
 
     @property
-    def generation(self) -> int:
-        """Of the metadata that the newest file was written under, the largest; 0: it does not say."""
-        return max((f.witness.generation for f in self._files if f.witness is not None), default=0)
-
-    @property
-    def store(self) -> int:
-        """Whose metadata know the newest file; 0: it does not say."""
-        return next((f.origin.store for f in reversed(self._files) if f.origin is not None), 0)
+    def identity(self) -> Identity | None:
+        """Of the newest metadata that a file of it was written under; None: no file says it."""
+        found = [identity for file in self._files if (identity := file.identity) is not None]
+        return max(found, key=lambda identity: identity.generation, default=None)
 
     def _may_go_on_in(self, last: LogFile) -> bool:
         """Whether appends may go to the last file: it says what a new one would say, and nothing is left out behind."""

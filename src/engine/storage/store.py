@@ -17,9 +17,16 @@ from urllib.parse import quote, unquote
 from engine._native.hashing import xxh64
 from engine.aio.workers import Submits, Workers, as_workers, run
 from engine.clock import Clock
-from engine.errors import AlreadyClosedError, InvalidArgumentError, NotFoundError
+from engine.errors import (
+    AlreadyClosedError,
+    CorruptionError,
+    InvalidArgumentError,
+    NotFoundError,
+    UnsupportedError,
+)
 from engine.limits import BUCKETS_PER_SEGMENT_MAX, HASH_RING_SIZE
 from engine.metadata.store import MetadataStore
+from engine.model.identity import Identity
 from engine.model.names import SEGMENT_SCHEME, SegmentName, TopicName
 from engine.storage.config import FSYNC, StorageConfig, check_mode, storage_error
 from engine.storage.context import Context
@@ -27,7 +34,7 @@ from engine.storage.continuation import NOTHING, Known
 from engine.storage.cursors import CursorStore
 from engine.storage.disk import Disk
 from engine.storage.handles import Handles
-from engine.storage.logfile import SyncFailed, holds_messages, new_file
+from engine.storage.logfile import SyncFailed, holds_messages, new_file, parse_file_name, read_header
 from engine.storage.measures import StorageStatistics
 from engine.storage.recovery import Recovered, file_facts, recover
 from engine.storage.removal import finish_removal, remaining, remove, term_of
@@ -329,6 +336,39 @@ class SegmentStore:
         disk, directory = self._disk, self.directory(name)
         return await self._run(lambda: holds_messages(disk, directory, remaining(disk.list(directory))), directory)
 
+    async def newest(self, names: Iterable[SegmentName]) -> Identity | None:
+        """The newest metadata that files of these segments were written under, as the last file of each says it.
+
+        Of different stores, any. None: no file says it. Reads a directory and one header for each. CorruptionError of a
+        header is left to whoever opens the segment.
+        """
+        newest: Identity | None = None
+        source = iter(names)
+        while some := list(islice(source, _TOPICS_AT_ONCE)):
+            for found in await self._run(partial(self._identities, some), self._root):
+                newest = found if newest is None or found.generation > newest.generation else newest
+        return newest
+
+    def _identities(self, names: Sequence[SegmentName]) -> list[Identity]:
+        found: list[Identity] = []
+        for name in names:
+            directory = self.directory(name)
+            logs = [log for log in remaining(_names_in(self._disk, directory)) if parse_file_name(log)]
+            if logs:
+                last = max(logs, key=lambda log: (term_of(log), parse_file_name(log)))
+                with contextlib.suppress(CorruptionError, UnsupportedError):
+                    identity = read_header(self._disk, directory, last)[0].identity
+                    found += [] if identity is None else [identity]
+        return found
+
+    async def long_named(self, topics: AsyncIterator[Sequence[TopicName]]) -> list[str]:
+        """The directories of topics with long names, which they do not say, that are none of these topics'."""
+        found = set(await self._run(lambda: _long_named(self._disk, self._root), self._root))
+        if found:
+            async for some in topics:
+                found.difference_update(self._topic_directory(topic) for topic in some)
+        return sorted(found)
+
     async def everything(self) -> dict[TopicName, Sequence[SegmentName]]:
         """All directories of segments, also empty and half deleted ones. Reads directories only.
 
@@ -392,6 +432,11 @@ def _topic_places(disk: Disk, root: str) -> Iterator[tuple[str, str, str]]:
         for namespace in _names_in(disk, f"{root}/{tenant}"):
             for local in _names_in(disk, f"{root}/{tenant}/{namespace}"):
                 yield tenant, namespace, local
+
+
+def _long_named(disk: Disk, root: str) -> list[str]:
+    places = (place for place in _topic_places(disk, root) if any("~" in part for part in place))
+    return [path for place in places if _names_in(disk, path := "/".join((root, *place)))]
 
 
 def _names_in(disk: Disk, path: str) -> list[str]:
