@@ -10,7 +10,7 @@ import pytest
 from blind_ends import end_without_comparing
 from coordination_scenario import CoordinationScenario, ModelSegment
 
-from engine.control.transactions import TransactionCoordinator
+from engine.control.transaction_collecting import TransactionCollector
 from engine.testing.checker import describe
 from engine.testing.cluster import simulate
 
@@ -79,10 +79,10 @@ def test_read_what_is_undecided(monkeypatch):
 
 
 def test_forget_a_header_that_somebody_needs(monkeypatch):
-    async def none(coordinator, number, limit=None):
+    async def none(collector, known, limit):
         return []
 
-    monkeypatch.setattr(TransactionCoordinator, "_operation_records", none)
+    monkeypatch.setattr(TransactionCollector, "_operation_records", none)
     assert any("a header is gone" in rule or "never forgotten" in rule for rule in flagged())
 
 

@@ -15,7 +15,7 @@ from engine.broker.pending_acks import PendingAcks
 from engine.broker.segment_transactions import SegmentTransactions
 from engine.broker.transaction_buffer import TransactionBuffer
 from engine.broker.transaction_settling import Settling, SettlingRounds
-from engine.control.transactions import TransactionCoordinator
+from engine.control.transaction_collecting import TransactionCollector
 from engine.model.transactions import TransactionHeader
 from engine.storage.visibility import Visibility
 from engine.testing.checker import check, describe
@@ -94,13 +94,13 @@ def test_do_not_save_the_outcome(monkeypatch):
 def test_forget_a_header_that_somebody_needs(monkeypatch):
     """And nobody tells participants."""
 
-    async def none(coordinator, number, limit=None):
+    async def none(collector, known, limit):
         return []
 
     async def nothing(rounds, records):
         return None
 
-    monkeypatch.setattr(TransactionCoordinator, "_operation_records", none)
+    monkeypatch.setattr(TransactionCollector, "_operation_records", none)
     monkeypatch.setattr(SettlingRounds, "forget", nothing)
     assert any("D1" in rule or "never forgotten" in rule for rule in flagged())
 
