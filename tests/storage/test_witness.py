@@ -236,6 +236,22 @@ async def test_a_gap_survives_a_close_without_an_append(tmp_path: Path) -> None:
     await store.close()
 
 
+async def test_d4_gaps_of_crashes_in_a_row_are_one_run(tmp_path: Path) -> None:
+    """Nothing is appended between them, so that files without entries lie inside."""
+    await killed(tmp_path, durability="os", quiet=False)
+    for crash in range(1, 4):
+        store, segment = await reopened(tmp_path, durability="os")
+        assert list(segment.gaps) == [(40, crash * LOG_FILE_MESSAGES_MAX)]
+        assert segment.messages_end == 40
+        assert len(await values(segment)) == 40
+        segment.release()
+    store, segment = await reopened(tmp_path, durability="os")
+    await segment.append(entry(40, (b"new",)))
+    assert (await values(segment))[39:] == [b"%03d" % 39 * 9, b"new"]
+    assert segment.gaps.skip(40) == 4 * LOG_FILE_MESSAGES_MAX
+    await store.close()
+
+
 @pytest.mark.parametrize("durability", RELAXED)
 async def test_d4_a_failed_sync_in_a_relaxed_mode_gives_up_what_was_seen(durability: str) -> None:
     disk = SimDisk(random.Random(1))

@@ -25,6 +25,7 @@ class SegmentGaps:
         for start, stop in runs:
             if (start, stop) not in self._runs:
                 self._runs.append((start, stop))
+                self._runs.sort()  # one may begin where another ends: the owner found more of it lost
                 self.passed += stop - start
                 log.warning(
                     "%s: messages from offset %d on were lost before they were synced, or there were none; %s goes on "
@@ -32,8 +33,8 @@ class SegmentGaps:
                 )  # fmt: skip
 
     def skip(self, offset: int) -> int:
-        """The offset itself, or the end of the gap that it lies in."""
+        """The offset itself, or the end of the gaps that it lies in."""
         for start, stop in self._runs:
             if start <= offset < stop:
-                return stop
+                offset = stop
         return offset

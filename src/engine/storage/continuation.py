@@ -52,7 +52,10 @@ def continue_at(last: LogFile, known: Known, durability: str) -> int:
 
 
 class Gaps:
-    """The runs [start, stop) of offsets inside a segment that name no message. Immutable."""
+    """The runs [start, stop) of offsets inside a segment that name no message, rising; none touches the next. Immutable.
+
+    A file that nothing was appended to before the next crash lies between two that are one run.
+    """
 
     __slots__ = ("_runs",)
 
@@ -64,7 +67,7 @@ class Gaps:
         begins = [(f.previous_end, f.first_offset) for f in files][1:]
         if next_file not in begins:
             begins.append(next_file)
-        self._runs = tuple((end, first) for end, first in begins if end < first)
+        self._runs = tuple(_joined((end, first) for end, first in sorted(begins) if end < first))
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         return iter(self._runs)
@@ -89,3 +92,14 @@ class Gaps:
             if max(first, start) < min(end, stop):
                 found.add_range(max(first, start), min(end, stop))
         return found or None
+
+
+def _joined(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Rising runs, those that touch made one."""
+    joined: list[tuple[int, int]] = []
+    for start, stop in runs:
+        if joined and joined[-1][1] >= start:
+            joined[-1] = (joined[-1][0], stop)
+        else:
+            joined.append((start, stop))
+    return joined
