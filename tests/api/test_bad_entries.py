@@ -308,3 +308,20 @@ async def test_who_shares_a_segment_passes_it_by(older_broker: None, tmp_path: P
         assert sum(consumer.statistics().corrupt_entries for consumer in consumers) == 2
         for consumer in consumers:
             await consumer.close()
+
+
+async def test_a_segment_that_cannot_even_be_opened_holds_up_no_other(tmp_path: Path):
+    async with engine.open_async(tmp_path / "data") as opened:
+        await opened.admin.create_topic("t", segments=2, entry_buckets=1)
+        async with await opened.producer("t") as producer:
+            sent = [await producer.send(b"value-%d." % n, key=b"k%d" % n) for n in range(20)]
+    bad = sent[0].segment_id
+    flip(tmp_path / "data", b"value-0.")
+    others = sum(ident.segment_id != bad for ident in sent)
+    assert 0 < others < 20
+    async with engine.open_async(tmp_path / "data") as opened, await reading(opened, "stream") as consumer:
+        found, error = await until_error(consumer)
+        assert error.segment_id == bad
+        got = [await consumer.receive(timeout=20) for _ in range(others - len(found))]
+        assert {message.segment_id for message in got} <= {ident.segment_id for ident in sent} - {bad}
+        assert len(found) + len(got) == others

@@ -22,6 +22,9 @@ cdef struct Stretch:
 cdef class Account:
     cdef readonly Py_ssize_t used
     cdef public Py_ssize_t limit
+    # Up to which those go that have something pending.
+    cdef inline Py_ssize_t shared(self) noexcept:
+        return self.limit - (self.limit >> 2)
 
 cdef class Batcher(Buckets):
     # Fixed after construction.

@@ -42,15 +42,17 @@ cdef size_t ENTRY_MAX = ENTRY_SIZE_MAX
 
 
 cdef inline bint _is_full(Batcher batcher) noexcept:
+    cdef Account account = batcher.account
     return batcher.pending_bytes >= batcher.pending_max or (
-        batcher.account.used >= batcher.account.limit and batcher.pending_bytes > 0)
+        account.used > 0 and account.used >= (account.shared() if batcher.pending_bytes > 0 else account.limit))
 
 
 @cython.final
 cdef class Account:
-    """What the messages of several batchers count for together, and the limit, above which each takes one at a time.
+    """What the messages of several batchers count for together, and the limit of that.
 
-    Changed with the interpreter lock held, and by nothing that lets go of it meanwhile.
+    The last quarter is for those that have nothing pending, so that none is kept out by what others have. One message
+    always passes alone. Changed with the interpreter lock held, and by nothing that lets go of it meanwhile.
     """
 
     def __init__(self, Py_ssize_t limit):
@@ -65,9 +67,9 @@ cdef class Batcher(Buckets):
     when given, makes the msgpack map of a message's properties; `now_ms` tells the time for deliver_after. `steady`
     sends keyless messages by their sequence ids, not by turns. `admit` makes the TransactionScope of a transaction, or
     raises; entries hold messages of one scope, or of none. The first message may say a sequence id from
-    `least_sequence` on, below which everything is stored. `account` is shared with other batchers: above its limit the
-    pending limit is met as well, unless nothing is pending here. A callback that raises does so out of a call whose
-    message was taken. InvalidArgumentError for a limit that an entry could not keep.
+    `least_sequence` on, below which everything is stored. `account` is shared with other batchers: at its limit the
+    pending limit is met as well. A callback that raises does so out of a call whose message was taken.
+    InvalidArgumentError for a limit that an entry could not keep.
     """
 
     def __init__(self, bytes producer_name not None, *, int key_hash=XXH64, Py_ssize_t bytes_max=BATCH_BYTES_MAX,
@@ -356,7 +358,7 @@ cdef int _add_stretch(Batcher batcher, MessageColumns columns, Stretch* s) excep
     if columns.keys is not None:
         stop = min(stop, columns.keys.window(s.at))
     s.full, s.fault, s.bytes, s.messages = -1, 0, 0, 0
-    s.room = max(batcher.account.limit - batcher.account.used, <Py_ssize_t> (batcher.pending_bytes == 0))
+    s.room = max(batcher.account.shared() - batcher.account.used, 1)
     with nogil:
         batcher.stretch(columns, stop, s)
     if s.messages and batcher.open_messages == 0:

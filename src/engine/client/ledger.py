@@ -262,7 +262,9 @@ class Ledger:
             self._on_expired()
 
     def stop(self) -> None:
-        """No timer after this."""
+        """No timer after this, and nobody waits for room: those that do are refused."""
+        self._memory.waiting.pop(self, None)
+        self._wake_room()
         if self._sweep is not None:
             self._sweep.cancel()
             self._sweep = None
@@ -306,7 +308,8 @@ class Ledger:
     def has_room(self) -> bool:
         """Whether the producer takes a burst of messages: a quarter of the limit is free, and of the client's."""
         pending = self._batcher.pending_bytes
-        return pending <= self._room_bytes and (self._memory.has_room or not pending)
+        memory = self._memory
+        return pending <= self._room_bytes and (memory.has_room or (not pending and memory.has_little_room))
 
     async def wait_room(self) -> None:
         """Wait until there is room again; first come, first served."""

@@ -2,7 +2,7 @@
 
 It is divided, so that none has to wait for another kind of holder: where there are consumers, producers have one half.
 Of the rest, what consumers fetch ahead is one part, shared out evenly; what they have decompressed, and not received to
-its end, is the other. Whoever holds nothing may always hold one thing (a message, an entry): nobody waits for ever.
+its end, is the other. One thing (a message, an entry) may always be held alone: nobody waits for ever.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from engine._native.entry_queue import EntryQueue
 from engine.limits import KIB, RECEIVE_QUEUE_BYTES
 
 WINDOW_MIN = 16 * KIB  # an entry comes whole, however small the window is
-ROOM_SHARE = 0.75  # of the producers' part; above it, those that wait go on waiting
+ROOM_SHARE = 0.5  # of the producers' part; above it, of those that wait only a few are woken
+WOKEN_MAX = 16  # whenever something has left
 
 
 class Waiter(Protocol):
@@ -79,12 +80,19 @@ class ClientMemory:
         """Whether producers may send without looking."""
         return self.sending.used <= self.sending.limit * ROOM_SHARE
 
+    @property
+    def has_little_room(self) -> bool:
+        """Whether producers that have nothing pending may send."""
+        return self.sending.used < self.sending.limit
+
     def room_came(self) -> None:
-        """Something has left: wake those that wait, if that makes room."""
-        if self.waiting and self.has_room:
-            waiting, self.waiting = self.waiting, {}
-            for waiter in waiting:
-                waiter.room_came()
+        """Something has left: wake those that wait, the longest first."""
+        waiting = list(self.waiting)
+        if not self.has_room:
+            waiting = waiting[:WOKEN_MAX] if self.has_little_room else []
+        for waiter in waiting:
+            del self.waiting[waiter]
+            waiter.room_came()
 
     # -- what was decompressed -------------------------------------------------------------------------------
 

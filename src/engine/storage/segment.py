@@ -160,9 +160,9 @@ class Segment:
 
         All of them get a place or none; they say that they are in the `transaction`, or in none. The buffer belongs to
         the segment from now on: when it is writable the stamps are written into it. The future may fail with
-        CorruptionError or InvalidArgumentError (nothing was done), SegmentSealedError, FencedError (a newer term is
-        known), StorageError or DiskFullError (nothing of it is in the log), UnknownOutcomeError (a sync failed),
-        AlreadyClosedError.
+        CorruptionError, MessageTooLargeError or InvalidArgumentError (nothing was done), SegmentSealedError,
+        FencedError (a newer term is known), StorageError or DiskFullError (nothing of it is in the log),
+        UnknownOutcomeError (a sync failed), AlreadyClosedError.
         """
         future: asyncio.Future[list[Appended]] = asyncio.get_running_loop().create_future()
         try:
