@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -57,6 +59,19 @@ def received(consumer: Any, wanted: int = len(NEW)) -> list[bytes]:
     return values
 
 
+def gather(consumers: list[Any], wanted: int) -> list[bytes]:
+    """So many messages, whichever of these gets each."""
+    values: list[bytes] = []
+    deadline = time.monotonic() + 60
+    while len(values) < wanted:
+        assert time.monotonic() < deadline, f"{len(values)} of {wanted} came"
+        for consumer in consumers:
+            values += consumer.receive_batch(max_messages=wanted - len(values), timeout=0.05).values
+            if len(values) == wanted:
+                break
+    return values
+
+
 def backlog(e: engine.Engine, subscription: str) -> int:
     return int(e.admin.get_stats("orders")["subscriptions"][subscription]["backlog"])
 
@@ -99,6 +114,49 @@ def test_what_is_left_comes_before_the_gap_and_the_gap_counts_nowhere(e: engine.
         assert values == [b"%d" % i for i in range(left)] + NEW
     with e.checkpoint_consumer("orders", start=engine.Checkpoint.earliest()) as reader:
         assert received(reader, left + len(NEW)) == values
+
+
+@pytest.mark.parametrize("kind", ["exclusive", "shared", "queue", "checkpoint"])
+def test_who_waits_at_the_gap_gets_what_comes_later(directory: Path, kind: str) -> None:
+    """Nothing stands behind the gap yet when its readers come there."""
+    with engine.open(directory) as e, contextlib.ExitStack() as stack:
+        make: dict[str, Callable[[], Any]] = {
+            "exclusive": lambda: e.stream_consumer("orders", "behind"),
+            "shared": lambda: e.stream_consumer("orders", "behind"),
+            "queue": lambda: e.queue_consumer("orders", "behind"),
+            "checkpoint": lambda: e.checkpoint_consumer("orders", start=engine.Checkpoint.earliest()),
+        }
+        left = backlog(e, "behind")
+        consumers = [stack.enter_context(make[kind]()) for _ in range(2 if kind == "shared" else 1)]
+        both = gather(consumers, left)
+        assert sorted(both) == sorted(b"%d" % i for i in range(left))
+        with e.producer("orders") as producer:
+            for i, value in enumerate(NEW):
+                producer.send_nowait(value, key=b"%d" % i)
+        assert sorted(gather(consumers, len(NEW))) == sorted(NEW)
+
+
+def test_a_reader_from_the_start_goes_on_in_the_children_of_what_ends_with_a_gap(directory: Path) -> None:
+    with engine.open(directory) as e:
+        left = backlog(e, "behind")
+        e.admin.split_segment("orders", 0)
+        with e.producer("orders") as producer:
+            for i, value in enumerate(NEW):
+                producer.send_nowait(value, key=b"%d" % i)
+        with e.checkpoint_consumer("orders", start=engine.Checkpoint.earliest()) as reader:
+            assert sorted(received(reader, left + len(NEW))[left:]) == sorted(NEW)
+
+
+async def test_a_subscription_that_is_moved_back_passes_the_gap_once_more(directory: Path) -> None:
+    """The gap is no run of millions of offsets that are not acknowledged."""
+    async with engine.open_async(directory) as e:
+        await e.admin.seek_subscription("orders", "queue", "earliest")
+        async with await e.queue_consumer("orders", "queue") as queue:
+            left = (await e.admin.get_stats("orders"))["subscriptions"]["queue"]["backlog"]
+            messages = [await queue.receive() for _ in range(left)]
+            await queue.acknowledge(messages)
+        (hosted,) = e.broker.hosting
+        assert hosted.subscriptions["queue"].cursor.position == LOG_FILE_MESSAGES_MAX
 
 
 def test_a_range_reader_passes_the_gap(e: engine.Engine) -> None:

@@ -13,10 +13,10 @@ import pytest
 from entry_images import entry, values_of
 from stores import log_files, make_store, name, read_blocks
 
-from engine.errors import CorruptionError, InvalidArgumentError
+from engine.errors import CorruptionError, InvalidArgumentError, UnknownOutcomeError
 from engine.limits import LOG_FILE_MESSAGES_MAX
 from engine.storage.continuation import NOTHING, Gaps, Known, continue_at
-from engine.storage.format import HEADER_SIZES, VERSION, WITNESSES_AT, Closing, Header, State
+from engine.storage.format import HEADER_SIZES, VERSION, WITNESSES_AT, Closing, Header, State, Witness
 from engine.storage.logfile import FileFacts, LogFile, new_file
 from engine.storage.segment import Segment
 from engine.storage.store import SegmentStore
@@ -171,6 +171,26 @@ async def test_the_witness_becomes_durable_without_another_append() -> None:
     await store.close()
 
 
+async def test_a_witness_that_could_not_be_written_leaves_the_other_one() -> None:
+    """The next one takes the same place: what is torn there is never beside a second one."""
+    disk = SimDisk(random.Random(5))
+    store = make_store("/data", disk=disk.mount())
+    segment = await store.create(name())
+    (path,) = disk.paths()
+    good = disk.read(path)[WITNESSES_AT : WITNESSES_AT + 64]
+    for i in range(1, 5):
+        await segment.append(entry(i))
+        disk.faults = [Fault("write", errno.EIO)]
+        await eventually(lambda: not disk.faults[0].times)
+        assert disk.read(path)[WITNESSES_AT : WITNESSES_AT + 64] == good
+    await segment.append(entry(5))
+    await eventually(lambda: segment._files[-1].witness == Witness(1, 5, 0))
+    disk.kill()
+    store = make_store("/data", disk=disk.mount())
+    assert (await store.open(name())).next_offset == 5
+    await store.close()
+
+
 # -- what others know --------------------------------------------------------------------------------------------------
 
 
@@ -268,6 +288,23 @@ async def test_d4_a_failed_sync_in_a_relaxed_mode_gives_up_what_was_seen(durabil
     assert list(segment.gaps) == [(0, 5)]
     assert told
     assert await values(segment) == [b"new"]
+    await store.close()
+
+
+async def test_a_file_that_cannot_be_opened_again_gives_up_no_offsets() -> None:
+    """Nobody has seen the append; and the close that the disk keeps is not to end below what is known."""
+    disk = SimDisk(random.Random(1))
+    store = make_store("/data", disk=disk.mount())
+    segment = await store.create(name(), durability="os")
+    await segment.append(entry(0))
+    await store.close()
+    store = make_store("/data", disk=disk.mount())
+    segment = await store.open(name(), durability="os")
+    disk.faults = [Fault("sync", errno.EIO)]
+    with pytest.raises(UnknownOutcomeError):
+        await segment.append(entry(1))
+    assert not list(segment.gaps)
+    assert segment.next_offset == 1
     await store.close()
 
 

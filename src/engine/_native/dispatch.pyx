@@ -287,6 +287,10 @@ cdef class BucketLedger:
             self.due_runs -= self.lists.trim(&self.buckets[i].due, offset)
         self.next_offset = max(self.next_offset, offset)
 
+    def go_on(self, uint64_t offset):
+        """Nothing has the offsets from `next_offset` to this one: nobody is sent them, and they are in nobody's way."""
+        self.next_offset = max(self.next_offset, offset)
+
     def unacknowledged(self, block, const uint64_t[::1] positions not None, uint64_t start):
         """(bucket, start, stop) of what a block has of each bucket from `start` on, below that bucket's position."""
         cdef Lease lease = hold(block)

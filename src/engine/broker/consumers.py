@@ -207,7 +207,6 @@ class LoneReader(Consumer):
             self._pumping = False
 
     def _pump(self) -> None:
-        self._next = self.hosted.segment.gaps.skip(self._next)
         while self.ready:
             if self._subscription is not None:
                 self._next = self._subscription.due_from(self._next)
@@ -225,6 +224,7 @@ class LoneReader(Consumer):
     def _pump_at_end(self) -> None:
         """Everything durable is sent, or it cannot be sent now: wait for more, or say that there never will be."""
         segment = self.hosted.segment
+        self._next = segment.gaps.skip(self._next)
         if segment.sealed and self._next >= segment.next_offset:
             if not self._end_sent:
                 self._end_sent = True

@@ -238,6 +238,7 @@ class SegmentHosting(OpenSegments):
         found.close(NotOwnerError(f"{found} is moved to {offset}; attach again"))
         found.pending.drop()
         await found.cursor.seek(min(max(offset, segment.first_offset), segment.durable_offset))
+        found.cursor.pass_gaps(segment.gaps)
         await self.operations.forget_subscription(hosted.name, subscription)
         found.redeliveries = RedeliveryCounts()
         found.look()

@@ -303,7 +303,7 @@ class SharedDispatcher:
         segment = self.hosted.segment
         if segment.sealed:
             self.subscription.look()
-        elif self._ledger.next_offset >= segment.durable_offset and not self._is_crowded():
+        elif self._routed() >= segment.durable_offset and not self._is_crowded():
             self._reader.wait(self._ledger.next_offset)
 
     def _step(self, block: Block | None) -> None:
@@ -350,7 +350,13 @@ class SharedDispatcher:
             return due
         if self._is_crowded() or max(self._room_messages) <= 0:
             return None
-        return self.hosted.segment.gaps.skip(self._ledger.next_offset)
+        return self._routed()
+
+    def _routed(self) -> int:
+        """The offset to read at behind what was routed, and behind the gap that begins there."""
+        ledger = self._ledger
+        ledger.go_on(self.hosted.segment.gaps.skip(ledger.next_offset))
+        return ledger.next_offset
 
     def _read_size(self) -> int:
         takers = len(self._room_bytes) - self._room_bytes.count(0)

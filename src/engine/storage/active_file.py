@@ -141,10 +141,10 @@ class ActiveFile(Pipeline):
         """A sync failed: nothing more is done with this file. What was not synced is cut off, a new file continues."""
         self._blocked = True
         self.counters.sync_failures += 1
-        old, end, given = self.file, self.synced_offset, self.next_offset
+        old, end, seen = self.file, self.synced_offset, self.durable_offset
         lost = self._cut_off(end, failure.lost)
-        if self._mode != FSYNC and given > end:  # somebody may have seen what is not synced: its offsets are given up
-            self.next_offset = self.synced_offset = given
+        if self._mode != FSYNC and seen > end:  # the offsets of what was seen and is not synced are given up
+            self.next_offset = self.synced_offset = seen
         self.durable_offset = self._written_offset = self.synced_offset
         if old is not None:
             old.end_offset, old.end_position = end, self._synced_position

@@ -204,15 +204,18 @@ class Committer(ActiveFile):
         file = self.file
         if not self._is_unwitnessed() or file is None or self._failure is not None or self._lapsed():
             return
-        image = file.renew_witness(self.synced_offset, self._generation)
-        assert file.witness is not None
-        position = file.witness.position
+        before, image = file.witness, file.renew_witness(self.synced_offset, self._generation)
+        written = file.witness
+        assert written is not None
 
         def done(error: BaseException | None) -> None:
-            if error is None and not self._blocked and file is self.file:
+            if error is not None:
+                if file.witness is written:  # the next takes its place: should this one be torn, the other is good
+                    file.witness = before
+            elif not self._blocked and file is self.file:
                 self._wait_for_quiet(WITNESS_SYNC_S, self._sync_witness)
 
-        self._post(file, lambda handle: write_job(handle, [image], position, 0, False), done)
+        self._post(file, lambda handle: write_job(handle, [image], written.position, 0, False), done)
 
     def _sync_witness(self) -> None:
         self._witness_wanted = True
