@@ -242,6 +242,8 @@ FORMS = [
     _form("zstd that says another size", _packed(2, _zstd, raw_size=len(_body(0)) + 8), DAMAGED),
     _form("zstd of a dictionary", _packed(2, lambda body: _zstd(body)[:4] + b"\x03" + _zstd(body)[5:]), DAMAGED),
     _form("zstd that is empty", lambda first: seal(b"", first, ALL, codec=2, raw_size=len(_body(first))), DAMAGED),
+    _form("zstd that becomes nothing", _packed(2, _zstd, raw_size=0), DAMAGED),
+    _form("lz4 that becomes nothing", _packed(1, _lz4, raw_size=0), DAMAGED),
     _form("lz4 that cannot become so large", _packed(1, _lz4, raw_size=ENTRY_SIZE_MAX - 128), DAMAGED),
     _form("lz4 with less room than its columns take", _packed(1, _lz4, count=65_535), DAMAGED),
     _form("lz4 of no whole number of columns", _packed(1, _lz4, raw_size=len(_body(0)) - 1), DAMAGED),

@@ -185,7 +185,7 @@ cdef class EntryQueue:
         origin = new_origin(self.topic, self.make_id, self.decode, self.delivered.copy())
         while self.head < len(self.items) and count < max_messages:
             slice, start = self.items[self.head], self.front
-            if slice.entry.failure is not None or slice.entry.opens_to():
+            if not slice.entry.opened or slice.entry.opens_to():
                 room -= slice.entry.opens_to()
                 if not open_next(slice, self.decompress, count, room):
                     break
