@@ -16,9 +16,12 @@ from engine.errors import (
     AuthenticationError,
     AuthorizationError,
     ConnectError,
+    CorruptionError,
     EngineError,
+    InvalidArgumentError,
     InvalidConfigurationError,
     NotFoundError,
+    ProtocolError,
     TimeoutError,
     UnknownOutcomeError,
 )
@@ -124,28 +127,28 @@ class HttpAdmin:
     async def list_topics(self, namespace: str, properties: Mapping[str, str] | None) -> list[str]:
         """GET /{tenant}/{namespace}"""
         query = [("property", f"{name}={value}") for name, value in (properties or {}).items()]
-        return list(await self._call("GET", *namespace.split("/"), query=query))
+        return _list(await self._call("GET", *namespace.split("/"), query=query))
 
     async def get_metadata(self, topic: str) -> dict[str, Any]:
         """GET /{tenant}/{namespace}/{topic}"""
-        return dict(await self._call("GET", *_parts(topic)))
+        return _map(await self._call("GET", *_parts(topic)))
 
     async def get_stats(self, topic: str) -> dict[str, Any]:
         """GET /{tenant}/{namespace}/{topic}/stats"""
-        return dict(await self._call("GET", *_parts(topic), "stats"))
+        return _map(await self._call("GET", *_parts(topic), "stats"))
 
     async def split_segment(self, topic: str, segment_id: int) -> dict[str, Any]:
         """POST /{tenant}/{namespace}/{topic}/split/{segment}"""
-        return dict(await self._call("POST", *_parts(topic), "split", str(segment_id)))
+        return _map(await self._call("POST", *_parts(topic), "split", str(segment_id)))
 
     async def merge_segments(self, topic: str, segment_id: int, other_id: int) -> dict[str, Any]:
         """POST /{tenant}/{namespace}/{topic}/merge/{segment}/{other}"""
-        return dict(await self._call("POST", *_parts(topic), "merge", str(segment_id), str(other_id)))
+        return _map(await self._call("POST", *_parts(topic), "merge", str(segment_id), str(other_id)))
 
     async def rebucket_segment(self, topic: str, segment_id: int, buckets: int) -> dict[str, Any]:
         """POST /{tenant}/{namespace}/{topic}/rebucket/{segment}?buckets=N"""
         query = [("buckets", str(buckets))]
-        return dict(await self._call("POST", *_parts(topic), "rebucket", str(segment_id), query=query))
+        return _map(await self._call("POST", *_parts(topic), "rebucket", str(segment_id), query=query))
 
     async def create_segment(self, segment: str, subscriptions: Sequence[str]) -> None:
         """PUT /admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}"""
@@ -188,11 +191,11 @@ class HttpAdmin:
         """GET /admin/v2/transactions"""
         asked = {"openLongerThan": open_longer_than, "segment": segment, "limit": limit}
         query = [(name, str(value)) for name, value in asked.items() if value is not None]
-        return list(await self._call("GET", under=TRANSACTIONS, query=query))
+        return _list(await self._call("GET", under=TRANSACTIONS, query=query))
 
     async def get_transaction(self, ident: str) -> dict[str, Any]:
         """GET /admin/v2/transactions/{transaction}"""
-        return dict(await self._call("GET", ident, under=TRANSACTIONS))
+        return _map(await self._call("GET", ident, under=TRANSACTIONS))
 
     async def abort_transaction(self, ident: str) -> None:
         """POST /admin/v2/transactions/{transaction}/abort"""
@@ -200,7 +203,7 @@ class HttpAdmin:
 
     async def get_namespace_policies(self, namespace: str) -> dict[str, Any]:
         """GET /admin/v2/namespaces/{tenant}/{namespace}/policies"""
-        return dict(await self._call("GET", *namespace.split("/"), "policies", under=NAMESPACES))
+        return _map(await self._call("GET", *namespace.split("/"), "policies", under=NAMESPACES))
 
     async def set_namespace_policies(self, namespace: str, policies: Mapping[str, Any]) -> None:
         """PUT …/policies"""
@@ -243,11 +246,11 @@ class HttpAdmin:
 
     async def get_dynamic_configuration(self) -> dict[str, Any]:
         """GET /admin/v2/brokers/configuration/values"""
-        return dict(await self._call("GET", "values", under=CONFIGURATION))
+        return _map(await self._call("GET", "values", under=CONFIGURATION))
 
     async def get_runtime_configuration(self) -> dict[str, Any]:
         """GET /admin/v2/brokers/configuration/runtime"""
-        return dict(await self._call("GET", "runtime", under=CONFIGURATION))
+        return _map(await self._call("GET", "runtime", under=CONFIGURATION))
 
     async def set_dynamic_configuration(self, name: str, value: str | float) -> None:
         """POST /admin/v2/brokers/configuration/{name}/{value}"""
@@ -265,7 +268,22 @@ class HttpAdmin:
 
 def _policy(answer: Any) -> dict[str, Any]:
     """By our names. What only a newer broker knows is left out."""
-    return AutoScalePolicyOverride.of_json(answer).to_mapping()
+    try:
+        return AutoScalePolicyOverride.of_json(_map(answer)).to_mapping()
+    except (InvalidArgumentError, CorruptionError) as e:
+        raise ProtocolError(f"the admin API answered with a policy that is none: {e}") from e
+
+
+def _map(answer: Any) -> dict[str, Any]:
+    if not isinstance(answer, dict):
+        raise ProtocolError(f"the admin API must answer with a JSON object, got {answer!r:.80}")
+    return answer
+
+
+def _list(answer: Any) -> list[Any]:
+    if not isinstance(answer, list):
+        raise ProtocolError(f"the admin API must answer with a JSON array, got {answer!r:.80}")
+    return answer
 
 
 def _parts(topic: str) -> tuple[str, str, str]:

@@ -17,16 +17,20 @@ from engine.errors import (
     AlreadyClosedError,
     ConnectError,
     EngineError,
+    InvalidArgumentError,
     ProtocolError,
     TimeoutError,
     UnsupportedError,
     WrongPeerError,
 )
 from engine.limits import HANDSHAKE_S_MAX, KEEP_ALIVE_S
-from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, Command, check_header
+from engine.wire.answers import check_answer, check_frame
+from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, Command
 from engine.wire.stream import FrameStream, Payload
 
 log = logging.getLogger(__name__)
+
+_NOTHING = memoryview(b"")
 
 # The header field that names the addressee of frames the broker sends on its own account.
 _ADDRESSEE = {
@@ -72,7 +76,8 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()  # done when it is lost
         self._handshake: asyncio.Future[dict[str, Any]] = self._loop.create_future()
-        self._requests: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._requests: dict[int, tuple[Command, asyncio.Future[dict[str, Any]]]] = {}
+        self._fault: ProtocolError | None = None  # why this end has dropped it
         self._deadlines = Deadlines[int](self._missed)  # of those that have one
         self._attached: dict[int, Attached] = {}
         self._last_id = 0
@@ -126,7 +131,7 @@ class Connection:
 
     def fail(self, error: ProtocolError) -> None:
         """The peer said something that cannot be: drop the connection; everything on it attaches anew."""
-        log.error("%s: %s", self.url, error)
+        self._fault = self._fault or error
         self.stream.abort()
 
     def close(self) -> None:
@@ -169,7 +174,7 @@ class Connection:
             return future
         request_id = self.next_id()
         header["request_id"] = request_id
-        self._requests[request_id] = future
+        self._requests[request_id] = command, future
         if timeout_s is not None:
             self._deadlines.add(request_id, self._loop.time() + timeout_s)
         self.stream.send(command, header, payload)
@@ -177,7 +182,7 @@ class Connection:
 
     def _missed(self, request_id: int) -> None:
         """The answer has not come in its time."""
-        future = self._requests.pop(request_id, None)
+        _, future = self._requests.pop(request_id, (None, None))
         if future is not None and not future.done():
             future.set_exception(TimeoutError(f"{self.url} did not answer in time"))
 
@@ -197,37 +202,42 @@ class Connection:
     # -- FrameHandler ----------------------------------------------------------------------------------------
 
     def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
-        """Hand the frame to its addressee, or its answer to whoever asked."""
+        """Hand the frame to its addressee, or its answer to whoever asked. One that is malformed is the last."""
         self._heard = True
+        if self._fault is not None:
+            return  # dropped, and not gone yet
+        try:
+            check_frame(command, header)
+            self._received(command, header, payload)
+        except ProtocolError as e:
+            self.fail(e)
+        except InvalidArgumentError as e:  # by what takes a part of it
+            self.fail(ProtocolError(f"{command.name} is malformed: {e}"))
+
+    def _received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
+        request_id = header.get("request_id")
+        asked, future = self._requests.get(request_id or 0, (None, None))
+        if asked is not None:
+            check_answer(asked, command, header)
         addressee = _ADDRESSEE.get(command)
         if addressee is not None:
-            attached = self._attached.get(header[addressee])
-            if attached is not None:
-                try:
-                    attached.frame_received(command, header, payload)
-                except ProtocolError as e:
-                    self.fail(e)
-                    return
-            if command is Command.SEND_RECEIPT and (more := header.get("more")):
-                self._more_received(more)
-        request_id = header.get("request_id")
+            self._hand_on(header[addressee], command, header, payload)
+            if command is Command.SEND_RECEIPT:
+                for receipt in header.get("more") or ():  # of other producers
+                    self._hand_on(receipt["producer_id"], command, receipt, _NOTHING)
         if request_id:
-            self._answered(command, header, request_id)
+            self._answered(command, header, request_id, future)
         elif addressee is None:
             self._special(command, header)
 
-    def _more_received(self, receipts: list[Any]) -> None:
-        """Those that came in a frame with that of another producer."""
-        try:
-            for header in receipts:
-                check_header(Command.SEND_RECEIPT, header)
-                if (attached := self._attached.get(header["producer_id"])) is not None:
-                    attached.frame_received(Command.SEND_RECEIPT, header, memoryview(b""))
-        except ProtocolError as e:
-            self.fail(e)
+    def _hand_on(self, ident: int, command: Command, header: dict[str, Any], payload: memoryview) -> None:
+        if (attached := self._attached.get(ident)) is not None:
+            attached.frame_received(command, header, payload)
 
-    def _answered(self, command: Command, header: dict[str, Any], request_id: int) -> None:
-        future = self._requests.pop(request_id, None)
+    def _answered(
+        self, command: Command, header: dict[str, Any], request_id: int, future: asyncio.Future[dict[str, Any]] | None
+    ) -> None:
+        self._requests.pop(request_id, None)
         self._deadlines.discard(request_id)
         if future is None or future.done():
             return
@@ -275,7 +285,7 @@ class Connection:
             self._timer.cancel()
         requests, self._requests = self._requests, {}
         self._deadlines.clear()
-        for future in [*requests.values(), self._handshake]:
+        for future in [*(future for _, future in requests.values()), self._handshake]:
             if not future.done():
                 future.set_exception(self.lost)
                 future.exception()  # retrieved: an abandoned request is no news
@@ -286,6 +296,7 @@ class Connection:
     def _loss(self, error: Exception | None) -> EngineError:
         if self._closing:
             return AlreadyClosedError("the client was closed")
+        error = self._fault or error
         if isinstance(error, ProtocolError):
             if not self._handshake.done():  # whoever connects is told
                 return WrongPeerError(f"cannot talk to {self.url}: {error}")

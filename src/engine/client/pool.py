@@ -12,7 +12,7 @@ from engine.aio.tasks import Supervisor
 from engine.client.connection import Connection
 from engine.client.memory import ClientMemory
 from engine.client.options import ClientOptions
-from engine.errors import AlreadyClosedError, ConnectError, EngineError, TimeoutError
+from engine.errors import AlreadyClosedError, ConnectError, EngineError, InvalidArgumentError, TimeoutError
 from engine.wire.stream import FrameStream
 
 log = logging.getLogger(__name__)
@@ -135,8 +135,8 @@ class Pool:
             return
         if self.closed or isinstance(error, asyncio.CancelledError):
             error = AlreadyClosedError(CLOSED)
-        elif not isinstance(error, EngineError):
-            error = ConnectError(f"no connection to {url}: {error!r}")
+        elif not isinstance(error, EngineError) or (isinstance(error, InvalidArgumentError) and url != self.url):
+            error = ConnectError(f"no connection to {url}: {error!r}")  # an address that a broker named may be none
         attempt.set_exception(error)
         attempt.exception()  # retrieved: those who waited may have given up
 

@@ -27,6 +27,7 @@ from engine.errors import (
     SubscriptionKindError,
     TimeoutError,
 )
+from engine.model.names import SegmentName
 from engine.wire.commands import Command
 
 log = logging.getLogger(__name__)
@@ -232,10 +233,8 @@ def _controller_url(layout: TopicLayout) -> str | None:
 
 
 def _assigned(segments: list[Any]) -> list[Assigned]:
-    try:
-        return [
-            Assigned(int(s["segment_id"]), str(s["topic"]), str(s["mode"]), tuple(s.get("bucketBoundaries") or ()))
-            for s in segments
-        ]
-    except (KeyError, TypeError, ValueError) as e:
-        raise ProtocolError(f"SCALABLE_TOPIC_ASSIGNMENT: segments are malformed: {e!r}") from e
+    """Raises ProtocolError, InvalidArgumentError, where a name is not that of its segment."""
+    for s in segments:
+        if SegmentName.parse(s["topic"]).segment_id != s["segment_id"]:
+            raise ProtocolError(f"SCALABLE_TOPIC_ASSIGNMENT: segment {s['segment_id']} is not {s['topic']!r:.200}")
+    return [Assigned(s["segment_id"], s["topic"], s["mode"], tuple(s.get("bucketBoundaries") or ())) for s in segments]
