@@ -147,6 +147,22 @@ def test_a_reader_from_the_start_goes_on_in_the_children_of_what_ends_with_a_gap
             assert sorted(received(reader, left + len(NEW))[left:]) == sorted(NEW)
 
 
+def test_a_reader_passes_what_begins_and_ends_behind_a_gap(directory: Path) -> None:
+    """Retention took the file before the gap, and nothing came behind it: its end is said before any message."""
+    with engine.open(directory) as e:
+        e.admin.split_segment("orders", 0)
+        with e.producer("orders") as producer:
+            for i, value in enumerate(NEW):
+                producer.send_nowait(value, key=b"%d" % i)
+    (old,) = directory.glob("segments/*/*/orders/*-0/0.log")
+    old.unlink()
+    with (
+        engine.open(directory) as e,
+        e.checkpoint_consumer("orders", start=engine.Checkpoint.earliest()) as reader,
+    ):
+        assert sorted(received(reader)) == sorted(NEW)
+
+
 async def test_a_subscription_that_is_moved_back_passes_the_gap_once_more(directory: Path) -> None:
     """The gap is no run of millions of offsets that are not acknowledged."""
     async with engine.open_async(directory) as e:
