@@ -71,7 +71,7 @@ def read_all(data: Path, topic: str) -> dict[bytes, tuple[int, int]]:
 
 @pytest.mark.parametrize("disk", [256], indirect=True)
 def test_power_cuts_lose_nothing_that_was_acknowledged(disk: Ext4Image) -> None:
-    seed = int.from_bytes(os.urandom(4), "little")
+    seed = 100
     print(f"seed {seed}")
     rng = random.Random(seed)
     acknowledged: dict[str, dict[bytes, tuple[int, int]]] = {"single": {}, "many": {}}
