@@ -203,6 +203,8 @@ class _ServerLog(logging.LoggerAdapter[logging.Logger]):
         if isinstance(error, HttpProcessingError):
             why = " ".join(error.message.split())
             log.warning("a request from %s was refused, it is no HTTP: %.200s", args[0] if args else "a client", why)
+        elif isinstance(error, web.RequestPayloadError):  # met when what a handler left of the body is passed over
+            log.debug("the body of a request was not received: %.200s", " ".join(str(error).split()))
         else:
             super().exception(msg, *args, **options)
 
@@ -232,7 +234,8 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
             response.headers["Allow"] = e.headers["Allow"]
         return response
     except (ConnectionError, web.RequestPayloadError) as e:  # the client hung up, or sent no body that can be read
-        return _error(400, f"the body was not received: {e or type(e).__name__}", InvalidArgumentError.code)
+        why = " ".join(str(e).split()) or type(e).__name__
+        return _error(400, f"the body was not received: {why}", InvalidArgumentError.code)
     except Exception as e:
         log.exception("%s %s failed", request.method, request.path)
         return _error(500, f"the server failed: {type(e).__name__}: {e}", EngineError.code)
