@@ -149,7 +149,8 @@ class ProxyHttp:
 
     def _headers(self, request: web.Request) -> CIMultiDict[str]:
         """Those of the relayed request; with the proxy's own token for brokers, where it has one."""
-        headers = CIMultiDict((name, value) for name, value in request.headers.items() if name.lower() not in _HOP)
+        left_out = {*_HOP, "content-encoding"}  # the body has been decoded here
+        headers = CIMultiDict((name, value) for name, value in request.headers.items() if name.lower() not in left_out)
         token = self._proxy.config.broker_token
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
