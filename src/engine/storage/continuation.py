@@ -52,7 +52,7 @@ def continue_at(last: LogFile, known: Known, durability: str) -> int:
 
 
 class Gaps:
-    """The runs [start, stop) of offsets inside a segment that name no message, rising; none touches the next. Immutable.
+    """The runs [start, stop) of offsets in a segment that name no message, rising; none touches the next. Immutable.
 
     A file that nothing was appended to before the next crash lies between two that are one run.
     """
