@@ -31,8 +31,9 @@ async def topics(broker) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:{}", "127.0.0.1.evil.example", "localhost.evil.example:{}", "10.9.8.7.evil.example:{}",
-             "[::2].evil.example:{}", "localhost@evil.example", "", "[", "evil.example#127.0.0.1", "2130706433:{}", "*"]
+    "host", ["evil.example", "evil.example:{}", "127.0.0.1.evil.example", "localhost.evil.example:{}",
+             "10.9.8.7.evil.example:{}", "[::2].evil.example:{}", "localhost@evil.example", "", "[",
+             "evil.example#127.0.0.1", "2130706433:{}", "*"]
 )  # fmt: skip
 async def test_requests_for_another_host_are_refused(broker, address: Address, host: str) -> None:
     said = {"Host": host.format(address[1])}

@@ -2,8 +2,8 @@
 
 A browser sends what any web page asks it to send, also to a server on its own machine, and says so in headers that the
 page cannot change. So three checks keep web pages out, whether or not a token is asked for: Host (a name that a page's
-owner makes resolve to this machine is refused; a literal address resolves to nothing else), Origin with Sec-Fetch-Site (a page of another site), and the media type
-(what a form can send is no JSON).
+owner makes resolve to this machine is refused; a literal address resolves to nothing else), Origin with Sec-Fetch-Site
+(a page of another site), and the media type (what a form can send is no JSON).
 """
 
 from __future__ import annotations

@@ -33,9 +33,9 @@ class HttpDoor:
     To so many connections. One that comes above them takes the place of another on which no request is being answered:
     of the one that has waited longest without having sent the head of a request, or else of the one that has been idle
     longest since its last answer. So neither half-sent heads nor idle connections shut out new ones. Where requests are
-    being answered over all of them, a request over the new connection is answered 503, unless it is for one of the paths
-    that are `always` answered, and that is its last. Of connections still above, there are a few, and the others are
-    closed at once.
+    being answered over all of them, a request over the new connection is answered 503, unless it is for one of the
+    paths that are `always` answered, and that is its last. Of connections still above, there are a few, and the others
+    are closed at once.
     """
 
     def __init__(

@@ -144,7 +144,8 @@ class ProxyHttp:
                 if 300 <= answer.status < 400:
                     raise ConnectError(f"the admin API at {base} must not redirect; broker_admin names another")
                 if answer.status == 401:  # the broker has delayed it
-                    self._proxy.doors.attempts.failed(request.remote, AuthenticationError("a broker refused the token"))
+                    refused = AuthenticationError("a broker refused the token")
+                    self._proxy.doors.attempts.failed(request.remote, refused, guess="Authorization" in headers)
                 return await _answer(request, answer)
 
     def _headers(self, request: web.Request) -> CIMultiDict[str]:
