@@ -245,3 +245,8 @@ CASES: dict[str, tuple[Command, Command | None, Call]] = {
 def required(kind: type[msgspec.Struct]) -> list[str]:
     """The names of the fields that must be there."""
     return [field.name for field in msgspec.structs.fields(kind) if field.required]
+
+
+def optional(kind: type[msgspec.Struct]) -> list[str]:
+    """The names of the others."""
+    return [field.name for field in msgspec.structs.fields(kind) if not field.required and field.name != "request_id"]

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from fake_broker import FakeBroker
-from hostile_broker import CASES, MISSING, WRONG, HostileBroker, Path, paths, required, spoilt
+from hostile_broker import CASES, MISSING, WRONG, HostileBroker, Path, optional, paths, required, spoilt
 
 from engine.client.admin_http import HttpAdmin
 from engine.errors import ConnectError, EngineError, ProtocolError
@@ -82,9 +82,13 @@ async def problems() -> AsyncIterator[None]:
 
 @pytest.mark.parametrize("name", CASES)
 async def test_one_wrong_field_once(name: str, problems: None):
-    """Every field, missing or with every wrong value: the call ends with its result, or with a typed error."""
+    """Every field, missing or with every wrong value, also those that are seldom said: the call ends with its result, or with a typed error."""
+    command, request, _ = CASES[name]
     said = await meant(name)
-    cases = {(path, i) for header in said for path in paths(header) for i in range(len(WRONG))}
+    places = {path for header in said for path in paths(header)} | {(field,) for field in optional(FRAMES[command])}
+    if request in RESULTS:
+        places |= {("result", field) for field in optional(RESULTS[request])}
+    cases = {(path, i) for path in places for i in range(len(WRONG))}
     ordered = sorted(cases, key=repr)
     for start in range(0, len(ordered), 100):
         part = ordered[start : start + 100]
@@ -211,6 +215,9 @@ async def test_what_is_right_passes_with_what_a_newer_broker_adds(name: str):
     (Command.MESSAGE, {"consumer_id": 1, "segment_id": 0, "salt": 1, "messages": -1}, "messages"),
     (Command.SEND_RECEIPT, {"producer_id": 1, "sequences": [1], "offsets": [], "durability": "os"}, "offsets"),
     (Command.SUBSCRIBE_SUCCESS, {"request_id": 1, "consumer_id": 1, "position": -1, "first": 0}, "position"),
+    (Command.SUBSCRIBE_SUCCESS, {"request_id": 1, "consumer_id": 1, "position": 0, "first": 0, "gaps": [3]}, "gaps"),
+    (Command.SUBSCRIBE_SUCCESS, {"request_id": 1, "consumer_id": 1, "position": 0, "first": 0, "gaps": [[3, 2]]},
+     "gaps"),
     (Command.CONNECTED, {**GREETING, "features": [1]}, "features"),
     (Command.CONNECTED, {**GREETING, "keep_alive": -1}, "keep_alive"),
     (Command.CONNECTED, {**GREETING, "frame_size_max": 0}, "frame_size_max"),
@@ -218,6 +225,16 @@ async def test_what_is_right_passes_with_what_a_newer_broker_adds(name: str):
 def test_the_error_names_the_command_and_the_field(command: Command, header: dict[str, Any], field: str):
     with pytest.raises(ProtocolError, match=f"{command.name} is malformed: .*{field}"):
         check_frame(command, header)
+
+
+@pytest.mark.parametrize(("request_", "result", "field"), [
+    (Command.SEGMENT_OFFSET, {"offset": 1, "first": 0, "end": 1, "open_buckets": None}, "open_buckets"),
+    (Command.TXN_STATE, {"state": "OPEN", "deadline_ms": 1, "left": "5"}, "left"),
+    (Command.TXN_STATE, {"state": "OPEN", "deadline_ms": 1, "left": float("nan")}, "left"),
+])  # fmt: skip
+def test_what_is_seldom_said_is_checked(request_: Command, result: dict[str, Any], field: str):
+    with pytest.raises(ProtocolError, match=f"the answer to {request_.name} is malformed: .*{field}"):
+        check_answer(request_, Command.SUCCESS, {"request_id": 1, "result": result})
 
 
 @pytest.mark.parametrize("fields", [

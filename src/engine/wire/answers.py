@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from engine.errors import ProtocolError
 from engine.limits import HASH_RING_SIZE
@@ -218,6 +218,10 @@ class SubscribeSuccess(_Struct):
     first: Count
     seeks: Count | None = None
     created_ms: Count | None = None
+    gaps: list[Range] | None = None  # half-open, unlike others
+
+    def fault(self) -> str | None:
+        return _disorder("gaps", self.gaps)
 
 
 class Messages(_Struct):
@@ -258,7 +262,7 @@ class Place(_Struct):
     end: Count
     sealed: bool = False
     acknowledged: Count = 0
-    open_buckets: list[Hash] | None = None
+    open_buckets: list[Hash] | UnsetType = UNSET
 
 
 class Files(_Struct):
@@ -303,6 +307,7 @@ class Standing(_Struct):
 
     state: State
     deadline_ms: Count
+    left: Seconds | None = None
     accepted: list[Attempt] | None = None
     mark: Mark | None = None
 
