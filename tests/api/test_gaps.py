@@ -264,9 +264,10 @@ def test_d4_a_sealed_segment_whose_end_is_gone_is_damage(split: Path, tmp_path: 
     (end,) = struct.unpack_from("<Q", image, 80)
     image[64:128] = bytes(64)
     path.write_bytes(image[:end])
-    with engine.open(directory) as e, e.checkpoint_consumer("orders", start=engine.Checkpoint.earliest()) as reader:
-        caught = pytest.raises(engine.CorruptionError, received, reader, 300)
-        assert "/0000-ffff-0 sealed, and its log is not" in str(caught.value)
+    with engine.open(directory) as e:
+        reader = e.checkpoint_consumer("orders", start=engine.Checkpoint.earliest())
+        with pytest.raises(engine.CorruptionError, match="/0000-ffff-0 sealed, and its log is not"):
+            received(reader, 300)
 
 
 def test_a_deleted_topic_leaves_nothing_that_is_missed(split: Path, tmp_path: Path) -> None:
