@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import shutil
+import struct
 import subprocess
 import sys
 import time
@@ -147,6 +148,22 @@ def test_a_reader_from_the_start_goes_on_in_the_children_of_what_ends_with_a_gap
             assert sorted(received(reader, left + len(NEW))[left:]) == sorted(NEW)
 
 
+def test_a_reader_passes_what_begins_and_ends_behind_a_gap(directory: Path) -> None:
+    """Retention took the file before the gap, and nothing came behind it: its end is said before any message."""
+    with engine.open(directory) as e:
+        e.admin.split_segment("orders", 0)
+        with e.producer("orders") as producer:
+            for i, value in enumerate(NEW):
+                producer.send_nowait(value, key=b"%d" % i)
+    (old,) = directory.glob("segments/*/*/orders/*-0/0.log")
+    old.unlink()
+    with (
+        engine.open(directory) as e,
+        e.checkpoint_consumer("orders", start=engine.Checkpoint.earliest()) as reader,
+    ):
+        assert sorted(received(reader)) == sorted(NEW)
+
+
 async def test_a_subscription_that_is_moved_back_passes_the_gap_once_more(directory: Path) -> None:
     """The gap is no run of millions of offsets that are not acknowledged."""
     async with engine.open_async(directory) as e:
@@ -203,6 +220,7 @@ def test_what_is_lost_is_said_by_the_broker_and_by_the_client(
             assert received(consumer, 1) == [b"x"]
             told = [r.getMessage() for r in caplog.records if r.name == "engine.client"]
             assert any(f"'stream' goes on at offset {LOG_FILE_MESSAGES_MAX}" in text for text in told)
+            assert consumer.statistics().gaps == 1
         stored = [r.getMessage() for r in caplog.records if r.name == "engine.storage"]
         assert any(f"goes on at {LOG_FILE_MESSAGES_MAX}" in text for text in stored)
 
@@ -236,6 +254,20 @@ def test_d6_a_missing_folder_or_all_its_logs_is_damage_and_not_an_empty_segment(
             received(reader, 300)
         assert place.name in str(caught.value)
     assert not list(place.glob("*.log")), "nothing was made in its place"
+
+
+def test_d4_a_sealed_segment_whose_end_is_gone_is_damage(split: Path, tmp_path: Path) -> None:
+    """An older copy of its file, or one without its closing block and footer: its end would move."""
+    directory = Path(shutil.copytree(split, tmp_path / "data"))
+    (path,) = directory.glob("segments/*/*/orders/*-0/*.log")
+    image = bytearray(path.read_bytes())
+    (end,) = struct.unpack_from("<Q", image, 80)
+    image[64:128] = bytes(64)
+    path.write_bytes(image[:end])
+    with engine.open(directory) as e:
+        reader = e.checkpoint_consumer("orders", start=engine.Checkpoint.earliest())
+        with pytest.raises(engine.CorruptionError, match="/0000-ffff-0 sealed, and its log is not"):
+            received(reader, 300)
 
 
 def test_a_deleted_topic_leaves_nothing_that_is_missed(split: Path, tmp_path: Path) -> None:

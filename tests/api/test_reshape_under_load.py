@@ -114,7 +114,7 @@ async def judged(connect: Connect, seed: int, stay: bool, changes: int) -> None:
 @pytest.mark.parametrize(("connect", "stay"), [("embedded", True), ("tcp", False)], indirect=["connect"])
 async def test_twenty_changes_under_load(connect: Connect, stay: bool):
     """D1 D3 D4 O1 O2 C1 C2 C3 G1 G2. `stay`: consumers come once; else they come and go."""
-    await judged(connect, random.randrange(1 << 32), stay, CHANGES)
+    await judged(connect, 100, stay, CHANGES)
 
 
 @pytest.mark.fuzz

@@ -197,7 +197,7 @@ async def soaked(connect: Connect, seed: int, seconds: float) -> None:
 
 async def test_soak(connect: Connect) -> None:
     """D1 to D4, O1, O2, C1 to C4, DELAY, G1, G2."""
-    await soaked(connect, random.randrange(1 << 32), SECONDS)
+    await soaked(connect, 100, SECONDS)
 
 
 @pytest.mark.fuzz

@@ -9,7 +9,7 @@ import pytest
 from over_http import BASE, call
 from peer import Peer, make_entries
 
-from engine.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
+from engine.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, SubscriptionNotFoundError
 from engine.wire.commands import Command
 
 
@@ -97,7 +97,7 @@ async def test_deleting_tells_those_who_are_attached(broker):
     queue = await peer.consumer(segment, "queue", "q")
     await broker.admin.delete_subscription("orders", "s")
     _, closing, _ = await peer.take(Command.CLOSE_CONSUMER, consumer_id=consumer)
-    assert closing["code"] == NotFoundError.code
+    assert closing["code"] == SubscriptionNotFoundError.code
     await broker.admin.delete_topic("orders")
     await peer.take(Command.CLOSE_CONSUMER, consumer_id=queue)
     await peer.take(Command.CLOSE_PRODUCER, producer_id=producer)

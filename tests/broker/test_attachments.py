@@ -23,10 +23,10 @@ async def attach(peer: Peer, segment: str, count: int) -> list[int]:
 async def refused(peer: Peer, segment: str) -> None:
     """One more of either kind, by a typed error that can be tried again."""
     with pytest.raises(TooManyRequestsError) as error:
-        await peer.producer(segment, name="one more")
+        await peer.producer(segment, name="one-more")
     assert error.value.retryable
     with pytest.raises(TooManyRequestsError):
-        await peer.consumer(segment, "queue", "s", name="one more")
+        await peer.consumer(segment, "queue", "s", name="one-more")
 
 
 async def test_over_one_connection(start_broker):

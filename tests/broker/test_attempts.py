@@ -54,6 +54,19 @@ def test_a_right_token_is_not_delayed() -> None:
     assert made.refusal(BrokerConfig(), None, HERE) is None
 
 
+def test_without_a_token_nothing_is_guessed() -> None:
+    """It is counted and logged, and neither delayed nor in the way of those that know the token."""
+    made = Attempts(Time(), pending_max=3)
+    for _ in range(10):
+        refusal = made.refusal(GUARDED, None, HERE)
+        assert refusal is not None
+        assert isinstance(refusal.error, AuthenticationError)
+        assert refusal.delay == 0.0
+    assert made.refusal(GUARDED, TOKEN, HERE) is None
+    assert made.failures == 10
+    assert failing(made) == DELAY_S_MIN
+
+
 def test_while_many_answers_are_pending_nothing_is_checked() -> None:
     """So the answers need not be waited for to learn as much as from them."""
     time = Time()

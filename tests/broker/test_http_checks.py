@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 from raw_http import Raw, asked
 
@@ -29,8 +31,9 @@ async def topics(broker) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:{}", "127.0.0.1.evil.example", "localhost.evil.example:{}", "10.9.8.7:{}",
-             "[::2]:{}", "localhost@evil.example", "", "[", "evil.example#127.0.0.1", "2130706433:{}", "*"]
+    "host", ["evil.example", "evil.example:{}", "127.0.0.1.evil.example", "localhost.evil.example:{}",
+             "10.9.8.7.evil.example:{}", "[::2].evil.example:{}", "localhost@evil.example", "", "[",
+             "evil.example#127.0.0.1", "2130706433:{}", "*"]
 )  # fmt: skip
 async def test_requests_for_another_host_are_refused(broker, address: Address, host: str) -> None:
     said = {"Host": host.format(address[1])}
@@ -40,8 +43,10 @@ async def test_requests_for_another_host_are_refused(broker, address: Address, h
     assert await asked(address, "GET", "/health", {"Host": "a-balancer"}) == 200, "a health check may use any name"
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1:{}", "127.0.0.1", "localhost:{}", "LOCALHOST", "[::1]:{}", "127.3.4.5"])
-async def test_requests_for_an_address_of_the_broker_are_answered(address: Address, host: str) -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1:{}", "127.0.0.1", "localhost:{}", "LOCALHOST", "[::1]:{}", "127.3.4.5",
+                                  "10.9.8.7:80", "[fd00::2]:{}"])  # fmt: skip
+async def test_requests_for_an_address_are_answered(address: Address, host: str) -> None:
+    """Of any kind: behind a port mapping it is none of the broker's, and no page's owner can have it resolve to one."""
     assert await asked(address, "GET", BASE, {"Host": host.format(address[1])}) == 200
 
 
@@ -122,6 +127,14 @@ async def test_bodies_that_are_not_called_json_are_refused(broker, address: Addr
     ):
         assert await asked(address, method, target, said, body) == 415
     assert await topics(broker) == ["topic://public/default/orders"]
+
+
+async def test_a_body_that_cannot_be_decoded_is_no_traceback(address: Address, caplog) -> None:
+    said = {"Host": "localhost", **JSON, "Content-Encoding": "gzip", "Content-Length": "2"}
+    async with Raw.connected(address) as raw:
+        raw.say("PUT", f"{BASE}/new", said, b"{}")
+        assert b"400 Bad Request" in await raw.rest()
+    assert not [record for record in caplog.records if record.exc_info or record.levelno >= logging.ERROR]
 
 
 async def test_bodies_that_are_called_json_are_taken(address: Address) -> None:

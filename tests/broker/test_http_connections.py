@@ -1,20 +1,23 @@
-"""The admin API serves so many connections; who comes above them is told so, or closed."""
+"""The admin API serves so many connections; those above them are told so, or closed."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 
 from engine.broker import http_door
-from engine.broker.http_door import HttpDoor
+from engine.broker.rest import AdminServer
 from engine.broker.server import Broker
 from engine.errors import ConnectError
 
 NAMES = "/admin/v2/brokers/configuration"
+NEW = "/admin/v2/scalable/public/default/new"
+BODY = b'{"segments": 1}'
+JSON = {"Content-Type": "application/json", "Content-Length": str(len(BODY))}
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -31,11 +34,21 @@ class Caller:
         self.reader = reader
         self.writer = writer
 
+    def say(self, method: str, path: str, headers: Mapping[str, str]) -> None:
+        """The head of a request."""
+        said = {"Host": "127.0.0.1", **headers}
+        lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in said.items()), "", ""]
+        self.writer.write("\r\n".join(lines).encode())
+
     async def get(self, path: str) -> tuple[int, bytes]:
         """The status and the body."""
-        self.writer.write(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+        self.say("GET", path, {})
+        return await self.answer()
+
+    async def answer(self) -> tuple[int, bytes]:
+        """The same, of the next answer."""
         head = (await self.reader.readuntil(b"\r\n\r\n")).decode().lower()
-        size = int(head.split("content-length: ")[1].split("\r\n")[0])
+        size = int(head.partition("content-length: ")[2].split("\r\n")[0] or 0)
         return int(head.split()[1]), await self.reader.readexactly(size)
 
     async def close(self) -> None:
@@ -45,11 +58,11 @@ class Caller:
 
 
 class Few:
-    """An admin API for two connections, both there."""
+    """An admin API for two connections, over both of which a request is being answered: its body has not come yet."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self.door: HttpDoor
+        self.door: AdminServer
         self.callers: list[Caller] = []
 
     async def __aenter__(self) -> Few:
@@ -58,8 +71,8 @@ class Few:
         assert server is not None
         self.door, server.connections_max = server, 2
         for _ in range(2):
-            status, _ = await (await self.connect()).get("/ready")
-            assert status == 200
+            (await self.connect()).say("PUT", NEW, JSON)
+        await until(lambda: len(self.door._receiving) == 2)
         return self
 
     async def connect(self) -> Caller:
@@ -79,7 +92,8 @@ async def test_who_comes_above_the_limit_is_told_so_and_the_others_are_served(br
         assert json.loads(body)["code"] == ConnectError.code
         assert await third.reader.read() == b""
         for caller in few.callers[:2]:
-            assert (await caller.get(NAMES))[0] == 200
+            caller.writer.write(BODY)
+        assert sorted([(await caller.answer())[0] for caller in few.callers[:2]]) == [204, 409]
         stands = broker.http_connections()
         assert stands is not None
         assert (stands.limit, stands.refusals) == (2, 1)
@@ -109,7 +123,8 @@ async def test_far_above_the_limit_connections_are_closed_at_once_which_the_log_
             caller = await few.connect()
             with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
                 await caller.get("/health")
-        assert (await few.callers[0].get(NAMES))[0] == 200
+        few.callers[0].writer.write(BODY)
+        assert (await few.callers[0].answer())[0] == 204
         assert few.door.refused == 2
     (said,) = [record for record in caplog.records if record.name == http_door.__name__]
     assert "above the maximum of 2" in said.getMessage()

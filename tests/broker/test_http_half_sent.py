@@ -52,6 +52,36 @@ async def test_half_sent_heads_do_not_shut_the_door(broker: Broker, said: bytes,
         await kept.reader.readuntil(b"\r\n\r\n")
 
 
+@pytest.mark.parametrize(
+    "more", [b"", b"GET /health HTTP/1.1\r\nX: ", b"GET /health HTTP/1.1\r\nHost: a\r\nContent-Length: 9000\r\n"
+             b"Content-Type: application/json\r\n\r\n{"]
+)  # fmt: skip
+async def test_connections_that_were_answered_do_not_shut_the_door(start_broker, more: bytes) -> None:
+    """Nothing has to be known to have /health answered: what is idle behind that, or sends no more, makes room."""
+    async with start_broker(auth_token="right") as broker:
+        address = await broker.serve_admin("127.0.0.1", 0)
+        door = broker._admin_server
+        assert isinstance(door, HttpDoor)
+        door.connections_max = 5
+        async with AsyncExitStack() as stack:
+            for _ in range(door.connections_max):
+                raw = await silent(stack, address, b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n" + more)
+                assert await raw.status() == 200
+            for _ in range(2 * door.connections_max):
+                assert await asked(address, "GET", BASE, {**HOST, "Authorization": "Bearer right"}) == 200
+
+
+async def test_a_body_that_nothing_is_done_with_takes_no_memory(broker: Broker) -> None:
+    """Of what is answered without a token; it would keep others from sending theirs."""
+    address = await broker.serve_admin("127.0.0.1", 0)
+    broker.memory.bodies.resize(100)
+    async with Raw.connected(address) as raw:
+        raw.say("GET", "/health", HALF_BODY, b"{")
+        assert await raw.status() == 200
+        assert not broker.memory.bodies.used
+        assert not broker.memory.bodies.queue
+
+
 @pytest.mark.parametrize("first", [b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"])
 async def test_a_head_has_a_time_limit(broker: Broker, first: bytes, monkeypatch) -> None:
     """Also the second one over a connection, and bytes of it that come meanwhile do not prolong the limit."""

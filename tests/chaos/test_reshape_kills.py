@@ -152,7 +152,7 @@ async def strikes(data: Path, seed: int, changes: int, patience_s: float) -> Non
 
 @pytest.mark.timeout(600)
 async def test_kills_in_the_middle_of_changes(tmp_path: Path):
-    seed = random.randrange(1 << 32)
+    seed = 199
     print(f"seed {seed}")
     await strikes(tmp_path, seed, 6, 2 * IDLE_S)
 

@@ -108,7 +108,7 @@ async def killed(data: Path, seed: int, kills: int) -> None:
 @pytest.mark.timeout(600)
 async def test_kills_while_a_segment_is_shared(tmp_path: Path) -> None:
     """D1 to D4, O1, O2, C1, C2, C4."""
-    seed = random.randrange(1 << 32)
+    seed = 299
     print(f"seed {seed}")
     await killed(tmp_path, seed, 5)
 

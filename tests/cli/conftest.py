@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,8 +31,10 @@ class Result:
 
 
 @pytest.fixture
-def engine(capfd: pytest.CaptureFixture[str]) -> Callable[..., Result]:
-    """Runs one command line in this process."""
+def engine(capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Result]]:
+    """Runs one command line in this process. The logging that a command sets up ends with the test."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
 
     def run(*arguments: object) -> Result:
         capfd.readouterr()
@@ -39,4 +42,5 @@ def engine(capfd: pytest.CaptureFixture[str]) -> Callable[..., Result]:
         out, err = capfd.readouterr()
         return Result(code, out, err)
 
-    return run
+    yield run
+    root.handlers[:], root.level = handlers, level

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 import threading
@@ -125,6 +126,24 @@ def test_errors_are_one_plain_line(monkeypatch: Any, capfd: Any):
     assert capfd.readouterr().err == "engine: it says \\x1b]0;x\\x07 and \\u202e\n"
     assert main(["topics", "describe", "a/\x1b[2J"]) == 2
     assert "\x1b" not in capfd.readouterr().err
+
+
+def test_no_command_writes_a_line_past_lines():
+    """Which is where characters are spelled out; an empty line has none."""
+    own = {"lines.py", "main.py", "output.py"}
+    files = [path for path in Path(lines.__file__).parent.glob("*.py") if path.name not in own]
+    assert len(files) > 10
+    assert [path.name for path in files if re.search(r"\bclick\.s?echo\((?!\))", path.read_text())] == []
+
+
+def test_what_cannot_be_repaired_is_named_plainly(engine: Run, old: Path):
+    damaged = old / "segments" / "public" / "default" / "dam\u202eaged" / "0000-ffff-0"
+    damaged.mkdir(parents=True)
+    (damaged / "0.log").write_bytes(b"no log" * 100)
+    result = engine("inspect", "--repair", old)
+    assert "not repaired" in result.err
+    assert "dam\\u202eaged" in result.err
+    assert "\u202e" not in result.err
 
 
 def test_questions_are_plain(capfd: Any, monkeypatch: Any):

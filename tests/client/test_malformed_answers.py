@@ -82,7 +82,7 @@ async def problems() -> AsyncIterator[None]:
 
 @pytest.mark.parametrize("name", CASES)
 async def test_one_wrong_field_once(name: str, problems: None):
-    """Every field, missing or with every wrong value, also those that are seldom said: the call ends with its result, or with a typed error."""
+    """Every field, missing or with every wrong value: the call ends with its result, or with a typed error."""
     command, request, _ = CASES[name]
     said = await meant(name)
     places = {path for header in said for path in paths(header)} | {(field,) for field in optional(FRAMES[command])}

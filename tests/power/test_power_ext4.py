@@ -6,29 +6,15 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ext4_image import Ext4Image, missing
+from ext4_image import Ext4Image
 
 import engine
 
 WRITER = Path(__file__).with_name("power_writer.py")
 Place = tuple[str, int, int]
-
-
-@pytest.fixture
-def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Ext4Image]:
-    """A mounted image of the size that the test's `disk_mib` mark says."""
-    if reason := missing():
-        pytest.skip(reason)
-    try:
-        image = Ext4Image(tmp_path, request.param)
-    except RuntimeError as e:
-        pytest.skip(f"no loop device here: {e}")
-    yield image
-    image.unmount()
 
 
 def write_until_the_cut(disk: Ext4Image, life: int, lines: int) -> list[str]:
@@ -71,7 +57,7 @@ def read_all(data: Path, topic: str) -> dict[bytes, tuple[int, int]]:
 
 @pytest.mark.parametrize("disk", [256], indirect=True)
 def test_power_cuts_lose_nothing_that_was_acknowledged(disk: Ext4Image) -> None:
-    seed = int.from_bytes(os.urandom(4), "little")
+    seed = 100
     print(f"seed {seed}")
     rng = random.Random(seed)
     acknowledged: dict[str, dict[bytes, tuple[int, int]]] = {"single": {}, "many": {}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import logging
 
 import pytest
@@ -40,6 +41,12 @@ async def test_no_web_page_commands_a_broker_over_it(serve, said: dict[str, str]
     async with serve(admin_hosts=["proxy.example"]) as front:
         assert await asked(door(front), "PUT", f"{BASE}/t", said, b"{}") == status
         assert len(await front.broker.admin.list_topics("public/default")) == (status == 204)
+
+
+async def test_a_compressed_body_is_relayed_as_what_it_is(front: Served) -> None:
+    body = gzip.compress(b'{"segments": 3}')
+    assert await asked(door(front), "PUT", f"{BASE}/t", {**JSON, "Content-Encoding": "gzip"}, body) == 204
+    assert len((await front.broker.admin.get_metadata("topic://public/default/t"))["segments"]) == 3
 
 
 async def test_a_body_has_a_time_limit(front: Served, monkeypatch) -> None:

@@ -4,6 +4,9 @@ A failure is answered after a delay that doubles with each further one of the sa
 the answer: a right token is answered at once, so silence would tell it enough. Therefore a source that has as many
 answers pending as it may have is refused without a check of its token, until the first of them is due. At the longest
 delay that is `pending_max` guesses within DELAY_S_MAX, over whatever number of connections.
+
+A peer that gives no token has guessed nothing. It is counted, and answered at once, so that one which was never given
+the token, a probe perhaps, does not shut out others of its address.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ class Refusal(NamedTuple):
 @dataclass(slots=True)
 class _Source:
     failures: int = 0
+    guesses: int = 0  # of the failures, those that gave a token
     last: float = 0.0
     due: deque[float] = field(default_factory=deque)  # when answers that are pending may be sent; ascending
 
@@ -64,7 +68,7 @@ class Attempts:
         if crowded is not None:
             return Refusal(crowded, 0.0)
         error = token_refusal(config, given)
-        return None if error is None else Refusal(error, self.failed(peer, error))
+        return None if error is None else Refusal(error, self.failed(peer, error, guess=given is not None))
 
     def crowded(self, peer: str | None) -> EngineError | None:
         """Why no token of this peer is checked now."""
@@ -77,8 +81,8 @@ class Attempts:
             "try again later"
         )
 
-    def failed(self, peer: str | None, error: AuthenticationError) -> float:
-        """Note a failure; the seconds after which it is to be answered."""
+    def failed(self, peer: str | None, error: AuthenticationError, *, guess: bool) -> float:
+        """Note a failure; the seconds after which it is to be answered. `guess`: whether a token was given."""
         now, name = self._now(), source_of(peer)
         source = self._sources.pop(name, None)
         if source is None or now - source.last > FORGET_S:
@@ -86,10 +90,13 @@ class Attempts:
         self._sources[name] = source
         if len(self._sources) > SOURCES_MAX:
             self._sources.popitem(last=False)
-        delay = min(DELAY_S_MAX, DELAY_S_MIN * 2.0 ** min(source.failures, 30))
+        delay = 0.0
+        if guess:
+            delay = min(DELAY_S_MAX, DELAY_S_MIN * 2.0 ** min(source.guesses, 30))
+            source.guesses += 1
+            source.due.append(max(now + delay, source.due[-1] if source.due else 0.0))
         source.failures += 1
         source.last = now
-        source.due.append(max(now + delay, source.due[-1] if source.due else 0.0))
         self.failures += 1
         if source.failures & (source.failures - 1) == 0:  # 1, 2, 4, 8, …
             fields = {"peer": name, "count": source.failures}

@@ -108,7 +108,7 @@ class BrokerConfig:
     tls_cert: str | None = None
     tls_key: str | None = None
     insecure: bool = False  # may listen on addresses that others reach without asking for a token
-    admin_hosts: tuple[str, ...] = ()  # names that requests to the admin API may be for, besides its addresses
+    admin_hosts: tuple[str, ...] = ()  # names that requests to the admin API may be for, besides addresses
 
     scalable_topic_enabled: bool = True
     auto_create_topics: bool = True

@@ -30,10 +30,12 @@ _REFUSED_MAX = 100  # connections above the limit that are told why they are ref
 class HttpDoor:
     """Serves one application until it is closed.
 
-    To so many connections. One that comes above them takes the place of the one that has waited longest without having
-    sent the head of a request, so that half-sent heads shut nobody out. Where all have sent one, a request over the new
-    connection is answered 503, unless it is for one of the paths that are `always` answered, and that is its last. Of
-    connections still above, there are a few, and the others are closed at once.
+    To so many connections. One that comes above them takes the place of another on which no request is being answered:
+    of the one that has waited longest without having sent the head of a request, or else of the one that has been idle
+    longest since its last answer. So neither half-sent heads nor idle connections shut out new ones. Where requests are
+    being answered over all of them, a request over the new connection is answered 503, unless it is for one of the
+    paths that are `always` answered, and that is its last. Of connections still above, there are a few, and the others
+    are closed at once.
     """
 
     def __init__(
@@ -62,7 +64,8 @@ class HttpDoor:
         )
         self._server: asyncio.Server | None = None
         self._headless: dict[web.RequestHandler, None] = {}  # connections without a complete head so far, oldest first
-        self._leaving: set[web.RequestHandler] = set()  # those that are being closed to make room
+        self._idle: dict[web.RequestHandler, None] = {}  # those that have been answered, oldest answer first
+        self._leaving: set[web.RequestHandler] = set()  # closed to make room; its task may not have ended yet
         self.scheme = "http"
         self.host = ""
         self.port = 0
@@ -124,17 +127,21 @@ class HttpDoor:
 
         def connection_lost(handler: web.RequestHandler, error: BaseException | None = None) -> None:
             self._headless.pop(handler, None)
-            self._leaving.discard(handler)
+            self._idle.pop(handler, None)
             lost(handler, error)
 
         server.connection_made = connection_made  # type: ignore[method-assign]
         server.connection_lost = connection_lost  # type: ignore[method-assign, assignment]
 
     def _make_room(self) -> None:
-        """Above the limit: close the connection that is the longest without a head."""
-        if self._headless and self.connections > self.connections_max:
-            oldest = next(iter(self._headless))
-            del self._headless[oldest]
+        """Above the limit: close a connection on which nothing is being answered, as the class says."""
+        waiting = self._headless or self._idle
+        if waiting and self.connections > self.connections_max:
+            oldest = next(iter(waiting))
+            del waiting[oldest]
+            assert self._runner is not None
+            assert self._runner.server is not None
+            self._leaving.intersection_update(self._runner.server.connections)
             self._leaving.add(oldest)
             self.refused += 1
             oldest.force_close()
@@ -146,7 +153,16 @@ class HttpDoor:
 
     @web.middleware
     async def _only_so_many(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        self._headless.pop(request.protocol, None)
+        connection = request.protocol
+        self._headless.pop(connection, None)
+        self._idle.pop(connection, None)
+        try:
+            return await self._answer_if_room(request, handler)
+        finally:
+            if request.transport is not None:  # it is not lost
+                self._idle[connection] = None
+
+    async def _answer_if_room(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if not self._is_above(request):
             return await handler(request)
         if request.path in self._always:
@@ -187,6 +203,8 @@ class _ServerLog(logging.LoggerAdapter[logging.Logger]):
         if isinstance(error, HttpProcessingError):
             why = " ".join(error.message.split())
             log.warning("a request from %s was refused, it is no HTTP: %.200s", args[0] if args else "a client", why)
+        elif isinstance(error, web.RequestPayloadError):  # met when what a handler left of the body is passed over
+            log.debug("the body of a request was not received: %.200s", " ".join(str(error).split()))
         else:
             super().exception(msg, *args, **options)
 
@@ -216,7 +234,8 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
             response.headers["Allow"] = e.headers["Allow"]
         return response
     except (ConnectionError, web.RequestPayloadError) as e:  # the client hung up, or sent no body that can be read
-        return _error(400, f"the body was not received: {e or type(e).__name__}", InvalidArgumentError.code)
+        why = " ".join(str(e).split()) or type(e).__name__
+        return _error(400, f"the body was not received: {why}", InvalidArgumentError.code)
     except Exception as e:
         log.exception("%s %s failed", request.method, request.path)
         return _error(500, f"the server failed: {type(e).__name__}: {e}", EngineError.code)

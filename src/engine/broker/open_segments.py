@@ -17,7 +17,7 @@ from engine.broker.remembered import Remembered, check_identity
 from engine.broker.segment_transactions import SegmentTransactions
 from engine.broker.topics import HostedSegment
 from engine.control.ports import SegmentSpec
-from engine.errors import AlreadyClosedError, NotFoundError, NotOwnerError, StorageError
+from engine.errors import AlreadyClosedError, CorruptionError, NotFoundError, NotOwnerError, StorageError
 from engine.metadata import keys, unsure
 from engine.metadata.identity import load_identity
 from engine.metadata.store import MetadataStore
@@ -139,6 +139,11 @@ class OpenSegments:
             known=known,
         )  # fmt: skip
         try:
+            if spec.sealed and not segment.sealed:
+                raise CorruptionError(
+                    f"{segment.directory}: the layout has {spec.name} sealed, and its log is not: what ended it is "
+                    f"missing behind offset {segment.messages_end}, or its files are an older copy"
+                )
             await self._check_identity(segment)
             await self._remembered.stored(spec.name)
         except BaseException:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from engine.cli import output
+from engine.cli import lines, output
 
 if TYPE_CHECKING:
     from engine.broker.repair import Plan, TopicPlan
@@ -44,7 +44,7 @@ def repair(path: Path, *, dry_run: bool, show_transactional: bool, as_json: bool
     problems = [row["problem"] for row in rows if row["problem"]]
     problems += [f"{name}: its name is too long for a directory's, and stands nowhere" for name in plan.nameless]
     for problem in problems:
-        click.echo(f"engine: not repaired: {problem}", err=True)
+        lines.say(f"engine: not repaired: {problem}")
     return 1 if problems else 0
 
 
@@ -81,15 +81,17 @@ def say(plan: Plan, rows: list[dict[str, Any]], hidden: int, dry_run: bool, kept
     if rows:
         click.echo()
         output.print_table(COLUMNS, ([row[c] for c in COLUMNS] for row in rows))
-        click.echo(f"\nOf these topics cannot be told any more: {repairing.LOST}.")
+        click.echo()
+        lines.line(f"Of these topics cannot be told any more: {repairing.LOST}.")
     if hidden:
-        click.echo(
+        lines.line(
             f"{hidden:,} of their messages were sent in transactions whose outcome is lost: they are hidden from "
             f"readers; --transactions show has them read."
         )
+    click.echo()
     if not plan.needed:
-        click.echo("\nThere is nothing to repair.")
+        lines.line("There is nothing to repair.")
     elif dry_run:
-        click.echo("\nNothing was written: this was a dry run.")
+        lines.line("Nothing was written: this was a dry run.")
     else:
-        click.echo("\nThe new records are written." + (f" The files as they were: {kept}" if kept else ""))
+        lines.line("The new records are written." + (f" The files as they were: {kept}" if kept else ""))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import click
 from click.core import ParameterSource
 
+from engine.cli import lines
+
 
 def refuse_argument(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     """The value, unless it is an argument: a server is listed with it as long as it runs."""
@@ -16,9 +18,7 @@ def refuse_argument(context: click.Context, parameter: click.Parameter, value: s
 def warn_of_argument(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     """The value, with a warning where it is an argument."""
     if value is not None and _is_argument(context, parameter):
-        click.echo(
-            f"engine: warning: the process list shows {parameter.opts[0]} to all users; {_advice(parameter)}", err=True
-        )
+        lines.say(f"engine: warning: the process list shows {parameter.opts[0]} to all users; {_advice(parameter)}")
     return value
 
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from engine.cli import lines
 from engine.errors import ConnectError, EngineError
-from engine.model.text import plain
 
 if TYPE_CHECKING:
     from engine.broker.config import BrokerConfig
@@ -150,9 +150,9 @@ def on_hangup(reload: Callable[[], None]) -> None:
 
 async def serve_until(stopped: asyncio.Event, what: str) -> None:
     """Say that it is ready, and wait."""
-    click.echo(f"engine: {plain(what)}", err=True)
+    lines.say(f"engine: {what}")
     await stopped.wait()
-    click.echo("engine: closing", err=True)
+    lines.say("engine: closing")
 
 
 def rest_at(admin_at: tuple[str, int] | None, config: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -135,7 +134,8 @@ def _shown(looks: Looks, rows: int, segments: bool) -> RenderableType:
 
 def _print(looks: Looks, as_json: bool, segments: bool) -> None:
     if as_json:
-        click.echo(json.dumps((looks.view.to_json() if looks.view is not None else {}) | {"fault": looks.note}))
+        shown = (looks.view.to_json() if looks.view is not None else {}) | {"fault": looks.note}
+        lines.line(lines.json_text(shown, ascii_only=True))
     elif looks.view is None:
         lines.say(looks.note)
     else:

@@ -72,7 +72,7 @@ def watch_topics(
         for change in changes:
             if as_json:
                 change_of = {"removed": change.removed, "added": change.added}
-                click.echo(lines.json_text(change_of, ascii_only=lines.on_terminal()))
+                lines.line(lines.json_text(change_of, ascii_only=lines.on_terminal()))
                 continue
             for sign, names in (("-", change.removed), ("+", change.added)):
                 for name in names:

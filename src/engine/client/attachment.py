@@ -68,6 +68,9 @@ class AttachmentOwner(Protocol):
     def broken_off(self, attachment: Attachment, error: CorruptionError) -> None:
         """Its broker cannot read on."""
 
+    def gaps_told(self, count: int) -> None:
+        """So many more gaps are passed: messages may be lost there."""
+
     def end_reached(self, attachment: Attachment) -> None:
         """`attachment.end` is known now."""
 
@@ -302,7 +305,7 @@ class Attachment(Acknowledging):
         if self.rewound and self.mode != QUEUE:
             self.again_upto = 0  # what was delivered before the cursor was moved back was another reading
             self.readings += 1
-        self.gaps.told(answer.get("gaps") or (), self.name, owner.options.subscription)
+        owner.gaps_told(self.gaps.told(answer.get("gaps") or (), self.name, owner.options.subscription))
         self.position = self.confirmed = answer["position"]
         self.expected = self.gaps.skip(self.position)
         self.marks = BucketMarks(self.segment_id, self.bucket_ends, True) if self.mode == SHARED else None

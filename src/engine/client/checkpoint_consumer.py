@@ -271,10 +271,14 @@ class AsyncCheckpointConsumer(Receiver):
     def _end_delivered(self) -> None:
         """Finish the sealed segments that were delivered to their end."""
         ended = [a for a in self.attachments.values() if a.end is not None]
-        done = [a for a in ended if self._standing(a.segment_id) >= (a.end or 0)]
+        done = [a for a in ended if self._standing(a.segment_id) >= (a.end or 0) or self._had_nothing(a)]
         self._ending = len(done) < len(ended)
         for attachment in done:
             self._finish(attachment)
+
+    def _had_nothing(self, attachment: Attachment) -> bool:
+        """Whether its end was said before anything came: retention took all there was, from below where it ends."""
+        return not attachment.broken and attachment.segment_id not in self._passed
 
     def _finish(self, attachment: Attachment) -> None:
         self._finished.add(attachment.segment_id)

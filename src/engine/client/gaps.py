@@ -14,23 +14,23 @@ log = logging.getLogger("engine.client")
 class SegmentGaps:
     """Runs [start, stop) of one segment, as its owner told them when it was attached to."""
 
-    __slots__ = ("_runs", "passed")
+    __slots__ = ("_runs",)
 
     def __init__(self) -> None:
         self._runs: list[tuple[int, int]] = []
-        self.passed = 0  # offsets, in all of them
 
-    def told(self, runs: Sequence[Sequence[int]], segment: str, subscription: str | None) -> None:
-        """The owner knows of these at or above the reader's position."""
+    def told(self, runs: Sequence[Sequence[int]], segment: str, subscription: str | None) -> int:
+        """The owner knows of these at or above the reader's position; how many of them are new."""
+        known = len(self._runs)
         for start, stop in runs:
             if (start, stop) not in self._runs:
                 self._runs.append((start, stop))
                 self._runs.sort()  # one may begin where another ends: the owner found more of it lost
-                self.passed += stop - start
                 log.warning(
                     "%s: messages from offset %d on were lost before they were synced, or there were none; %s goes on "
                     "at offset %d", segment, start, "the reader" if subscription is None else repr(subscription), stop,
                 )  # fmt: skip
+        return len(self._runs) - known
 
     def skip(self, offset: int) -> int:
         """The offset itself, or the end of the gaps that it lies in."""

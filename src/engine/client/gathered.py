@@ -80,7 +80,13 @@ class Gathered(Receiving, Generic[R]):
     them, now and later; `left_out`: those of its answers that are not meant.
     """
 
-    _TOTALS: ClassVar[tuple[str, ...]] = ("messages_received", "bytes_received", "corrupt_entries", "corrupt_messages")
+    _TOTALS: ClassVar[tuple[str, ...]] = (
+        "messages_received",
+        "bytes_received",
+        "corrupt_entries",
+        "corrupt_messages",
+        "gaps",
+    )
 
     def __init__(
         self,

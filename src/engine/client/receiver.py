@@ -51,6 +51,7 @@ class Receiver(Crediting):
         self._writers = Writers(self)
         self._damage = Damage(self)
         self._closed = False
+        self._gaps = 0
         self._end = Once()
         self._gatherer: Gatherer | None = None
         self._leave_memory: Callable[[], None] = lambda: None
@@ -352,6 +353,10 @@ class Receiver(Crediting):
         """The consumer's name."""
         return self.options.name
 
+    def gaps_told(self, count: int) -> None:
+        """Count them; they are logged."""
+        self._gaps += count
+
     def statistics(self) -> ConsumerStatistics:
         """A frozen record of totals."""
         return ConsumerStatistics(
@@ -362,6 +367,7 @@ class Receiver(Crediting):
             segments=len(self.attachments),
             corrupt_entries=self._damage.entries,
             corrupt_messages=self._damage.messages,
+            gaps=self._gaps,
         )
 
     async def close(self) -> None:

@@ -46,7 +46,8 @@ class Gatherer(Protocol):
 class ConsumerStatistics:
     """Totals since the consumer was made; `queued…` and `segments` are of this moment. Bytes are of entries.
 
-    `corrupt_entries`, `corrupt_messages`: bad ones that were skipped.
+    `corrupt_entries`, `corrupt_messages`: bad ones that were skipped. `gaps`: places at which messages may have been
+    lost before they were synced, in a relaxed mode of durability.
     """
 
     messages_received: int
@@ -56,6 +57,7 @@ class ConsumerStatistics:
     segments: int
     corrupt_entries: int
     corrupt_messages: int
+    gaps: int
 
 
 class _Turn:

@@ -24,6 +24,10 @@ DEFAULT_NAMESPACE = "default"
 _DESCRIPTOR = re.compile(r"([0-9a-f]{4})-([0-9a-f]{4})-(0|[1-9][0-9]{0,18})")
 _FORMS = "write 'name', 'tenant/namespace/name' or 'topic://tenant/namespace/name'"
 _PATTERN_CHARACTERS = "*>^$"  # that no name has, so that a pattern is never taken for one
+# Letters, marks and symbols that show nothing: fillers, the grapheme joiner, variation selectors, the blank of Braille.
+_INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
 _NO_PATTERN = "; stream and queue consumers receive from all topics that match with namespace=…, pattern=…"
 
 
@@ -55,8 +59,8 @@ def check_name(part: str, what: str) -> str:
 def check_new_name(part: str, what: str, *, pattern: bool = True) -> str:
     """`part` itself, when something may be made by that name. `pattern`: whether characters of patterns are refused.
 
-    Raises InvalidArgumentError for what check_name() refuses, for white space, control, format and private characters,
-    for another Unicode normal form than C, for a "-" at its beginning, and for what looks like a pattern.
+    Raises InvalidArgumentError for what check_name() refuses, for white space, control, format, private and invisible
+    characters, for another Unicode normal form than C, for a "-" at its beginning, and for what looks like a pattern.
     """
     check_name(part, what)
     if part.isascii() and part.isalnum():
@@ -66,6 +70,8 @@ def check_new_name(part: str, what: str, *, pattern: bool = True) -> str:
             raise _refused(what, "have no white space", part)
         if unicodedata.category(one) in HIDDEN:
             raise _refused(what, f"have no control, format or private characters (U+{ord(one):04X})", part)
+        if _INVISIBLE.match(one):
+            raise _refused(what, f"have no invisible characters (U+{ord(one):04X})", part)
     if part.startswith("-"):
         raise _refused(what, "not begin with '-', as options do", part)
     if (composed := unicodedata.normalize("NFC", part)) != part:

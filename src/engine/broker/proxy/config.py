@@ -56,7 +56,7 @@ class ProxyConfig:
     tls_cert: str | None = None
     tls_key: str | None = None
     insecure: bool = False  # may listen on addresses that others reach without asking for a token
-    admin_hosts: tuple[str, ...] = ()  # names that requests to the HTTP port may be for, besides its addresses
+    admin_hosts: tuple[str, ...] = ()  # names that requests to the HTTP port may be for, besides addresses
     admin_url: str | None = None  # what clients are told; None: the address that they have dialled
     cluster_name: str = "standalone"  # what metrics call the brokers behind
     connections_max: int = CONNECTIONS_MAX

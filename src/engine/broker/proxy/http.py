@@ -144,12 +144,14 @@ class ProxyHttp:
                 if 300 <= answer.status < 400:
                     raise ConnectError(f"the admin API at {base} must not redirect; broker_admin names another")
                 if answer.status == 401:  # the broker has delayed it
-                    self._proxy.doors.attempts.failed(request.remote, AuthenticationError("a broker refused the token"))
+                    refused = AuthenticationError("a broker refused the token")
+                    self._proxy.doors.attempts.failed(request.remote, refused, guess="Authorization" in headers)
                 return await _answer(request, answer)
 
     def _headers(self, request: web.Request) -> CIMultiDict[str]:
         """Those of the relayed request; with the proxy's own token for brokers, where it has one."""
-        headers = CIMultiDict((name, value) for name, value in request.headers.items() if name.lower() not in _HOP)
+        left_out = {*_HOP, "content-encoding"}  # the body has been decoded here
+        headers = CIMultiDict((name, value) for name, value in request.headers.items() if name.lower() not in left_out)
         token = self._proxy.config.broker_token
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"

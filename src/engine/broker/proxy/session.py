@@ -147,7 +147,7 @@ class Session:
                 error = e
             except BaseException as e:
                 if isinstance(e, AuthenticationError):  # the broker has delayed it
-                    self._proxy.doors.attempts.failed(self.client.peer, e)
+                    self._proxy.doors.attempts.failed(self.client.peer, e, guess=header.get("token") is not None)
                 side.abort()
                 raise
             else:

@@ -1,0 +1,36 @@
+"""What every run of the tests has in common: the examples that Hypothesis draws.
+
+The suite draws the same ones each time and keeps none, so that what passes once passes again. The long forms
+(`-m fuzz`) begin with a new seed each time, which the head of the report names.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("suite", derandomize=True, database=None, deadline=None)
+settings.register_profile("fuzz", derandomize=False, database=None, deadline=None, print_blob=True)
+
+
+def is_fuzz(config: pytest.Config) -> bool:
+    """Whether the long forms are asked for."""
+    expression = str(config.getoption("markexpr"))
+    return "fuzz" in expression and "not fuzz" not in expression
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Before any test is made, which takes its settings from the profile, and before Hypothesis takes its seed."""
+    settings.load_profile("fuzz" if is_fuzz(config) else "suite")
+    if is_fuzz(config) and config.getoption("--hypothesis-seed") is None:
+        config.option.hypothesis_seed = str(random.SystemRandom().randrange(2**32))
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """How to draw the same examples again."""
+    if is_fuzz(config):
+        return f"hypothesis: --hypothesis-seed={config.getoption('--hypothesis-seed')}"
+    return "hypothesis: the same examples each time"

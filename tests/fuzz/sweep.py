@@ -1,0 +1,171 @@
+"""Damages a copy of a data directory at one place and judges how the engine reads it.
+
+*Equal*: everything is read as from the undamaged directory. *Reported*: a typed error names the file or the segment.
+Everything else is a loss without a word, and a failure.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from directory_program import CONFIG, NAME
+
+import engine
+
+LARGE = 64 << 10
+HANG_S = 60.0  # only a failure waits for so long
+WHOLE, SAID = "<whole>", "<backlogs>"  # beside the subscriptions: what a reader from the start gets, what is said
+REPORTS = (engine.CorruptionError, engine.UnsupportedError, engine.DataDirectoryError)
+Reading = dict[str, dict[str, list[Any]]]  # by topic and subscription
+
+
+class Damage(NamedTuple):
+    """What is done to one file, or to two."""
+
+    kind: str
+    paths: tuple[Path, ...]  # inside the data directory
+    position: int
+    harm: Callable[[Path], None]  # of the directory
+
+    def __str__(self) -> str:
+        return f"{self.kind} {' and '.join(map(str, self.paths))} at {self.position}"
+
+    def is_named(self, text: str) -> bool:
+        """Whether a report says where it is: what is beside the metadata belongs to it."""
+        return any(
+            path.name in text or (path.name.startswith("metadata") and "metadata." in text) for path in self.paths
+        )
+
+
+def flip(path: Path, position: int) -> Damage:
+    """One bit, another one at each place."""
+
+    def harm(root: Path) -> None:
+        with (root / path).open("r+b") as file:
+            file.seek(position)
+            (byte,) = file.read(1)
+            file.seek(position)
+            file.write(bytes([byte ^ (1 << (position * 5 + position // 8) % 8)]))
+
+    return Damage("flip", (path,), position, harm)
+
+
+def zero(path: Path, position: int, size: int) -> Damage:
+    """A block of zeros."""
+
+    def harm(root: Path) -> None:
+        with (root / path).open("r+b") as file:
+            file.seek(position)
+            file.write(bytes(min(size, (root / path).stat().st_size - position)))
+
+    return Damage(f"zero {size}", (path,), position, harm)
+
+
+def cut(path: Path, size: int) -> Damage:
+    """The end is missing."""
+
+    def harm(root: Path) -> None:
+        with (root / path).open("r+b") as file:
+            file.truncate(size)
+
+    return Damage("cut", (path,), size, harm)
+
+
+def swap(path: Path, other: Path) -> Damage:
+    """Each has the other's bytes."""
+
+    def harm(root: Path) -> None:
+        one, two = (root / path).read_bytes(), (root / other).read_bytes()
+        (root / path).write_bytes(two)
+        (root / other).write_bytes(one)
+
+    return Damage("swap", (path, other), 0, harm)
+
+
+def files_of(root: Path) -> list[Path]:
+    """All of a data directory, inside it."""
+    return sorted(path.relative_to(root) for path in root.rglob("*") if path.is_file())
+
+
+def everything(root: Path) -> Iterator[Damage]:
+    """A flip in every byte, zeros from every sixteenth part of a sector on, an end at every length.
+
+    Of the metadata's log, which is as large as all the rest, every 61st.
+    """
+    for path in files_of(root):
+        size = (root / path).stat().st_size
+        step = 61 if size > LARGE else 1
+        yield from (flip(path, at) for at in range(0, size, step))
+        yield from (zero(path, at, 512) for at in range(0, size, 32 * step))
+        yield from (cut(path, at) for at in range(0, size, step))
+
+
+def swaps(root: Path) -> Iterator[Damage]:
+    """Each file with each other one."""
+    yield from (swap(*pair) for pair in itertools.combinations(files_of(root), 2))
+
+
+def some(root: Path, rng: random.Random, count: int) -> list[Damage]:
+    """So many of all these, as many in a small file as in a large one."""
+    files = [path for path in files_of(root) if (root / path).stat().st_size]
+    found: list[Damage] = []
+    for number in range(count):
+        path = files[number % len(files)]
+        size = (root / path).stat().st_size
+        at = rng.randrange(size)
+        kinds = [flip(path, at), flip(path, at), zero(path, at & ~31, 512), cut(path, at)]
+        found.append(rng.choice([*kinds, swap(path, rng.choice([other for other in files if other != path]))]))
+    return found
+
+
+async def read(root: Path, sound: Reading | None = None) -> Reading:
+    """All messages of all topics, and what every subscription has left. Raises what the engine raises.
+
+    `sound`: as much as that is waited for, whatever the backlogs say now. None: as much as they say.
+    """
+    found: Reading = {}
+    async with engine.open_async(root, config=CONFIG) as e:
+        for topic in await e.admin.list_topics():
+            subscriptions = (await e.admin.get_stats(topic))["subscriptions"]
+            left = backlogs = {name: facts["backlog"] for name, facts in subscriptions.items()}
+            if sound is not None:
+                left = {name: len(sound[topic][name]) for name in left if name in sound[topic]}
+            async with await e.checkpoint_consumer(topic, start=engine.Checkpoint.earliest()) as reader:
+                found[topic] = {WHOLE: await _received(reader, left["untouched"]), SAID: sorted(backlogs.items())}
+            for name, count in left.items():
+                make = e.queue_consumer if name == "queue" else e.stream_consumer
+                async with await make(topic, name, name=NAME) as consumer:
+                    found[topic][name] = await _received(consumer, count)
+    return found
+
+
+async def _received(consumer: Any, wanted: int) -> list[Any]:
+    """So many messages, acknowledged where that makes others come."""
+    messages: list[Any] = []
+    while len(messages) < wanted:
+        batch = await consumer.receive_batch(max_messages=wanted - len(messages), timeout=HANG_S)
+        if not len(batch):
+            raise TimeoutError(f"{len(messages)} of {wanted} came to {consumer}")
+        messages += [(m.id.segment_id, m.id.offset, m.value, m.key) for m in batch]
+        if hasattr(consumer, "acknowledge_cumulative"):
+            await consumer.acknowledge_cumulative(batch)
+    return sorted(messages)
+
+
+async def judge(root: Path, damage: Damage, scratch: Path, sound: Reading) -> str | None:
+    """None when it is equal or reported; else what is wrong."""
+    shutil.rmtree(scratch, ignore_errors=True)
+    shutil.copytree(root, scratch)
+    damage.harm(scratch)
+    try:
+        found = await read(scratch, sound)
+    except REPORTS as e:
+        return None if damage.is_named(str(e)) else f"{damage}: an error that names no file of these: {e}"
+    except Exception as e:
+        return f"{damage}: {type(e).__name__}: {e}"
+    return None if found == sound else f"{damage}: something else is read, and nothing said"
