@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from hostile_entries import COUNT, FORMS, good
 from peer import make_entries
+from transacting import begin, entry, send
 
-from engine.errors import CorruptionError, MessageTooLargeError
+from engine.errors import CorruptionError, InvalidArgumentError, MessageTooLargeError
 from engine.limits import FRAME_SIZE_MAX
 from engine.model.names import SegmentName
 from engine.wire.commands import Command
@@ -15,7 +16,7 @@ from engine.wire.commands import Command
 async def test_each_is_refused_alone_with_a_typed_error(connect, broker):
     peer = await connect()
     segment = await peer.segment("orders")
-    producer, other = await peer.producer(segment, "hostile"), await peer.producer(segment, "other")
+    producer, other = await peer.producer(segment, "producer"), await peer.producer(segment, "p")
     others = make_entries([b"from another producer"] * len(FORMS))
     sequence = taken = 0
     for form, theirs in zip(FORMS, others, strict=True):
@@ -39,7 +40,7 @@ async def test_each_is_refused_alone_with_a_typed_error(connect, broker):
 
 async def test_what_came_in_one_frame_is_refused_as_one(connect):
     peer = await connect()
-    producer = await peer.producer(await peer.segment("orders"), "hostile")
+    producer = await peer.producer(await peer.segment("orders"), "producer")
     [form] = [form for form in FORMS if form.name == "value offsets that fall"]
     peer.publish(producer, [good(0), form.make(COUNT), good(2 * COUNT)])
     for _ in range(3):
@@ -48,3 +49,19 @@ async def test_what_came_in_one_frame_is_refused_as_one(connect):
         assert "sequence ids 5 to 9" in header["message"]
     peer.publish(producer, [good(0)])
     assert (await peer.receipts(producer, 1))[1] == [0]
+
+
+@pytest.mark.parametrize("inside", [False, True])
+async def test_a_producer_writes_under_its_own_name_alone(connect, inside: bool):
+    """What another would send next would be taken for a duplicate."""
+    peer = await connect()
+    segment = await peer.segment("orders")
+    forger, other = await peer.producer(segment, "forger"), await peer.producer(segment, "p")
+    transaction = await begin(peer) if inside else None
+    send(peer, forger, [entry(0, [b"forged"], transaction, producer="p")], transaction)
+    with pytest.raises(InvalidArgumentError, match="producer_id of an entry must be "):
+        await peer.receipts(forger, 1)
+    send(peer, other, [entry(0, [b"own"], transaction, producer="p")], transaction)
+    assert await peer.receipts(other, 1) == ([0], [0])
+    send(peer, forger, [entry(0, [b"own"], transaction, producer="forger")], transaction)
+    assert await peer.receipts(forger, 1) == ([0], [1])

@@ -151,6 +151,31 @@ def test_a_batch_of_compressed_entries_is_bounded_but_has_one():
     assert counts == [4, 4, 1]
 
 
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
+@pytest.mark.parametrize("place", ["decompress", "told"])
+def test_a_batch_that_is_interrupted_has_popped_nothing(place: str, error: type[BaseException]):
+    """Ctrl-C comes into the thread that receives, as soon as any Python runs there."""
+    calls: list[int] = []
+
+    def interrupted(*arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) == (2 if place == "decompress" else 1):
+            raise error
+        return decompress(*arguments) if place == "decompress" else None
+
+    decompress = decompressor()
+    waiting = EntryQueue("t", make_id, None, None, *(
+        (interrupted, None) if place == "decompress" else (decompress, interrupted)))
+    entries, _ = take_block(b"".join(at(packed(4, 100, 4 * i), 4 * i) for i in range(3)), SALT, SEGMENT)
+    waiting.push(entries)
+    with pytest.raises(error):
+        waiting.pop_batch(10)
+    assert (waiting.messages, waiting.positions, waiting.take_credit()) == (12, {}, {})
+    assert [message.offset for message in waiting.pop_batch(10)] == list(range(10))
+    assert [message.offset for message in waiting.pop_batch(10)] == [10, 11]
+    assert waiting.take_credit() == {SEGMENT: (12, sum(entry.size for entry in entries))}
+
+
 def test_the_first_value_is_looked_at_and_let_go_of():
     [entry] = take_block(at(packed(2, 100), 0), SALT, SEGMENT)[0]
     assert first_value(entry, decompressor()) == bytes(100)

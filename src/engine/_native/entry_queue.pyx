@@ -174,17 +174,19 @@ cdef class EntryQueue:
             finally:
                 self.busy = False
 
+    # Nothing is popped before all of it is there: what decompresses and what is told may raise, as any Python may.
     cdef MessageBatch take_batch(self, Py_ssize_t max_messages, Py_ssize_t max_bytes):
         cdef Origin origin
         cdef Slice slice
         cdef list parts = []
-        cdef Py_ssize_t count = 0, taken, room = OPENED_MAX
+        cdef Py_ssize_t count = 0, taken, room = OPENED_MAX, at
         cdef uint32_t start
         self.settle()
         self.current = None
         origin = new_origin(self.topic, self.make_id, self.decode, self.delivered.copy())
-        while self.head < len(self.items) and count < max_messages:
-            slice, start = self.items[self.head], self.front
+        at, start = self.head, self.front
+        while at < len(self.items) and count < max_messages:
+            slice = self.items[at]
             if not slice.entry.opened or slice.entry.opens_to():
                 room -= slice.entry.opens_to()
                 if not open_next(slice, self.decompress, count, room):
@@ -199,10 +201,15 @@ cdef class EntryQueue:
                 max_bytes = max(max_bytes, 0)
             parts.append(slice.part(start, start + taken, origin))
             count += taken
-            self.messages -= taken
-            self.advance(start + taken)
-        if self.on_open is not None and self.head < len(self.items) and opened_bytes(self.items[self.head]):
-            self.on_open(self, opened_bytes(self.items[self.head]))
+            start += taken
+            if start == slice.stop:
+                at += 1
+                start = (<Slice> self.items[at]).start if at < len(self.items) else 0
+        if self.on_open is not None and at < len(self.items) and opened_bytes(self.items[at]):
+            self.on_open(self, opened_bytes(self.items[at]))
+        self.messages -= count
+        for slice in parts:
+            self.advance(slice.stop)
         return batch_of(origin, parts, count)
 
     def damaged(self, bint drop=False):

@@ -34,7 +34,9 @@ class Claim:
         floor: int = 0,
     ) -> None: ...
 
-def entries(data: Buffer, check_body: bool = True, transaction: tuple[int, int] | None = None) -> list[Claim]: ...
+def entries(
+    data: Buffer, check_body: bool = True, transaction: tuple[int, int] | None = None, producer: int | None = None
+) -> list[Claim]: ...
 def stamp(
     data: Buffer,
     salt: int,

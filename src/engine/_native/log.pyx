@@ -56,22 +56,25 @@ cdef Claim _claim_at(const uint8_t* p, size_t position):
     return claim
 
 
-def entries(data not None, bint check_body=True, transaction=None):
+def entries(data not None, bint check_body=True, transaction=None, producer=None):
     """A Claim for each of the whole entries in a buffer, as it comes from a producer.
 
     Headers are checked, bodies and what is in them too unless they were when they were stored. `transaction`: the
     (number, attempt) that all of them belong to, None: they are in none; of stored ones, which may be in any, nothing
-    is asked. Raises CorruptionError, MessageTooLargeError; InvalidArgumentError for one that says something else.
+    is asked. `producer`: the id of the one that sent them, None for any. Raises CorruptionError, MessageTooLargeError;
+    InvalidArgumentError for one that says something else.
     """
     cdef Lease lease = hold(data)  # columns are checked where they lie, and need their alignment
     cdef size_t n = lease.size, at = 0, bad = 0
     cdef const uint8_t* start = lease.start
     cdef Flaw flaw = FLAW_NONE
     cdef Fault fault
-    cdef uint64_t high = 0, low = 0
+    cdef uint64_t high = 0, low = 0, sender = 0
     cdef bint inside = transaction is not None
     if inside:
         high, low = transaction
+    if producer is not None:
+        sender = producer
     if n == 0:
         raise InvalidArgumentError("nothing to append; give at least one entry")
     with nogil:
@@ -84,6 +87,10 @@ def entries(data not None, bint check_body=True, transaction=None):
     while at < n:
         if check_body and not _is_in(start + at, inside, high, low):
             raise InvalidArgumentError("an entry says that it is in another transaction than its frame, or in none")
+        if producer is not None and load64(start + at + e.AT_PRODUCER_ID) != sender:
+            named = load64(start + at + e.AT_PRODUCER_ID)
+            raise InvalidArgumentError(
+                f"producer_id of an entry must be {sender:#x}, of the producer that is attached, got {named:#x}")
         found.append(_claim_at(start + at, at))
         at += load32(start + at + e.AT_SIZE)
     return found

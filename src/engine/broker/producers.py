@@ -164,7 +164,7 @@ class Producer:
         if sends is not None:
             sends.begin()
         if self._held is None and membership is not None and buffer is not None and buffer.admits(membership[0]):
-            return buffer.append(payload, *membership, sends)
+            return buffer.append(payload, *membership, sends, self.name)
         loop = asyncio.get_running_loop()
         if self._held is None:
             self._held = deque()
@@ -192,7 +192,7 @@ class Producer:
             return self.hosted.segment.append(held.payload, self.name, term=self.hosted.term)
         buffer = await self.connection.broker.hosting.transactions.begin(self.hosted)
         await buffer.admit(held.transaction[0])
-        return buffer.append(held.payload, *held.transaction, held.sends)
+        return buffer.append(held.payload, *held.transaction, held.sends, self.name)
 
     def _drop_held(self) -> None:
         """They count as not sent."""

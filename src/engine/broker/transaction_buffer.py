@@ -116,15 +116,16 @@ class TransactionBuffer:
         self._followed.add(number)
 
     def append(
-        self, payload: memoryview, number: int, attempt: int, sends: TransactionSends | None = None
+        self, payload: memoryview, number: int, attempt: int, sends: TransactionSends | None = None, producer: str = ""
     ) -> asyncio.Future[list[Appended]]:
-        """Append whole entries of one transaction, which was admitted. `sends`: what they came with.
+        """Append whole entries of one transaction, which was admitted. `sends`: what they came with. `producer`: the
+        name of the one that sent them.
 
         Done when they are durable with their operation record, and count if the transaction is committed and accepts
         the attempt. Fails as Segment.append(), and with TransactionConflictError: it has ended before that.
         """
         segment, first = self._segment, self._segment.next_offset
-        appended = segment.append(payload, term=self._term, transaction=(number, attempt))
+        appended = segment.append(payload, producer, term=self._term, transaction=(number, attempt))
         if appended.done() and (appended.cancelled() or appended.exception() is not None):
             if sends is not None:
                 sends.answered(appended)

@@ -158,16 +158,16 @@ class Segment:
     ) -> asyncio.Future[list[Appended]]:
         """Append whole entries, back to back; the future holds the place of each once they are durable.
 
-        All of them get a place or none; they say that they are in the `transaction`, or in none. The buffer belongs to
-        the segment from now on: when it is writable the stamps are written into it. The future may fail with
-        CorruptionError, MessageTooLargeError or InvalidArgumentError (nothing was done), SegmentSealedError,
-        FencedError (a newer term is known), StorageError or DiskFullError (nothing of it is in the log),
-        UnknownOutcomeError (a sync failed), AlreadyClosedError.
+        All of them get a place or none; they say that they are in the `transaction`, or in none, and that they are of
+        `producer` ("": of any). The buffer belongs to the segment from now on: when it is writable the stamps are
+        written into it. The future may fail with CorruptionError, MessageTooLargeError or InvalidArgumentError (nothing
+        was done), SegmentSealedError, FencedError (a newer term is known), StorageError or DiskFullError (nothing of it
+        is in the log), UnknownOutcomeError (a sync failed), AlreadyClosedError.
         """
         future: asyncio.Future[list[Appended]] = asyncio.get_running_loop().create_future()
         try:
             self._check_open(term)
-            self._append(memoryview(entries).cast("B"), future, transaction)
+            self._append(memoryview(entries).cast("B"), future, producer, transaction)
         except EngineError as e:
             future.set_exception(e)
         return future
@@ -194,8 +194,10 @@ class Segment:
             raise FencedError(f"{self.name} is owned under term {self.term}; term {term} is over")
         self.term = term
 
-    def _append(self, data: memoryview, future: asyncio.Future[list[Appended]], transaction: Membership | None) -> None:
-        claims = log.entries(data, True, transaction)
+    def _append(
+        self, data: memoryview, future: asyncio.Future[list[Appended]], producer: str, transaction: Membership | None
+    ) -> None:
+        claims = log.entries(data, True, transaction, producer_id(producer) if producer else None)
         if sum(claim.count for claim in claims) > LOG_FILE_MESSAGES_MAX:
             raise InvalidArgumentError(f"an append must have at most {LOG_FILE_MESSAGES_MAX} messages")
         places, fresh = self._place(claims)
