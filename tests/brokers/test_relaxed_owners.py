@@ -32,14 +32,18 @@ async def gather(kind: str, consumers: list[Any], wanted: set[bytes]) -> None:
             await consumer.acknowledge_cumulative(batch)
 
 
-async def strike(cluster: SimCluster, rng: random.Random, stopped: list[Any]) -> None:
-    """End the owner of most of it, some way; those that were stopped before come back."""
-    victim = max((b for b in cluster.brokers.values() if b.running), key=lambda b: len(b.broker.hosting))
-    how = rng.choice(ENDS)
-    getattr(victim, how)() if how == "suspend" else await getattr(victim, how)()
+async def revive(stopped: list[Any]) -> None:
     while stopped:
         other = stopped.pop()
         other.resume() if other.running else await other.start()
+
+
+async def strike(cluster: SimCluster, rng: random.Random, stopped: list[Any]) -> None:
+    """End the owner of most of it, some way, when those that were stopped before are back."""
+    await revive(stopped)
+    victim = max(cluster.brokers.values(), key=lambda b: len(b.broker.hosting))
+    how = rng.choice(ENDS)
+    getattr(victim, how)() if how == "suspend" else await getattr(victim, how)()
     stopped.append(victim)
 
 
@@ -72,7 +76,7 @@ def run(mode: str, seed: int, strikes: int) -> None:
             "queue": [await client.queue_consumer(TOPIC, "queue", **earliest) for _ in range(2)],
             "checkpoint": [await client.checkpoint_consumer(TOPIC, start=Checkpoint.earliest())],
         }
-        producer = await client.producer(TOPIC)
+        producer = await client.producer(TOPIC, send_timeout=300.0)
         stopped: list[Any] = []
         for life in range(strikes + 1):
             values = [f"{life}-{n}".encode() for n in range(rng.choice([0, COUNT, COUNT]))]
@@ -81,6 +85,7 @@ def run(mode: str, seed: int, strikes: int) -> None:
             for kind, consumers in readers.items():
                 await gather(kind, consumers, set(values))
             await strike(cluster, rng, stopped)
+        await revive(stopped)
         assert not cluster.loop.problems
 
     simulate(seed, scenario, shared=True)
