@@ -13,9 +13,9 @@ from engine.wire.commands import Command
 _numbers = itertools.count()
 
 
-async def attach(peer: Peer, segment: str, count: int) -> list[int]:
-    """Half of them producers, half readers."""
-    names = [f"n{next(_numbers)}" for _ in range(count)]
+async def attach(peer: Peer, segment: str, count: int, first: str | None = None) -> list[int]:
+    """Half of them producers, half readers. `first`: the name of the first producer."""
+    names = [first or f"n{next(_numbers)}", *(f"n{next(_numbers)}" for _ in range(count - 1))]
     made = [await peer.producer(segment, name=name) for name in names[::2]]
     return made + [await peer.consumer(segment, "reader", None, name=name) for name in names[1::2]]
 
@@ -45,7 +45,7 @@ async def test_over_all_connections(start_broker):
     async with start_broker(attachments_max=4) as broker:
         peer, other = await Peer.connect(broker), await Peer.connect(broker)
         segment = await peer.segment("t")
-        producer, *_ = await attach(peer, segment, 4)
+        producer, *_ = await attach(peer, segment, 4, "p")
         await refused(other, segment)
         peer.publish(producer, make_entries([b"who is there stays"]))
         await peer.receipts(producer, 1)

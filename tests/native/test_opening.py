@@ -164,8 +164,9 @@ def test_a_batch_that_is_interrupted_has_popped_nothing(place: str, error: type[
         return decompress(*arguments) if place == "decompress" else None
 
     decompress = decompressor()
-    waiting = EntryQueue("t", make_id, None, None, *(
-        (interrupted, None) if place == "decompress" else (decompress, interrupted)))
+    waiting = EntryQueue(
+        "t", make_id, None, None, *((interrupted, None) if place == "decompress" else (decompress, interrupted))
+    )
     entries, _ = take_block(b"".join(at(packed(4, 100, 4 * i), 4 * i) for i in range(3)), SALT, SEGMENT)
     waiting.push(entries)
     with pytest.raises(error):

@@ -88,9 +88,9 @@ def entries(data not None, bint check_body=True, transaction=None, producer=None
         if check_body and not _is_in(start + at, inside, high, low):
             raise InvalidArgumentError("an entry says that it is in another transaction than its frame, or in none")
         if producer is not None and load64(start + at + e.AT_PRODUCER_ID) != sender:
-            named = load64(start + at + e.AT_PRODUCER_ID)
             raise InvalidArgumentError(
-                f"producer_id of an entry must be {sender:#x}, of the producer that is attached, got {named:#x}")
+                f"producer_id of an entry must be {hex(sender)}, that of the producer that is attached, got "
+                f"{hex(load64(start + at + e.AT_PRODUCER_ID))}")
         found.append(_claim_at(start + at, at))
         at += load32(start + at + e.AT_SIZE)
     return found

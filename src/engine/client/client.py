@@ -27,7 +27,7 @@ from engine.client.topic import TopicSession
 from engine.client.topic_list import AsyncTopicWatch, TopicQuery, Topics, chosen, list_topics
 from engine.client.transaction import Transactions
 from engine.clock import Clock, SystemClock
-from engine.errors import ConnectError, InvalidArgumentError, NotFoundError, UnsupportedError
+from engine.errors import ConnectError, EngineError, InvalidArgumentError, NotFoundError, UnsupportedError
 from engine.limits import (
     CLIENT_MEMORY_MAX,
     OPERATION_TIMEOUT_S,
@@ -354,6 +354,8 @@ class AsyncClient(Planning):
             if self._backend is None:  # another call may have been faster
                 try:
                     self._backend = HttpAdmin(url, token=o.token, timeout=o.operation_timeout, tls=o.tls)
+                except EngineError:
+                    raise
                 except ValueError as e:  # the broker names an address that is none
                     raise ConnectError(f"cannot connect to the admin API at {url!r:.200}: {e}") from e
         return self._backend

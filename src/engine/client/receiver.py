@@ -19,12 +19,11 @@ from engine._native.opening import take_block
 from engine.aio.once import Once
 from engine.client.attachment import QUEUE, SHARED, Attachment
 from engine.client.compression import decompressor
-from engine.client.crediting import Crediting
 from engine.client.damage import Damage, end_of
 from engine.client.declaring import declare
 from engine.client.options import ConsumerOptions
 from engine.client.pool import Pool, call_threadsafe
-from engine.client.receiving import ConsumerStatistics, Gatherer
+from engine.client.receiving import ConsumerStatistics, Gatherer, Receiving
 from engine.client.topic import TopicLayout, TopicSession
 from engine.client.windows import Budget
 from engine.client.writers import Writers
@@ -34,11 +33,11 @@ from engine.model.names import TopicName
 from engine.model.positions import MessageId, split_position
 
 
-class Receiver(Crediting):
-    """Base of the consumers of one topic. Loop thread only, but for take_now()."""
+class Receiver(Receiving):
+    """Base of the consumers of one topic. Loop thread only, but for take_now() and _must_look()."""
 
     def __init__(self, pool: Pool, topic: TopicName, options: ConsumerOptions) -> None:
-        super().__init__(Budget((options.receive_queue_size, RECEIVE_QUEUE_BYTES), memory=pool.memory))
+        super().__init__()
         self.pool = pool
         self.options = options
         self.session = TopicSession(pool, topic)
@@ -46,7 +45,17 @@ class Receiver(Crediting):
         self.on_closed: Callable[[Any], object] | None = None
         self._topic = str(topic)
         self._make_id = partial(MessageId, topic=self._topic)
+        self.attachments: dict[int, Attachment] = {}
         self._queue = self._new_queue()
+        # What arrived and what was credited again, in total; what is between the two is queued or due.
+        self._pushed_messages = self._pushed_bytes = 0
+        self._credited_messages = self._credited_bytes = 0
+        self._budget = Budget((options.receive_queue_size, RECEIVE_QUEUE_BYTES), memory=pool.memory)
+        self._counted = self._held = 0  # attachments, and bytes, in the budget
+        # The smallest window that was granted; a quarter of it is worth a FLOW.
+        self._window_messages, self._window_bytes = self._budget.whole
+        self._fitted_to = (0, 0)  # of the budget, when windows were made
+        self._returning = False
         self.unread = 0  # entries that wait and were written by a schema not known here yet
         self._writers = Writers(self)
         self._damage = Damage(self)
@@ -62,8 +71,10 @@ class Receiver(Crediting):
         return EntryQueue(self._topic, self._make_id, None, decode, decompressor(), self.pool.memory.opened)
 
     def _restart_queue(self) -> None:
+        """Begin with an empty queue, all credit accounted for."""
         self.pool.memory.forget(self._queue)
-        super()._restart_queue()
+        self._queue = self._new_queue()
+        self._credited_messages, self._credited_bytes = self._pushed_messages, self._pushed_bytes
 
     async def _open(self) -> TopicLayout:
         """Look the topic up, and tell it the schema by which its values are read."""
@@ -233,6 +244,52 @@ class Receiver(Crediting):
     def schemas_came(self) -> None:
         """What waits can be read."""
         self._wake()
+
+    # -- credit ----------------------------------------------------------------------------------------------
+
+    def _recount(self) -> None:
+        self._held = self._budget.hold(self._held, self._pushed_bytes - self._credited_bytes)
+        self._counted = self._budget.recount(self._counted, len(self.attachments))
+
+    def _fit_windows(self) -> None:
+        self._recount()
+        self._fitted_to = self._budget.state
+        self._window_messages, self._window_bytes = self._budget.widen(self.attachments.values())
+
+    def _drop(self, segment_id: int) -> int:
+        """Forget what is queued of one segment; it needs no credit. Returns how many messages."""
+        self._return_credit()
+        size = self._queue.bytes
+        dropped = self._queue.drop(segment_id)
+        self._credited_messages += dropped
+        self._credited_bytes += size - self._queue.bytes
+        return dropped
+
+    def _popped(self) -> None:
+        """After every pop, on the loop."""
+        if self._must_look():
+            self._return_credit()
+
+    def _must_look(self) -> bool:
+        """Whether enough was consumed to tell the brokers."""
+        messages = self._pushed_messages - self._queue.messages - self._credited_messages
+        size = self._pushed_bytes - self._queue.bytes - self._credited_bytes
+        return 4 * messages >= self._window_messages or 4 * size >= self._window_bytes
+
+    def _return_credit(self) -> None:
+        self._returning = False
+        self._grant(self._queue.take_credit())
+
+    def _grant(self, due: dict[int, tuple[int, int]]) -> None:
+        for segment_id, (messages, size) in due.items():
+            self._credited_messages += messages
+            self._credited_bytes += size
+            attachment = self.attachments.get(segment_id)
+            if attachment is not None and not attachment.broken:
+                self._budget.regrant(attachment, messages, size)
+        self._recount()
+        if self._budget.state != self._fitted_to:
+            self._fit_windows()
 
     # -- attachments -----------------------------------------------------------------------------------------
 
