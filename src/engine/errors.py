@@ -171,7 +171,7 @@ class CorruptionError(EngineError):
     """Stored or received bytes are damaged; the text names the file or the segment and offset.
 
     Where a consumer met it, also as `topic`, `segment_id` and `offsets`: the first and last that it concerns, of which
-    the last is None where nobody knows how far it goes.
+    the last is None where it is not known how far it goes.
     """
 
     code = 19

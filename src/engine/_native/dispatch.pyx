@@ -288,7 +288,7 @@ cdef class BucketLedger:
         self.next_offset = max(self.next_offset, offset)
 
     def go_on(self, uint64_t offset):
-        """Nothing has the offsets from `next_offset` to this one: nobody is sent them, and they are in nobody's way."""
+        """No message has the offsets from `next_offset` to this one: they are skipped for every consumer."""
         self.next_offset = max(self.next_offset, offset)
 
     def unacknowledged(self, block, const uint64_t[::1] positions not None, uint64_t start):

@@ -67,7 +67,7 @@ class AsyncDualMemoryLimiter:
         return MemoryPermit(limit_type, await self._pools[limit_type].acquire(size))
 
     def acquire_nowait(self, size: int, limit_type: LimitType) -> MemoryPermit | None:
-        """The same if it can be had at once and nobody waits; otherwise None."""
+        """The same if it can be had at once and no request waits; otherwise None."""
         permit = self._pools[limit_type].acquire_nowait(size)
         return None if permit is None else MemoryPermit(limit_type, permit)
 

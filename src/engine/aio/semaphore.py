@@ -105,7 +105,7 @@ class AsyncSemaphore:
         return self.acquire_nowait(size) or await self._wait(size, None, self._acquiring)
 
     def acquire_nowait(self, size: int) -> Permit | None:
-        """The same if it can be had at once and nobody waits; otherwise None."""
+        """The same if it can be had at once and no request waits; otherwise None."""
         _check(size)
         if self.queue or not self._fits(size, 0):
             return None

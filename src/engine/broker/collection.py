@@ -34,7 +34,7 @@ class SealedSegments:
 
     Its retention has passed when it was sealed longer ago than `retention_ms`, however the wall clock was set since (of
     one that does not say when: when its last message was published longer ago than that), or when `retention_bytes`
-    keeps nothing. Its owner sees that; the topic's leader, who is asked to `prune` it, looks at
+    keeps nothing. Its owner sees that; the topic's leader, which is asked to `prune` it, looks at
     the backlogs once more. Loop thread only.
     """
 

@@ -329,7 +329,7 @@ def _named(values: Mapping[str, Any], what: str) -> dict[str, Any]:
 
 def _scaled(key: str, value: Any, factor: float) -> Any:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < _NUMBER_MAX:
-        raise InvalidConfigurationError(f"{key} is {value!r:.80}; a number is right")
+        raise InvalidConfigurationError(f"{key} must be a number, got {value!r:.80}")
     if value < 0:  # the specification writes "no limit" as -1
         return None
     return int(value * factor) if factor == MIB else value * factor

@@ -35,7 +35,7 @@ class Pulse:
         self.written_at = now  # when it last took something, or there was nothing to take
 
     def excuse(self, seconds: float) -> None:
-        """For so long nobody looked, and nothing was read: that says nothing of the peer."""
+        """For so long this process did not look, and read nothing: that says nothing of the peer."""
         self.since += seconds
         self.heard_at += seconds
         self.frame_at += seconds

@@ -145,7 +145,7 @@ class OpenSegments:
                     f"missing behind offset {segment.messages_end}, or its files are an older copy"
                 )
             await self._check_identity(segment)
-            await self._remembered.stored(spec.name)
+            await self._remembered.stored(spec.name, owned.lease)
         except BaseException:
             await self._store.abandon(spec.name)
             raise

@@ -7,6 +7,7 @@ deleted, which is recorded first.
 
 from __future__ import annotations
 
+from engine.broker.ownership import Owner
 from engine.errors import CorruptionError
 from engine.metadata import keys, unsure
 from engine.metadata.store import MetadataStore
@@ -14,6 +15,7 @@ from engine.model.identity import Identity
 from engine.model.names import SegmentName
 from engine.storage.continuation import Known
 from engine.storage.cursors import CursorStore
+from engine.storage.succession import Lease
 from engine.storage.visibility import Visibility
 
 
@@ -33,9 +35,18 @@ class Remembered:
         return Known(acknowledged, f"the cursor of subscription {subscription!r}")
 
     async def has_store(self, name: SegmentName) -> bool:
-        """Whether one was made and not deleted. False also where that was never recorded."""
+        """Whether one was made and not deleted. False also where that was never recorded.
+
+        What an owner recorded before the segment's first one, it recorded too late: of an earlier segment of the name.
+        """
         record = await self._metadata.get(keys.stored(name))
-        return record is not None and record.value == _value(name)
+        if record is None:
+            return False
+        descriptor, _, term = record.value.decode().partition(" ")
+        if descriptor != name.descriptor:
+            return False  # a later segment of this id, under another range, is another one
+        owner = Owner.of(await self._metadata.get(keys.segment(name)))
+        return not term or (owner.born is not None and int(term) >= owner.born)
 
     async def check_there(self, name: SegmentName, directory: str) -> None:
         """The segment has no files: raise CorruptionError unless it never had any, or was deleted."""
@@ -45,10 +56,11 @@ class Remembered:
                 "deleted: is the right disk mounted? If so, restore the directory from a backup"
             )
 
-    async def stored(self, name: SegmentName) -> None:
-        """Its store is there now. Raises what the metadata store raises."""
+    async def stored(self, name: SegmentName, lease: Lease | None) -> None:
+        """Its store is there now. `lease`: of the owner that says so. Raises what the metadata store raises."""
         if not await self.has_store(name):
-            await unsure.put(self._metadata, keys.stored(name), _value(name))
+            value = name.descriptor if lease is None else f"{name.descriptor} {lease.term}"
+            await unsure.put(self._metadata, keys.stored(name), value.encode())
 
     async def deleting(self, name: SegmentName) -> None:
         """Its store goes: from now on it is not missed."""
@@ -75,8 +87,3 @@ def check_identity(files: Identity | None, metadata: Identity | None, where: str
             f"of generation {metadata.generation}, an older copy: put back the newer one with its -wal and "
             "metadata.mark, or run `engine inspect --repair`"
         )
-
-
-def _value(name: SegmentName) -> bytes:
-    """A later segment of this id, under another range, is another one."""
-    return name.descriptor.encode()

@@ -1,4 +1,4 @@
-"""Makes new records for messages that no record explains, in a directory that nobody has open (`inspect --repair`).
+"""Makes new records for messages that no record explains, in a directory that no process has open (`inspect --repair`).
 
 What files say of a topic is which segments it had, and of each its range, when it was begun and whether it is sealed.
 The rest of what the metadata said is lost where they are; where there is an older record it goes on.
@@ -93,7 +93,9 @@ def make_plan(data: Path, scratch: Path, now_ms: int) -> Plan:
     Raises NotFoundError, DataDirectoryBusyError, StorageError.
     """
     if not (data / METADATA_FILE).exists() and not (data / SEGMENTS).exists():
-        raise NotFoundError(f"{data} has neither {METADATA_FILE} nor {SEGMENTS}; the path of a data directory is right")
+        raise NotFoundError(
+            f"{data} has neither {METADATA_FILE} nor {SEGMENTS}; it must be the path of a data directory"
+        )
     if (lock := data / f"{METADATA_FILE}.lock").exists():
         LockFile(lock).release()  # no engine has the directory
     records, version, state, set_aside = _records(data / METADATA_FILE, scratch)

@@ -49,7 +49,7 @@ class SegmentHosting(OpenSegments):
         super().__init__(store, metadata, ownership)
         self._leaders = LeaderTerms(metadata)
         self._tasks = Supervisor("segments")
-        # Of a subscription in a segment: held while it is opened or deleted. As long as somebody has or awaits it.
+        # Of a subscription in a segment: held while it is opened or deleted. As long as a task holds or awaits it.
         self._turns: WeakValueDictionary[tuple[SegmentName, str], asyncio.Lock] = WeakValueDictionary()
 
     async def close(self) -> None:
@@ -105,7 +105,7 @@ class SegmentHosting(OpenSegments):
 
         In an active segment at the earliest. A sealed one ended before the subscription began: its initial position
         decides. `facts`: what was read of it; None: it cannot be deleted meanwhile. Raises SubscriptionNotFoundError
-        when it was: a cursor that is made after its deletion would keep messages for nobody.
+        when it was: a cursor that is made after its deletion would keep messages that no consumer can acknowledge.
         """
         found = hosted.subscriptions.get(name)
         if found is None:

@@ -70,7 +70,7 @@ class TransactionAdmin:
             "createdAtMs": header.created_ms,
             "deadlineMs": header.timeout_ms,
             "openForMs": None if header.state.final else round(open_ones.open_s(view) * 1000),  # null: it has ended
-            "abortedInMs": None if left_s is None else round(left_s * 1000),  # null also where nobody can say
+            "abortedInMs": None if left_s is None else round(left_s * 1000),  # null also where it cannot be told
             "finalizedAtMs": header.finalized_ms,  # null while it is open
             "acceptedAttempts": None if header.accepted is None else len(header.accepted),  # null: all of them
         }

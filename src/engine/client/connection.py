@@ -202,7 +202,7 @@ class Connection:
     # -- FrameHandler ----------------------------------------------------------------------------------------
 
     def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
-        """Hand the frame to its addressee, or its answer to whoever asked. One that is malformed is the last."""
+        """Hand the frame to its addressee, or its answer to the request. A malformed one is the last."""
         self._heard = True
         if self._fault is not None:
             return  # dropped, and not gone yet

@@ -262,7 +262,7 @@ class Ledger:
             self._on_expired()
 
     def stop(self) -> None:
-        """No timer after this, and nobody waits for room: those that do are refused."""
+        """No timer after this; what waits for room is refused."""
         self._memory.waiting.pop(self, None)
         self._wake_room()
         if self._sweep is not None:

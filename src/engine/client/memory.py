@@ -2,7 +2,7 @@
 
 It is divided, so that none has to wait for another kind of holder: where there are consumers, producers have one half.
 Of the rest, what consumers fetch ahead is one part, shared out evenly; what they have decompressed, and not received to
-its end, is the other. One thing (a message, an entry) may always be held alone: nobody waits for ever.
+its end, is the other. One thing (a message, an entry) may always be held alone, so that nothing waits for ever.
 """
 
 from __future__ import annotations

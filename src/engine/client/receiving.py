@@ -168,7 +168,7 @@ class Receiving(ABC):
                 if found is not None:
                     self._popped()
                     return found
-                self._check_coming()  # nobody wakes it any more
+                self._check_coming()  # nothing wakes it any more
                 turn.future = self._loop.create_future()  # a take_now() was faster
             return None
         finally:

@@ -39,7 +39,7 @@ class Scope(TransactionScope):
     """Loop thread only, but for join(), and `refusal`, which any thread may read. Raises InvalidArgumentError.
 
     `fields`: what the headers of SEND and ACK say of it. `error`: the first failure. `abandoned`: it is being aborted,
-    and nobody cares for what fails. `closed`: the client closes, which aborts it.
+    and failures are ignored. `closed`: the client closes, which aborts it.
     """
 
     # What each has of its own as soon as it is another: there is one for every transaction.

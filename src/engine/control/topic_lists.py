@@ -65,7 +65,7 @@ class TopicList:
     """The topics of one namespace that pass one filter. Loop thread only.
 
     `names`: "topic://…", sorted; `births`: when each was created, milliseconds. The texts and numbers are those of
-    TopicFacts, so that one more list of a namespace takes two references for a name. Whoever follows the list keeps
+    TopicFacts, so that one more list of a namespace takes two references for a name. A follower of the list keeps
     nothing but how many `changes` it has seen: the last TOPIC_CHANGES_KEPT of them are here, once for all. `ident` is
     no other list's.
     """

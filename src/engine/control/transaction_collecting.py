@@ -1,4 +1,4 @@
-"""`TransactionCollector`: forgets transactions that have ended and that nobody needs any more.
+"""`TransactionCollector`: forgets transactions that have ended and that nothing needs any more.
 
 A header stays for its retention, and then until no operation is left, since it is what participants go by.
 """
@@ -55,7 +55,7 @@ class TransactionCollector:
                 return False
             left = await self._operation_records(known, 1)
             if left and left[0].key == found[0].key:
-                return False  # whoever it concerns did not apply it
+                return False  # a participant did not apply it
         if known.header.name is not None:
             await self._forget_name(known)
         return await unsure.delete(self._metadata, keys.transaction(known.id))

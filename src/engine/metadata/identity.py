@@ -22,7 +22,7 @@ async def load_identity(metadata: MetadataStore) -> Identity | None:
 
 
 async def raise_generation(metadata: MetadataStore, rng: random.Random) -> Identity:
-    """The identity of a broker that starts now: durable, and nobody else's. `rng` draws the store's number once.
+    """The identity of a broker that starts now: durable, and of no other broker. `rng` draws the store's number once.
 
     A write whose outcome is not known is made again: a generation may be left out, none is given twice.
     Raises CorruptionError, UnknownOutcomeError, and what the metadata store raises.

@@ -22,7 +22,7 @@ async def delete(metadata: MetadataStore, key: str, expected: Expected | int = A
 
 
 async def put(metadata: MetadataStore, key: str, value: bytes) -> None:
-    """Put a record that nobody else writes, whatever is there. Raises UnknownOutcomeError."""
+    """Put a record that has one writer, whatever is there. Raises UnknownOutcomeError."""
     for _ in range(ATTEMPTS_MAX):
         try:
             await metadata.put(key, value)

@@ -121,7 +121,7 @@ def _beyond(what: str, limit: int) -> InvalidArgumentError:
 
 class _Bounds:
     """Counts a definition's types before the library sees them. Logical types are left out: they change no resolution,
-    and the library warns of those it does not know, in the text of whoever sent them.
+    and the library warns of those it does not know, in the text of their sender.
     """
 
     def __init__(self) -> None:

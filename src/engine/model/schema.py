@@ -64,7 +64,7 @@ class TopicSchema:
             check_values(form)
 
     def why_unreadable(self, writer: TopicSchema) -> str | None:
-        """Why one who has this schema cannot read what was written with `writer`; None when it can.
+        """Why a reader with this schema cannot read what was written with `writer`; None when it can.
 
         Raises InvalidArgumentError for a recorded definition that is beyond a limit, SchemaError when the two take too
         many steps to compare.
@@ -147,7 +147,7 @@ class SchemaHistory:
 
 
 def _refuse(reader: TopicSchema, writer: TopicSchema, relation: str, known: TopicSchema) -> None:
-    """Raise SchemaError when `reader` cannot read what `writer` wrote, or nobody can say."""
+    """Raise SchemaError when `reader` cannot read what `writer` wrote, or that cannot be decided."""
     try:
         problem = reader.why_unreadable(writer)
     except InvalidArgumentError as e:

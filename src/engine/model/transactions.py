@@ -83,7 +83,7 @@ def partition_of(number: int) -> int:
 class TransactionHeader(msgspec.Struct, frozen=True, omit_defaults=True):
     """`/txn/{id}`. Times are wall-clock milliseconds; `timeout_ms` is when it is aborted unless it has ended before.
 
-    A wall clock may be set: whoever waits for the deadline measures `span_ms` from `since_ms` on by a monotonic clock.
+    A wall clock may be set: what waits for the deadline measures `span_ms` from `since_ms` on by a monotonic clock.
     `renewed_ms`: when it was last given a new timeout. `expired`: whether its timeout ended it, of one that is aborted.
     `accepted`: the attempts (their numbers, rising) whose operations count after a commit; None: all. `mark`: by which
     whoever committed it knows that it was him.

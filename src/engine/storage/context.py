@@ -26,7 +26,7 @@ class Context:
     handles: Handles
     cache: TailCache
     rng: random.Random
-    store: int = 0  # whose metadata know the segments, and how often they were started; 0: nobody says
+    store: int = 0  # whose metadata know the segments, and how often they were started; 0: not said
     generation: int = 0
     measures: Measures = field(default_factory=Measures)
     buffers: ReadBuffers = field(default_factory=ReadBuffers)

@@ -340,7 +340,7 @@ class SegmentStore:
         """The newest metadata that files of these segments were written under, as the last file of each says it.
 
         Of different stores, any. None: no file says it. Reads a directory and one header for each. CorruptionError of a
-        header is left to whoever opens the segment.
+        header is left to the opening of the segment.
         """
         newest: Identity | None = None
         source = iter(names)

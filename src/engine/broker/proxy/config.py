@@ -143,7 +143,7 @@ def _named(values: Mapping[str, Any], what: str) -> dict[str, Any]:
             raise InvalidConfigurationError(f"{given} is no {what}; the known ones are {', '.join(sorted(known))}")
         if factor is not None:
             if isinstance(value, bool) or not isinstance(value, int) or not abs(value) < 2**62:
-                raise InvalidConfigurationError(f"{given} is {value!r:.80}; a whole number is right")
+                raise InvalidConfigurationError(f"{given} must be a whole number, got {value!r:.80}")
             value *= factor
         named[key] = tuple(value) if isinstance(value, list) else value
     return named
