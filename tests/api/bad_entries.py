@@ -20,8 +20,8 @@ GOOD = 3  # messages before and behind a bad entry
 def older_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     """Brokers here look at headers alone."""
 
-    def entries(data: Any, check_body: bool = True, transaction: Any = None) -> Any:
-        return log.entries(data, False, transaction)
+    def entries(data: Any, check_body: bool = True, *said: Any) -> Any:
+        return log.entries(data, False, *said)
 
     monkeypatch.setattr(storage_segment, "log", types.SimpleNamespace(**{**vars(log), "entries": entries}))
 
