@@ -92,7 +92,7 @@ class Attacker:
         command = rng.choice(COMMANDS)
         likely = {**LIKELY, "request_id": [next(self.ids)], "topic": [self._segment, "orders"]}
         said = header(rng, command, likely, self._good)
-        payload = rng.choice([b"", b"x" * 10, b"\x80", make_entries([b"v"])[0]])
+        payload = rng.choice([b"", b"x" * 10, b"\x80", make_entries([b"v"], producer=f"p{self.lives}")[0]])
         try:
             peer.send(command, said, payload)
         except (UnicodeEncodeError, OverflowError):  # what msgpack does not say
@@ -113,7 +113,7 @@ async def attack(path: Path, seed: int, rounds: int, caplog: pytest.LogCaptureFi
         neighbour = await Peer.connect(broker, url)
         segment = await neighbour.segment("orders")
         producer = await neighbour.producer(segment, "neighbour")
-        neighbour.publish(producer, make_entries([b"a", b"b"]))
+        neighbour.publish(producer, make_entries([b"a", b"b"], producer="neighbour"))
         await neighbour.receipts(producer, 2)
         attacker, said = Attacker(broker, url, segment, rng), []
         for number in range(rounds):
