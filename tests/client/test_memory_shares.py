@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from engine._native.entry_queue import EntryQueue
 from engine.client.memory import WINDOW_MIN, ClientMemory
 from engine.client.windows import Budget, Gate
 from engine.limits import MIB, RECEIVE_QUEUE_BYTES
@@ -46,3 +49,26 @@ def test_the_parts_of_a_window_follow_the_clients(kind: type[Budget]):
     for each in (leave, *others):
         each()
     assert budget.part == (250, 8 * MIB)
+
+
+@pytest.mark.parametrize("call", ["opened", "forget"])
+def test_what_is_decompressed_is_counted_whichever_thread_does_it(call: str):
+    """Another thread may have its turn at every call."""
+    memory = ClientMemory(256 * MIB)
+    one, other = (EntryQueue("t", None) for _ in range(2))
+    memory.opened(one, 40)
+
+    class Switching(dict[EntryQueue, int]):
+        def pop(self, *arguments: Any) -> Any:
+            memory._opened = dict(self)
+            memory.opened(other, 100)
+            self.update(memory._opened)
+            memory._opened = self
+            return super().pop(*arguments)
+
+    memory._opened = Switching(memory._opened)
+    if call == "opened":
+        memory.opened(one, 50)
+    else:
+        memory.forget(one)
+    assert memory._opened_bytes == sum(memory._opened.values()) == (150 if call == "opened" else 100)

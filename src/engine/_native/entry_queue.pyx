@@ -178,15 +178,16 @@ cdef class EntryQueue:
     cdef MessageBatch take_batch(self, Py_ssize_t max_messages, Py_ssize_t max_bytes):
         cdef Origin origin
         cdef Slice slice
-        cdef list parts = []
-        cdef Py_ssize_t count = 0, taken, room = OPENED_MAX, at
+        cdef list parts = [], items
+        cdef Py_ssize_t count = 0, taken, room = OPENED_MAX, at, end
         cdef uint32_t start
         self.settle()
         self.current = None
         origin = new_origin(self.topic, self.make_id, self.decode, self.delivered.copy())
-        at, start = self.head, self.front
-        while at < len(self.items) and count < max_messages:
-            slice = self.items[at]
+        items, at, start = self.items, self.head, self.front
+        end = len(items)
+        while at < end and count < max_messages:
+            slice = items[at]
             if not slice.entry.opened or slice.entry.opens_to():
                 room -= slice.entry.opens_to()
                 if not open_next(slice, self.decompress, count, room):
@@ -204,9 +205,9 @@ cdef class EntryQueue:
             start += taken
             if start == slice.stop:
                 at += 1
-                start = (<Slice> self.items[at]).start if at < len(self.items) else 0
-        if self.on_open is not None and at < len(self.items) and opened_bytes(self.items[at]):
-            self.on_open(self, opened_bytes(self.items[at]))
+                start = (<Slice> items[at]).start if at < end else 0
+        if self.on_open is not None and at < end and opened_bytes(items[at]):
+            self.on_open(self, opened_bytes(items[at]))
         self.messages -= count
         for slice in parts:
             self.advance(slice.stop)

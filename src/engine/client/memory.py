@@ -101,8 +101,9 @@ class ClientMemory:
 
         Above the limit, those that were received from longest ago let go of theirs, and decompress it once more.
         """
-        self._opened_bytes += size - self._opened.pop(queue, 0)
+        before = self._opened.pop(queue, 0)
         self._opened[queue] = size
+        self._opened_bytes += size - before  # no call in it, at which another thread might add as well
         if self._opened_bytes > self._receiving:
             self._look(queue, size)
 
@@ -120,7 +121,8 @@ class ClientMemory:
 
     def forget(self, queue: EntryQueue) -> None:
         """Nothing more is received from it."""
-        self._opened_bytes -= self._opened.pop(queue, 0)
+        before = self._opened.pop(queue, 0)
+        self._opened_bytes -= before
 
     @property
     def opened_bytes(self) -> int:
