@@ -270,6 +270,31 @@ def test_d4_a_sealed_segment_whose_end_is_gone_is_damage(split: Path, tmp_path: 
             received(reader, 300)
 
 
+def test_damage_is_said_and_counted_and_leaves_no_change_pending(
+    split: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A change that cannot seal its parent is undone; the topic can still be deleted."""
+    directory = Path(shutil.copytree(split, tmp_path / "data"))
+    (place,) = directory.glob("segments/*/*/orders/*-1")
+    shutil.rmtree(place)
+    with engine.open(directory) as e:
+        for _ in range(2):
+            with pytest.raises(engine.CorruptionError, match="was made and not deleted"):
+                e.admin.split_segment("orders", 1)
+        assert e.admin.get_stats("orders")["pendingChange"] is None
+        assert "/0000-7fff-1 cannot be served" in caplog.text
+        assert "engine_storage_damaged_segments 1" in e.admin.get_metrics()
+        e.admin.create_subscription("orders", "s", initial_position="earliest")
+        e.admin.delete_topic("orders")
+        assert "engine_storage_damaged_segments 0" in e.admin.get_metrics()
+
+
+def test_messages_are_counted_without_gaps(e: engine.Engine) -> None:
+    segment = e.admin.get_stats("orders")["segments"]["0"]
+    left = backlog(e, "behind")
+    assert segment["nextOffset"] - segment["firstOffset"] - segment["gapOffsets"] == left
+
+
 def test_a_deleted_topic_leaves_nothing_that_is_missed(split: Path, tmp_path: Path) -> None:
     directory = Path(shutil.copytree(split, tmp_path / "data"))
     with engine.open(directory) as e:

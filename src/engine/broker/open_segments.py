@@ -63,6 +63,7 @@ class OpenSegments:
         self._opening: dict[SegmentName, asyncio.Task[HostedSegment]] = {}
         self._leaving: dict[SegmentName, asyncio.Task[Any]] = {}  # being unloaded, deleted or swept
         self.undeleted: dict[SegmentName, None] = {}  # whose deletion has begun; it may have failed
+        self.damaged: dict[SegmentName, str] = {}  # whose files were found damaged, when last opened
         self._closed = False
         self.loads: AsyncSemaphore | None = None  # how many may be opened at once
         self.reads: FileReads | None = None  # counts what is being read
@@ -182,7 +183,13 @@ class OpenSegments:
 
     def _opened(self, name: SegmentName, task: asyncio.Task[HostedSegment]) -> None:
         del self._opening[name]
-        if not task.cancelled() and task.exception() is None:
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, CorruptionError):
+            self.damaged[name] = str(error)
+            log.error("%s cannot be served: %s", name, error)
+        elif error is None:
+            self.damaged.pop(name, None)
+        if not task.cancelled() and error is None:
             self._hosted[name] = task.result()
             self.undeleted.pop(name, None)
 
@@ -294,6 +301,7 @@ class OpenSegments:
         await unsure.delete(self._metadata, keys.load(name))
         await self._ownership.removed(name)
         self.undeleted.pop(name, None)
+        self.damaged.pop(name, None)
 
     async def on_disk(self) -> Mapping[TopicName, Sequence[SegmentName]]:
         """The segments that have a directory, of whatever topic."""

@@ -51,6 +51,7 @@ class FoundStore:
 
     name: SegmentName
     end_offset: int = 0
+    messages: int = 0
     transactional: int = 0  # messages that were sent in transactions
     facts: FoundSegment | None = None
     damage: list[str] = field(default_factory=list)
@@ -242,6 +243,7 @@ def _read_store(store: FoundStore, paths: Sequence[Path], found: _Segments) -> N
             store.damage.append(f"{path} belongs to another segment")
             continue
         store.damage += [report.damage] if report.damage else []
+        store.messages += sum(entry.count for entry in report.entries)
         store.transactional += sum(entry.count for entry in report.entries if entry.txn is not None)
         found.term = max(found.term, opening.term, *(entry.term for entry in report.entries))
         found.identity = _newer(found.identity, report.header.identity)

@@ -22,6 +22,7 @@ def segment_statistics(hosted: HostedSegment) -> SegmentStatistics:
         held_by=None if holding is None else id_text(holding[0]),
         first_offset=segment.first_offset,
         next_offset=segment.next_offset,
+        gap_offsets=segment.gaps.count(segment.first_offset, segment.next_offset),
         size_bytes=segment.size_bytes,
         producers=len(hosted.producers),
         publishers=[producer.facts() for producer in hosted.producers.values()],

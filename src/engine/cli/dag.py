@@ -125,7 +125,7 @@ def segment_facts(
 
 def message_count(now: Mapping[str, Any]) -> str:
     """How many are in a segment, if its owner has answered."""
-    return "unavailable" if now.get("unavailable") else output.plural(now["nextOffset"] - now["firstOffset"], "message")
+    return "unavailable" if now.get("unavailable") else output.plural(output.messages_in(now), "message")
 
 
 def segment_backlogs(stats: Mapping[str, Any]) -> dict[int, dict[str, int]]:

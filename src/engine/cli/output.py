@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -123,3 +123,8 @@ def progress(*, disable: bool = False) -> Progress:
         disable=disable or not out.is_terminal,
         transient=True,
     )
+
+
+def messages_in(segment: Mapping[str, Any]) -> int:
+    """How many messages a segment holds, by its statistics; offsets in gaps name none."""
+    return int(segment["nextOffset"] - segment["firstOffset"] - segment.get("gapOffsets", 0))

@@ -64,7 +64,7 @@ def topic_rows(topic: TopicPlan) -> list[dict[str, Any]]:
                 "segment": number,
                 "range": f"{hash_range.start:04x}-{hash_range.end:04x}" if hash_range else None,
                 "state": str(info.state) if info else "left out",
-                "messages": store.end_offset if store else 0,
+                "messages": store.messages if store else 0,
                 "parents": ", ".join(map(str, info.parent_ids)) if info else "",
                 "record": "new" if number in unexplained or store is None else "older" if topic.older else "new",
                 "problem": topic.problem if number in unexplained else None,

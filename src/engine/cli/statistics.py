@@ -71,7 +71,7 @@ def print_segments(segments: Mapping[str, Mapping[str, Any]]) -> None:
 def numbers(segment: Mapping[str, Any]) -> tuple[int, str, int, float, float]:
     """What its owner says of it."""
     return (
-        segment["nextOffset"] - segment["firstOffset"],
+        output.messages_in(segment),
         output.size(segment["storageSize"]),
         segment["producerCount"],
         segment["msgRateIn"],

@@ -75,6 +75,7 @@ class SegmentStatistics:
 
     first_offset: int = 0
     next_offset: int = 0
+    gap_offsets: int = 0  # between them, that name no message
     size_bytes: int = 0
     producers: int = 0
     msg_rate_in: float = 0.0

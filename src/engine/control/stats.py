@@ -134,6 +134,7 @@ def _segment(info: SegmentInfo, now: SegmentStatistics, error: str | None) -> di
         "unavailable": error,  # null when its owner has answered
         "firstOffset": now.first_offset,
         "nextOffset": now.next_offset,
+        "gapOffsets": now.gap_offsets,  # between the two, given up behind an unclean end: they name no message
         "readableOffset": now.next_offset if now.readable is None else now.readable,
         "heldBackBy": now.held_by,  # the id of a transaction that is open, which readers wait for; null: none
         "storageSize": now.size_bytes,

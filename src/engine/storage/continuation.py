@@ -83,6 +83,10 @@ class Gaps:
         """The offset itself, or the start of the gap that ends there: right behind the last message below it."""
         return next((start for start, stop in self._runs if stop == offset), offset)
 
+    def count(self, start: int, stop: int) -> int:
+        """How many offsets of [start, stop) lie in gaps."""
+        return sum(max(0, min(end, stop) - max(first, start)) for first, end in self._runs)
+
     def within(self, start: int, stop: int) -> BitMap64 | None:
         """The offsets of [start, stop) that lie in gaps. None: there are none."""
         if not self._runs:

@@ -49,6 +49,8 @@ def _times(broker: Broker) -> Iterator[AnyFamily]:
     yield histogram("storage_commit_appends", "Appends of one group commit", stored.commit_appends)
     yield counter("storage_torn_tails_total", "Torn tails cut off when segments were opened", stored.torn_tails)
     yield counter("storage_torn_bytes_total", "Bytes in them", stored.torn_bytes)
+    text = "Segments that cannot be served, since their files are damaged or missing"
+    yield gauge("storage_damaged_segments", text, len(broker.hosting.damaged))
     text = "Times that a log went on above offsets that it gave up, since what had them may be lost"
     yield counter("storage_gaps_total", text, stored.gaps)
     yield histogram("event_loop_lag_seconds", "How late the event loop calls back", lag)
