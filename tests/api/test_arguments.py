@@ -177,6 +177,7 @@ async def test_negative_acknowledge_checks_its_delay(client: engine.AsyncClient)
     "make",
     [
         lambda: engine.AsyncClient("engine://a", token=3),  # type: ignore[arg-type]
+        lambda: engine.AsyncClient("engine://a", token="as a file ends\n"),
         lambda: engine.AsyncClient("engine://a", tls=3),  # type: ignore[arg-type]
         lambda: engine.AsyncClient("engine://a", operation_timeout=math.nan),
         lambda: engine.AsyncClient(3),  # type: ignore[arg-type]

@@ -195,7 +195,9 @@ class ClientOptions:
 
     def __post_init__(self) -> None:
         if self.token is not None and not isinstance(self.token, str):
-            raise InvalidArgumentError(f"token is {type(self.token).__name__}; text is right")
+            raise InvalidArgumentError(f"token must be text, got {type(self.token).__name__}")
+        if self.token is not None and self.token != self.token.strip():  # never shown
+            raise InvalidArgumentError("token must not begin or end with white space, as what is read from a file does")
         check_number("memory_limit", self.memory_limit, ENTRY_SIZE_MAX, whole=True)
         check_seconds("operation_timeout", self.operation_timeout, 0.001)
 
