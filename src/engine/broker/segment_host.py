@@ -199,7 +199,8 @@ class SegmentHosting(OpenSegments):
 
     async def subscriptions(self, spec: SegmentSpec) -> list[str]:
         """See the port."""
-        await self.open_existing(spec)  # a change finds here what could not be sealed, while it can still be undone
+        if self._ownership.may_own(spec.name):
+            await self.open_existing(spec)  # a change finds here what could not be sealed, while it can still be undone
         return [name for name, _ in await self._cursors.list(spec.name)]
 
     async def create_subscription(
