@@ -12,10 +12,13 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 from engine.aio.uv import new_event_loop
+from engine.clock import SystemClock
 from engine.errors import AlreadyClosedError, InvalidArgumentError
 
 T = TypeVar("T")
 
+SIGNALS_S = 0.5  # in which a blocked main thread notices a signal
+_CLOCK = SystemClock()
 CLOSED = "the engine or client was closed; open another one"
 FORKED = "this process was forked while the engine or client was open, which works in the parent only: open another one"
 
@@ -62,7 +65,7 @@ class Portal:
             raise
         future = self.submit(coroutine)
         try:
-            return future.result(timeout)
+            return _wait(future, timeout)
         except concurrent.futures.CancelledError:
             if not self._closed:
                 raise
@@ -174,3 +177,17 @@ def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
         for task in tasks:
             task.cancel()
         loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+
+
+def _wait(future: concurrent.futures.Future[T], timeout: float | None) -> T:
+    """The future's result. A signal that comes just before the thread blocks does not wake it, so it is in slices."""
+    until = None if timeout is None else _CLOCK.monotonic() + timeout
+    while True:
+        left = SIGNALS_S if until is None else min(SIGNALS_S, until - _CLOCK.monotonic())
+        try:
+            return future.result(max(left, 0.0))
+        except TimeoutError:  # of this wait, unless the coroutine has ended with one
+            if future.done():
+                return future.result()
+            if until is not None and _CLOCK.monotonic() >= until:
+                raise
