@@ -17,10 +17,10 @@ from engine._native.hashing import xxh64
 from engine.metadata.memory import MemoryMetadataStore
 from engine.model.hashrange import HashRange
 from engine.model.names import SegmentName, TopicName
-from engine.storage.disk import OsDisk
+from engine.storage.disk.disk import OsDisk
+from engine.storage.disk.workers import NativeWorkers
 from engine.storage.segment import Segment
 from engine.storage.store import SegmentStore
-from engine.storage.workers import NativeWorkers
 
 TINY = bool(os.environ.get("ENGINE_BENCH_TINY"))
 MIB = 1024 * 1024

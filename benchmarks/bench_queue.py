@@ -29,8 +29,8 @@ from engine.client.unacked import Unacknowledged
 from engine.metadata.memory import MemoryMetadataStore
 from engine.model.hashrange import HashRange
 from engine.model.names import SegmentName, TopicName
-from engine.storage.continuation import Gaps
-from engine.storage.cursors import CursorStore
+from engine.storage.cursor.store import CursorStore
+from engine.storage.file.continuation import Gaps
 
 MESSAGES = sized(1_000_000, 10_000)
 BATCH = 1_000

@@ -28,9 +28,9 @@ from engine.metadata.memory import MemoryMetadataStore
 from engine.model.hashrange import HashRange
 from engine.model.names import SegmentName, TopicName
 from engine.model.redelivery import Backoff
-from engine.storage.continuation import Gaps
-from engine.storage.cursors import CursorStore
-from engine.storage.logfile import Block
+from engine.storage.cursor.store import CursorStore
+from engine.storage.file.continuation import Gaps
+from engine.storage.file.logfile import Block
 from engine.testing.clock import LoopClock
 from engine.testing.loop import VirtualLoop
 from engine.wire.commands import Command

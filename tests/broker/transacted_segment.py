@@ -29,10 +29,10 @@ from engine.model.transactions import (
     attempt_number,
     id_text,
 )
-from engine.storage.disk import OsDisk
+from engine.storage.cursor.visibility import Visibility
+from engine.storage.disk.disk import OsDisk
 from engine.storage.segment import Segment
 from engine.storage.store import SegmentStore
-from engine.storage.visibility import Visibility
 from engine.testing.clock import FakeClock
 
 SEGMENT = SegmentName.parse("segment://public/default/orders/0000-ffff-0")

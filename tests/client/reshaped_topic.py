@@ -9,7 +9,7 @@ from engine._native import log
 from engine._native.entry import Entry, EntryMessage
 from engine.client.compression import decompressor
 from engine.model.hashrange import HashRange
-from engine.storage.dedup import Dedup
+from engine.storage.dedup.dedup import Dedup
 
 
 def even(buckets: int) -> tuple[int, ...]:

@@ -44,11 +44,11 @@ from engine.model.positions import Checkpoint, MessageId
 from engine.model.schema import SchemaHistory, TopicSchema
 from engine.model.subscriptions import ConsumerRegistration, SubscriptionMetadata
 from engine.model.transactions import TransactionHeader, TransactionOperation, parse_id
-from engine.storage import cursor, visibility
-from engine.storage.dedup import Dedup
-from engine.storage.format import Closing, Footer, Opening, State
-from engine.storage.index import Index
-from engine.storage.recovery import recover
+from engine.storage.cursor import cursor, visibility
+from engine.storage.dedup.dedup import Dedup
+from engine.storage.file.format import Closing, Footer, Opening, State
+from engine.storage.file.index import Index
+from engine.storage.file.recovery import recover
 from engine.testing.disk import SimDisk
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"

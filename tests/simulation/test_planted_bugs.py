@@ -15,9 +15,10 @@ from engine.client.topic import TopicSession
 from engine.control.policy import assignment
 from engine.control.reshaping import TopicReshaping
 from engine.errors import CorruptionError
-from engine.storage import cursors, recovery, writer
-from engine.storage.dedup import Dedup
-from engine.storage.logfile import SyncFailed
+from engine.storage.cursor import store as cursors
+from engine.storage.dedup.dedup import Dedup
+from engine.storage.file import recovery, writer
+from engine.storage.file.logfile import SyncFailed
 from engine.testing.checker import check
 from engine.testing.cluster import simulate
 from engine.testing.disk import MountedDisk

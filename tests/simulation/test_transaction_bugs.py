@@ -17,7 +17,7 @@ from engine.broker.transaction_buffer import TransactionBuffer
 from engine.broker.transaction_settling import Settling, SettlingRounds
 from engine.control.transaction_collecting import TransactionCollector
 from engine.model.transactions import TransactionHeader
-from engine.storage.visibility import Visibility
+from engine.storage.cursor.visibility import Visibility
 from engine.testing.checker import check, describe
 from engine.testing.cluster import simulate
 from engine.testing.transacting import Transactor, begin, end, producer_of

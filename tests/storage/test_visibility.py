@@ -13,7 +13,7 @@ from engine.errors import CorruptionError, FencedError, NotOwnerError, Unsupport
 from engine.metadata import keys
 from engine.metadata.memory import MemoryMetadataStore
 from engine.model.names import SegmentName
-from engine.storage.visibility import Visibility, Write, pack, unpack
+from engine.storage.cursor.visibility import Visibility, Write, pack, unpack
 from engine.testing.clock import FakeClock
 
 SEGMENT = SegmentName.parse("segment://public/default/orders/0000-ffff-0")

@@ -52,9 +52,9 @@ DOORS: dict[str, set[str]] = {
     # The portal must know of forks, as of threads; who opens files for a client hands `aio/files.py` in.
     # The mark stands beside the file that SQLite opens itself.
     "os": {
-        "storage/disk.py",
-        "storage/workers.py",
-        "storage/writer.py",
+        "storage/disk/disk.py",
+        "storage/disk/workers.py",
+        "storage/file/writer.py",
         "aio/portal.py",
         "aio/files.py",
         "metadata/mark.py",
@@ -63,7 +63,7 @@ DOORS: dict[str, set[str]] = {
     "uuid": set(),
     "secrets": set(),
     "threading": {"aio/portal.py", "aio/workers.py", "aio/locks.py"},
-    "fcntl": {"storage/disk.py", "metadata/lockfile.py"},
+    "fcntl": {"storage/disk/disk.py", "metadata/lockfile.py"},
     "sqlite3": {"metadata/image.py"},
     "shutil": set(),
     "tempfile": set(),
@@ -220,7 +220,7 @@ def find_cycle(graph: dict[str, set[str]]) -> list[str]:
         ("client/x.py", "from engine import Client", "engine", False),
         ("client/x.py", "from engine.wire import commands", "engine.wire.commands", True),
         ("_native/x.pyx", "from engine.model cimport names", "engine.model", False),
-        ("_native/x.pyx", "cimport engine.storage.disk as d", "engine.storage.disk", False),
+        ("_native/x.pyx", "cimport engine.storage.disk.disk as d", "engine.storage.disk.disk", False),
         ("_native/x.pyx", "from engine._native.entry cimport (\n  load32,\n  load64)", "engine._native.entry", True),
         ("control/policy/x.py", "from engine.metadata import store", "engine.metadata.store", False),
         ("control/x.py", "from engine.control.policy import x", "engine.control.policy", True),

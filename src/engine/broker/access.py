@@ -19,7 +19,7 @@ from engine.broker.producers import Producer
 from engine.errors import EngineError, FencedError, InvalidArgumentError, ProducerBusyError
 from engine.limits import PROPERTIES_SIZE_MAX
 from engine.model.names import check_new_name, check_property_names
-from engine.storage.dedup import producer_id
+from engine.storage.dedup.dedup import producer_id
 
 if TYPE_CHECKING:
     from engine.broker.connection import Connection

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine._native.dispatch import BucketLedger
 from engine.errors import InvalidArgumentError, NotOwnerError
-from engine.storage.logfile import Block
+from engine.storage.file.logfile import Block
 
 if TYPE_CHECKING:
     from engine.broker.consumers import Consumer

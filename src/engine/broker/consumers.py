@@ -17,7 +17,7 @@ from engine.broker.segment_reader import SegmentReader
 from engine.broker.transactional_acks import transaction_of
 from engine.errors import EngineError, InvalidArgumentError, UnsupportedError
 from engine.limits import READ_BLOCK_SIZE
-from engine.storage.logfile import Block
+from engine.storage.file.logfile import Block
 from engine.wire.commands import Command
 from engine.wire.framing import payload_size
 from engine.wire.stream import Payload

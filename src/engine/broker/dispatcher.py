@@ -20,7 +20,7 @@ from engine.broker.transactional_acks import acknowledge_some, transaction_of
 from engine.errors import CorruptionError, EngineError, InvalidArgumentError
 from engine.limits import ENTRY_HEADER_SIZE, KIB
 from engine.model.redelivery import Backoff
-from engine.storage.logfile import Block
+from engine.storage.file.logfile import Block
 
 if TYPE_CHECKING:
     from engine.broker.connection import Connection

@@ -14,8 +14,8 @@ from engine.metadata.image import Image
 from engine.metadata.lockfile import LockFile
 from engine.metadata.store import Record
 from engine.metadata.witness import Witness, log_of
-from engine.storage.format import HEADER_SIZE_MAX, Closing, Header, Opening
-from engine.storage.logfile import SUFFIX, parse_file_name
+from engine.storage.file.format import HEADER_SIZE_MAX, Closing, Header, Opening
+from engine.storage.file.logfile import SUFFIX, parse_file_name
 
 _SQLITE_MAGIC = b"SQLite format 3\0"
 _LOG_MAGIC = b"ENLG"
@@ -110,7 +110,7 @@ def _damage(header: Header, known_end: int | None, scan: log.Scan, rest: memoryv
 
 
 def _was_durable(header: Header, scan: log.Scan, rest: memoryview) -> bool:
-    """Whether more than the good entries was durable once, as far as the file knows (storage/recovery.py)."""
+    """Whether more than the good entries was durable once, as far as the file knows (storage/file/recovery.py)."""
     witnessed = 0 if header.witness is None else header.witness.durable_offset
     if max(scan.durable_upto, witnessed) > scan.next_offset:
         return True

@@ -15,7 +15,7 @@ from engine.control.scaling import AutoScaling
 from engine.control.transactions import TransactionCoordinator
 from engine.errors import InvalidConfigurationError
 from engine.metadata.store import MetadataStore
-from engine.storage.config import StorageConfig
+from engine.storage.disk.config import StorageConfig
 
 if TYPE_CHECKING:
     import random

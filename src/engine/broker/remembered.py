@@ -1,7 +1,7 @@
 """What the metadata remember of a segment's store: that there is one, and how far it reached.
 
 A log that was cut, replaced or lost cannot tell it itself. Whatever was acknowledged or decided was durable before, so
-a log that ends below it lacks something (storage/continuation.py); and a store that was made is there until it is
+a log that ends below it lacks something (storage/file/continuation.py); and a store that was made is there until it is
 deleted, which is recorded first.
 """
 
@@ -13,10 +13,10 @@ from engine.metadata import keys, unsure
 from engine.metadata.store import MetadataStore
 from engine.model.identity import Identity
 from engine.model.names import SegmentName
-from engine.storage.continuation import Known
-from engine.storage.cursors import CursorStore
-from engine.storage.succession import Lease
-from engine.storage.visibility import Visibility
+from engine.storage.cursor.store import CursorStore
+from engine.storage.cursor.visibility import Visibility
+from engine.storage.file.continuation import Known
+from engine.storage.file.owners import Lease
 
 
 class Remembered:

@@ -30,10 +30,10 @@ from engine.model.identity import Identity
 from engine.model.layout import SegmentLayout
 from engine.model.names import SEGMENT_SCHEME, SegmentName, TopicName
 from engine.model.rebuild import FoundSegment, rebuild
-from engine.storage import visibility
-from engine.storage.format import Header, State
-from engine.storage.recovery import name_crc
-from engine.storage.removal import remaining
+from engine.storage.cursor import visibility
+from engine.storage.file.format import Header, State
+from engine.storage.file.recovery import name_crc
+from engine.storage.file.removal import remaining
 
 METADATA_FILE = "metadata.db"
 SEGMENTS = "segments"

@@ -30,11 +30,11 @@ from engine.errors import (
 from engine.metadata import keys
 from engine.model.names import SegmentName, TopicName
 from engine.model.subscriptions import InitialPosition, SubscriptionMetadata, SubscriptionState
-from engine.storage.dedup import held_in, pack_held
+from engine.storage.dedup.dedup import held_in, pack_held
 
 if TYPE_CHECKING:
     from engine.metadata.store import MetadataStore
-    from engine.storage.cursor import Cursor
+    from engine.storage.cursor.cursor import Cursor
     from engine.storage.store import SegmentStore
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import EngineError
-from engine.storage.logfile import Block
+from engine.storage.file.logfile import Block
 
 if TYPE_CHECKING:
     from engine.broker.topics import HostedSegment

@@ -13,7 +13,7 @@ from engine.broker.transaction_headers import TransactionHeaders
 from engine.broker.transaction_settling import SettlingRounds
 from engine.metadata import keys, unsure
 from engine.metadata.store import ConflictError, MetadataStore
-from engine.storage.visibility import Visibility
+from engine.storage.cursor.visibility import Visibility
 
 if TYPE_CHECKING:
     from engine.broker.ownership import OwnerLease

@@ -41,11 +41,11 @@ from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.sqlite import MetadataStatistics, SqliteMetadataStore
 from engine.metadata.store import MetadataStore
 from engine.model.identity import Identity
-from engine.storage.config import storage_error
-from engine.storage.disk import Disk, OsDisk
-from engine.storage.metadata_commits import NativeCommits
+from engine.storage.disk.config import storage_error
+from engine.storage.disk.disk import Disk, OsDisk
+from engine.storage.disk.metadata_commits import NativeCommits
+from engine.storage.disk.workers import NativeWorkers
 from engine.storage.store import SegmentStore
-from engine.storage.workers import NativeWorkers
 from engine.wire.chunks import ChunkPool
 from engine.wire.stream import Connector, FrameStream
 from engine.wire.tcp import listen

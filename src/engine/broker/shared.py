@@ -21,7 +21,7 @@ from engine.broker.transactional_acks import acknowledge_buckets, transaction_of
 from engine.broker.waiting_buckets import WaitingBuckets
 from engine.errors import EngineError, FencedError
 from engine.limits import CONNECTION_WRITE_HIGH, READ_BLOCK_SIZE
-from engine.storage.logfile import Block
+from engine.storage.file.logfile import Block
 from engine.wire.stream import Payload
 
 if TYPE_CHECKING:

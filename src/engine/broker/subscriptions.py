@@ -28,7 +28,7 @@ from engine.errors import (
 if TYPE_CHECKING:
     from engine.broker.connection import Connection
     from engine.broker.topics import HostedSegment
-    from engine.storage.cursor import Cursor
+    from engine.storage.cursor.cursor import Cursor
 
 SAVE_AGAIN_S = 1.0  # a cursor that could not be saved, and that others wait for, is saved again after this time
 

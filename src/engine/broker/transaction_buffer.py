@@ -21,7 +21,7 @@ from engine.broker.transaction_writes import PendingWrite, RecordsByEntry, Span,
 from engine.broker.transactional_append import TransactionalAppend
 from engine.errors import AlreadyClosedError, StorageError, TransactionConflictError
 from engine.model.transactions import TransactionState, id_text
-from engine.storage.logfile import Block
+from engine.storage.file.logfile import Block
 
 if TYPE_CHECKING:
     from engine.broker.operations import Operations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from engine.broker.transaction_settling import SettlingRounds
     from engine.control.header_records import TransactionView
     from engine.control.operation_records import Operation, Part
-    from engine.storage.group import Appended
+    from engine.storage.commit.group import Appended
+    from engine.storage.cursor.visibility import Visibility
     from engine.storage.segment import Segment
-    from engine.storage.visibility import Visibility
 
 UNSAVED_MESSAGES_MAX = 1_000_000  # without any in a transaction: recovery would have to look at them
 

@@ -19,8 +19,8 @@ from engine.metadata.store import OutcomeUnknownError
 if TYPE_CHECKING:
     from engine.broker.operations import Operations
     from engine.control.operation_records import Part
+    from engine.storage.cursor.visibility import Visibility
     from engine.storage.segment import Segment
-    from engine.storage.visibility import Visibility
 
 log = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ from engine.control.header_records import TransactionView
 from engine.control.operation_records import Operation, Part
 from engine.model.names import SegmentName
 from engine.model.transactions import OperationKind, TransactionOperation, operation_counts
-from engine.storage.group import Appended
-from engine.storage.logfile import Block
+from engine.storage.commit.group import Appended
+from engine.storage.cursor.visibility import Write
+from engine.storage.file.logfile import Block
 from engine.storage.segment import Segment
-from engine.storage.visibility import Write
 
 # Where the broker looks into an entry's header (_native/layout.pxd): size; producer, first and last sequence.
 _SIZE = struct.Struct("<I")

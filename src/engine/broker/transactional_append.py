@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from engine.broker.transaction_sends import TransactionSends
     from engine.broker.transaction_writes import PendingWrite, Span
     from engine.model.transactions import TransactionOperation
-    from engine.storage.group import Appended
+    from engine.storage.commit.group import Appended
 
 Places = list["Appended"]
 

@@ -9,7 +9,7 @@ from engine.aio.workers import Done
 from engine.metadata.image import STATEMENTS, Step, error_of
 from engine.metadata.library import Connection
 from engine.metadata.mark import Mark
-from engine.storage.workers import NativeWorkers
+from engine.storage.disk.workers import NativeWorkers
 
 
 class _Commit(CommitJob):

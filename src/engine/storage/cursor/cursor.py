@@ -19,8 +19,8 @@ from engine.errors import (
     UnsupportedError,
 )
 from engine.metadata.store import MetadataStore
-from engine.storage.saving import SavedRecord
-from engine.storage.succession import Lease
+from engine.storage.cursor.record import SavedRecord
+from engine.storage.file.owners import Lease
 
 # In the metadata store: do not change. magic "ENCU", crc of the rest, version, position, size of the bitmap after it.
 # Version 2, where owners follow each other, has the owner's term between the size and the bitmap.

@@ -18,7 +18,7 @@ from engine.errors import (
     UnknownOutcomeError,
 )
 from engine.metadata.store import ABSENT, ConflictError, Expected, MetadataStore, OutcomeUnknownError, Record
-from engine.storage.succession import Lease
+from engine.storage.file.owners import Lease
 
 SAVES_MAX = 8
 _UNSURE_MAX = 64

@@ -9,7 +9,7 @@ from typing_extensions import Buffer
 
 from engine._native import log
 from engine.limits import KIB
-from engine.storage.logfile import Block, LogFile
+from engine.storage.file.logfile import Block, LogFile
 
 JOIN_MAX = 64 * KIB  # pieces below this size are joined with their neighbours into one block
 SHRINK = 64

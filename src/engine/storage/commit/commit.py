@@ -12,12 +12,12 @@ from collections.abc import Callable
 
 from engine.errors import UnknownOutcomeError
 from engine.limits import KIB
-from engine.storage.active_file import ActiveFile
-from engine.storage.config import FSYNC, INTERVAL
-from engine.storage.group import Group
-from engine.storage.logfile import LogFile, SyncFailed
-from engine.storage.pipeline import Failure, Primary, fail_all
-from engine.storage.writer import write_job
+from engine.storage.commit.active_file import ActiveFile
+from engine.storage.commit.group import Group
+from engine.storage.commit.pipeline import Failure, Primary, fail_all
+from engine.storage.disk.config import FSYNC, INTERVAL
+from engine.storage.file.logfile import LogFile, SyncFailed
+from engine.storage.file.writer import write_job
 
 AHEAD_MIN = 256 * KIB  # a smaller group waits for the sync that runs and is written together with its own
 PAD_GROUP_MAX = 32 * KIB  # after larger groups no zeros are written ahead

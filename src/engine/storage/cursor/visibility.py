@@ -24,9 +24,9 @@ from engine.errors import CorruptionError, UnsupportedError
 from engine.metadata import keys
 from engine.metadata.store import MetadataStore, Record
 from engine.model.names import SegmentName
-from engine.storage.cursor import unpack_set
-from engine.storage.saving import SavedRecord, claim
-from engine.storage.succession import Lease
+from engine.storage.cursor.cursor import unpack_set
+from engine.storage.cursor.record import SavedRecord, claim
+from engine.storage.file.owners import Lease
 
 # In the metadata store: do not change. magic "ENVI", crc of the rest, version, settled_upto, the owner's term (0 where
 # there is only one), sizes of the bitmaps that follow: hidden, decided.

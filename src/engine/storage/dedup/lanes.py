@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from engine.storage.dedup_grid import Area
+from engine.storage.dedup.grid import Area
 
 RECENT = 16  # entries of a lane whose offsets are remembered; as in _native/log.pxd
 UNKNOWN_OFFSET = -1

@@ -18,15 +18,15 @@ from engine._native.crc32c import crc32c
 from engine.errors import CorruptionError
 from engine.limits import ENTRY_HEADER_SIZE, ENTRY_SIZE_MAX, KIB
 from engine.model.names import SegmentName
-from engine.storage.config import FSYNC
-from engine.storage.context import Context
-from engine.storage.continuation import NOTHING, Known, continue_at
-from engine.storage.dedup import Dedup
-from engine.storage.disk import Disk, File
-from engine.storage.format import FOOTER_HEAD_SIZE, Closing, Footer, State, footer_size
-from engine.storage.index import Index
-from engine.storage.inherited import load_inherited
-from engine.storage.logfile import (
+from engine.storage.dedup.dedup import Dedup
+from engine.storage.disk.config import FSYNC
+from engine.storage.disk.disk import Disk, File
+from engine.storage.file.context import Context
+from engine.storage.file.continuation import NOTHING, Known, continue_at
+from engine.storage.file.format import FOOTER_HEAD_SIZE, Closing, Footer, State, footer_size
+from engine.storage.file.index import Index
+from engine.storage.file.inherited import load_inherited
+from engine.storage.file.logfile import (
     SCAN_CHUNK,
     SUFFIX,
     UNFINISHED,
@@ -38,8 +38,8 @@ from engine.storage.logfile import (
     read_snapshot,
     sync,
 )
-from engine.storage.removal import term_of
-from engine.storage.succession import Lease, chain, is_of
+from engine.storage.file.owners import Lease, chain, is_of
+from engine.storage.file.removal import term_of
 
 SCAN_START = 256 * KIB
 _NO_CLOSING = bytes(64)

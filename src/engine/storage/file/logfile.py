@@ -12,9 +12,9 @@ from engine._native.crc32c import crc32c
 from engine.errors import CorruptionError
 from engine.limits import KIB, LOG_INDEX_BYTES_STEP, MIB
 from engine.model.identity import Identity
-from engine.storage.buffers import ReadBuffers
-from engine.storage.disk import Disk, File
-from engine.storage.format import (
+from engine.storage.disk.buffers import ReadBuffers
+from engine.storage.disk.disk import Disk, File
+from engine.storage.file.format import (
     BLOCK_SIZE,
     HEADER_SIZE_MAX,
     Closing,
@@ -26,7 +26,7 @@ from engine.storage.format import (
     Witness,
     identity_of,
 )
-from engine.storage.index import Index
+from engine.storage.file.index import Index
 
 SUFFIX = ".log"
 UNFINISHED = ".new"  # a file that was not yet given its name; left by a crash, removed at the next open

@@ -10,8 +10,8 @@ from typing import Protocol
 from typing_extensions import Buffer
 
 from engine._native.filejob import ZEROS_MAX, FileJob
-from engine.storage.disk import File, OsFile
-from engine.storage.logfile import SyncFailed, sync
+from engine.storage.disk.disk import File, OsFile
+from engine.storage.file.logfile import SyncFailed, sync
 
 _ZEROS = memoryview(bytes(ZEROS_MAX))
 

@@ -10,8 +10,8 @@ from typing_extensions import Buffer
 from engine._native import log
 from engine.errors import EngineError
 from engine.limits import KIB, MIB
-from engine.storage.logfile import LogFile
-from engine.storage.tail import pinned
+from engine.storage.file.logfile import LogFile
+from engine.storage.file.tail import pinned
 
 COPY_MAX = 16 * KIB  # smaller appends are copied together, so that they do not hold on to the chunk they came in
 PINNED_MAX = 8  # and so are those that are less than this part of it: what is kept is not much more than what counts

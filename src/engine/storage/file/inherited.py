@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from engine._native.crc32c import crc32c
 from engine.aio.workers import run
 from engine.errors import CorruptionError
-from engine.storage.config import storage_error
-from engine.storage.context import Context
-from engine.storage.dedup import Dedup
-from engine.storage.disk import Disk
-from engine.storage.logfile import UNFINISHED, SyncFailed, sync
-from engine.storage.removal import term_of
-from engine.storage.succession import Lease, is_of
+from engine.storage.dedup.dedup import Dedup
+from engine.storage.disk.config import storage_error
+from engine.storage.disk.disk import Disk
+from engine.storage.file.context import Context
+from engine.storage.file.logfile import UNFINISHED, SyncFailed, sync
+from engine.storage.file.owners import Lease, is_of
+from engine.storage.file.removal import term_of
 
 INHERITED = "inherited"  # the file's name; under a lease its owner's term follows
 

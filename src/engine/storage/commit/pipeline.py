@@ -11,11 +11,11 @@ from typing import Protocol
 from engine._native.log import Claim
 from engine.errors import EngineError
 from engine.limits import LOG_FILE_MESSAGES_MAX, LOG_INDEX_BYTES_STEP
-from engine.storage.context import Context
-from engine.storage.group import GROUP_MAX, Group
-from engine.storage.logfile import LogFile
-from engine.storage.measures import Marks
-from engine.storage.succession import Lease
+from engine.storage.commit.group import GROUP_MAX, Group
+from engine.storage.disk.measures import Marks
+from engine.storage.file.context import Context
+from engine.storage.file.logfile import LogFile
+from engine.storage.file.owners import Lease
 
 
 class Owner(Protocol):

@@ -17,8 +17,8 @@ from pyroaring import BitMap64
 
 from engine.errors import CorruptionError
 from engine.limits import LOG_FILE_MESSAGES_MAX
-from engine.storage.config import FSYNC
-from engine.storage.logfile import LogFile
+from engine.storage.disk.config import FSYNC
+from engine.storage.file.logfile import LogFile
 
 
 class Known(NamedTuple):

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from engine.aio.workers import run
 from engine.clock import Ages
-from engine.storage.config import storage_error
-from engine.storage.context import Context
-from engine.storage.logfile import LogFile
-from engine.storage.succession import Lease
+from engine.storage.disk.config import storage_error
+from engine.storage.file.context import Context
+from engine.storage.file.logfile import LogFile
+from engine.storage.file.owners import Lease
 
 
 def ages_of(files: Sequence[LogFile], now_ms: int, ages: Ages[int] | None) -> dict[int, float]:

@@ -13,14 +13,14 @@ from functools import partial
 
 from engine.aio.workers import Work, run
 from engine.errors import CorruptionError, EngineError, NotOwnerError, StorageError, UnknownOutcomeError
-from engine.storage.config import FSYNC, storage_error
-from engine.storage.disk import File
-from engine.storage.format import State
-from engine.storage.group import Group
-from engine.storage.logfile import LogFile, SyncFailed, zeros_ahead
-from engine.storage.pipeline import Failure, Pipeline, fail_all
-from engine.storage.recovery import verify_tail
-from engine.storage.writer import WriteJob, write_job
+from engine.storage.commit.group import Group
+from engine.storage.commit.pipeline import Failure, Pipeline, fail_all
+from engine.storage.disk.config import FSYNC, storage_error
+from engine.storage.disk.disk import File
+from engine.storage.file.format import State
+from engine.storage.file.logfile import LogFile, SyncFailed, zeros_ahead
+from engine.storage.file.recovery import verify_tail
+from engine.storage.file.writer import WriteJob, write_job
 
 _log = logging.getLogger("engine.storage")
 

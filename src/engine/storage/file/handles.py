@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engine.storage.disk import Disk, File
-from engine.storage.logfile import LogFile
+from engine.storage.disk.disk import Disk, File
+from engine.storage.file.logfile import LogFile
 
 
 class Handles:

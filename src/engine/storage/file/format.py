@@ -34,8 +34,8 @@ from typing_extensions import Buffer
 from engine._native.crc32c import crc32c
 from engine.errors import CorruptionError, UnsupportedError
 from engine.model.identity import Identity
-from engine.storage.config import MODES
-from engine.storage.index import MARK_SIZE, Index
+from engine.storage.disk.config import MODES
+from engine.storage.file.index import MARK_SIZE, Index
 
 # On disk: do not change.
 VERSION = 2

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from engine.storage.format import Opening
-from engine.storage.logfile import LogFile
+from engine.storage.file.format import Opening
+from engine.storage.file.logfile import LogFile
 
 
 class Lease(Protocol):

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 from engine.aio.workers import Workers
 from engine.clock import Clock
-from engine.storage.buffers import ReadBuffers
-from engine.storage.config import StorageConfig
-from engine.storage.disk import Disk
-from engine.storage.handles import Handles
-from engine.storage.measures import Measures
-from engine.storage.tail import TailCache
+from engine.storage.disk.buffers import ReadBuffers
+from engine.storage.disk.config import StorageConfig
+from engine.storage.disk.disk import Disk
+from engine.storage.disk.measures import Measures
+from engine.storage.file.handles import Handles
+from engine.storage.file.tail import TailCache
 
 
 @dataclass(frozen=True, slots=True)

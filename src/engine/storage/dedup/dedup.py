@@ -21,8 +21,8 @@ from engine._native.log import Claim
 from engine.errors import CorruptionError, InvalidArgumentError, PartlyStoredError, StorageError
 from engine.limits import HASH_RING_SIZE
 from engine.model.hashrange import HashRange
-from engine.storage.dedup_grid import Area, Grid, Rectangle
-from engine.storage.dedup_lanes import RECENT, UNKNOWN_OFFSET, GridLane, Lane, Seen
+from engine.storage.dedup.grid import Area, Grid, Rectangle
+from engine.storage.dedup.lanes import RECENT, UNKNOWN_OFFSET, GridLane, Lane, Seen
 
 LANES_MAX = 16_384  # of one segment; the lanes that were silent longest are forgotten first
 BEQUEST_RECORDS_MAX = 8_192  # of producers; two parents' and their shapes fit the header of a frame

@@ -10,9 +10,9 @@ from engine.errors import NotFoundError, StorageError
 from engine.metadata import keys, unsure
 from engine.metadata.store import ABSENT, ANY, ConflictError, MetadataStore, OutcomeUnknownError, Record
 from engine.model.names import SegmentName
-from engine.storage.cursor import Cursor, owner_of, pack, unpack
-from engine.storage.saving import SAVES_MAX, claim
-from engine.storage.succession import Lease
+from engine.storage.cursor.cursor import Cursor, owner_of, pack, unpack
+from engine.storage.cursor.record import SAVES_MAX, claim
+from engine.storage.file.owners import Lease
 
 _Records = list[tuple[str, Record]]  # inside the class, `list` is a method
 

@@ -12,8 +12,8 @@ import errno
 import re
 from collections.abc import Iterable, Iterator
 
-from engine.storage.disk import Disk
-from engine.storage.logfile import SUFFIX, sync
+from engine.storage.disk.disk import Disk
+from engine.storage.file.logfile import SUFFIX, sync
 
 MARK = "deleted"  # under no term: of everything
 _EVERYTHING = 1 << 64
