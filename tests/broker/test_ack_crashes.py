@@ -21,7 +21,7 @@ from engine.broker.pending_acks import Participation
 from engine.broker.subscriptions import HostedSubscription
 from engine.broker.topics import HostedSegment
 from engine.broker.transaction_headers import TransactionHeaders
-from engine.control.transactions import TransactionCoordinator
+from engine.control.transactions.coordinator import TransactionCoordinator
 from engine.errors import EngineError, NotOwnerError, StorageError, TransactionNotFoundError
 from engine.metadata import keys
 from engine.metadata.memory import MemoryMetadataStore

@@ -17,7 +17,7 @@ from engine.broker.operations import Operations, Writer
 from engine.broker.transaction_buffer import TransactionBuffer
 from engine.broker.transaction_headers import TransactionHeaders
 from engine.broker.transaction_settling import SettlingRounds
-from engine.control.transactions import TransactionCoordinator
+from engine.control.transactions.coordinator import TransactionCoordinator
 from engine.metadata import keys
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.store import Record

@@ -13,7 +13,7 @@ from engine.broker.consumers import LoneReader
 from engine.broker.segment_host import SegmentHosting
 from engine.client.topic import TopicSession
 from engine.control.policy import assignment
-from engine.control.reshaping import TopicReshaping
+from engine.control.shape.reshaping import TopicReshaping
 from engine.errors import CorruptionError
 from engine.storage.cursor import store as cursors
 from engine.storage.dedup.dedup import Dedup

@@ -15,7 +15,7 @@ from engine.broker.pending_acks import PendingAcks
 from engine.broker.segment_transactions import SegmentTransactions
 from engine.broker.transaction_buffer import TransactionBuffer
 from engine.broker.transaction_settling import Settling, SettlingRounds
-from engine.control.transaction_collecting import TransactionCollector
+from engine.control.transactions.collecting import TransactionCollector
 from engine.model.transactions import TransactionHeader
 from engine.storage.cursor.visibility import Visibility
 from engine.testing.checker import check, describe

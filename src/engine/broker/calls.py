@@ -9,7 +9,7 @@ from typing import Any
 import msgpack
 from typing_extensions import Buffer
 
-from engine.control.ports import (
+from engine.control.base.ports import (
     ConsumerStatistics,
     SegmentEnd,
     SegmentHost,

@@ -12,7 +12,7 @@ from engine._native.offsets import range_set, runs
 from engine.model.transactions import operation_counts
 
 if TYPE_CHECKING:
-    from engine.control.header_records import TransactionView
+    from engine.control.transactions.headers import TransactionView
 
 RUNS_PER_RECORD = 10_000  # of messages; what is acknowledged at once in more of them takes several records
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from engine.broker.segment_host import SegmentHosting
 from engine.clock import Ages, Clock, ForwardSteps
-from engine.control.ports import segment_spec
+from engine.control.base.ports import segment_spec
 from engine.control.service import ScalableTopicService
 from engine.errors import NotOwnerError
 from engine.model.layout import SegmentLayout

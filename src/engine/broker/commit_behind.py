@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from engine.control.operation_records import Recording
+from engine.control.transactions.operations import Recording
 from engine.errors import EngineError, TransactionConflictError, UnknownOutcomeError
 
 if TYPE_CHECKING:
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from engine.broker.connection import Connection
     from engine.broker.operations import Gathered, Held
-    from engine.control.header_records import TransactionView
-    from engine.control.transactions import EndDraft
+    from engine.control.transactions.coordinator import EndDraft
+    from engine.control.transactions.headers import TransactionView
     from engine.metadata.store import Record
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 
 from engine.aio.semaphore import PoolStatistics
-from engine.control.topic_lists import TopicList
+from engine.control.topic.topic_lists import TopicList
 from engine.limits import TOPIC_LIST_INITIAL_SIZE, TOPIC_LIST_PARTS_MAX
 from engine.wire.packing import Packed, pack
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.broker.list_parts import HEADER_OVERHEAD
 from engine.broker.topic_lists import Header, Made, TopicListSession, tell
-from engine.control.topic_lists import TopicList
+from engine.control.topic.topic_lists import TopicList
 from engine.errors import InvalidArgumentError, TooManyRequestsError
 from engine.limits import TOPIC_LISTS_PER_CONNECTION_MAX, TOPICS_PER_FRAME_MAX
 from engine.model.topic_filter import TopicFilter

@@ -11,9 +11,9 @@ from engine.broker.peers import Peers
 from engine.broker.routing import CALL_S_MAX, RoutedSegmentHost
 from engine.broker.segment_host import SegmentHosting
 from engine.clock import Clock
-from engine.control.brokers import Brokers
-from engine.control.ports import SegmentHost
-from engine.control.resources import ScalableTopicResources
+from engine.control.base.brokers import Brokers
+from engine.control.base.ports import SegmentHost
+from engine.control.base.topic_records import ScalableTopicResources
 from engine.control.service import ScalableTopicService
 from engine.errors import InvalidArgumentError, NotOwnerError, UnsupportedError
 from engine.metadata.store import MetadataStore

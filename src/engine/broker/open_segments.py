@@ -16,7 +16,7 @@ from engine.broker.pending_acks import Participation
 from engine.broker.remembered import Remembered, check_identity
 from engine.broker.segment_transactions import SegmentTransactions
 from engine.broker.topics import HostedSegment
-from engine.control.ports import SegmentSpec
+from engine.control.base.ports import SegmentSpec
 from engine.errors import AlreadyClosedError, CorruptionError, NotFoundError, NotOwnerError, StorageError
 from engine.metadata import keys, unsure
 from engine.metadata.identity import load_identity

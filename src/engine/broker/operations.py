@@ -14,7 +14,7 @@ import msgspec
 
 from engine.aio.bag import Bag
 from engine.aio.histogram import Histogram
-from engine.control.operation_records import (
+from engine.control.transactions.operations import (
     INDEX_ACKS,
     INDEX_WRITES,
     Operation,

@@ -20,7 +20,7 @@ from math import isfinite
 
 from engine.aio.tasks import Supervisor
 from engine.clock import Clock
-from engine.control.brokers import Brokers
+from engine.control.base.brokers import Brokers
 from engine.control.policy.placement import place
 from engine.errors import EngineError, NotOwnerError, StorageError
 from engine.metadata import keys, unsure

@@ -10,9 +10,9 @@ from engine.broker.load_reporter import LoadReports
 from engine.broker.segment_host import SegmentHosting
 from engine.broker.transactions import Participants
 from engine.clock import Clock
-from engine.control.config import ControlConfig
-from engine.control.scaling import AutoScaling
-from engine.control.transactions import TransactionCoordinator
+from engine.control.auto_scaler import AutoScaling
+from engine.control.base.config import ControlConfig
+from engine.control.transactions.coordinator import TransactionCoordinator
 from engine.errors import InvalidConfigurationError
 from engine.metadata.store import MetadataStore
 from engine.storage.disk.config import StorageConfig

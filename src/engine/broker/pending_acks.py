@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from engine.broker.operations import Operations
     from engine.broker.subscriptions import HostedSubscription
     from engine.broker.transaction_headers import TransactionHeaders
-    from engine.control.header_records import TransactionView
-    from engine.control.operation_records import Operation
+    from engine.control.transactions.headers import TransactionView
+    from engine.control.transactions.operations import Operation
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from pyroaring import BitMap64
 from engine._native.hashing import xxh64
 from engine.broker.offline import read_log, read_metadata
 from engine.broker.unexplained import explains
-from engine.control.resources import INDEX_TOPICS, index_key, topic_of_key
+from engine.control.base.topic_records import INDEX_TOPICS, index_key, topic_of_key
 from engine.errors import CorruptionError, InvalidArgumentError, NotFoundError
 from engine.metadata import keys
 from engine.metadata.batch import Batch

@@ -14,7 +14,7 @@ from engine.broker.subscriptions import HostedSubscription
 from engine.broker.topics import HostedSegment
 from engine.broker.transactional_acks import learn_buckets
 from engine.broker.watch import DagWatchSession
-from engine.control.ports import segment_spec
+from engine.control.base.ports import segment_spec
 from engine.errors import (
     AlreadyClosedError,
     EngineError,

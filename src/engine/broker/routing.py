@@ -19,7 +19,7 @@ from engine.broker.calls import (
 from engine.broker.ownership import Ownership
 from engine.broker.peers import Peers
 from engine.broker.segment_host import SegmentHosting
-from engine.control.ports import SegmentEnd, SegmentSpec, SegmentStatistics
+from engine.control.base.ports import SegmentEnd, SegmentSpec, SegmentStatistics
 from engine.errors import ConnectError, EngineError, InvalidArgumentError, NotOwnerError, TimeoutError
 from engine.model.names import SegmentName, TopicName
 from engine.model.subscriptions import InitialPosition

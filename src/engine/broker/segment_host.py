@@ -17,8 +17,8 @@ from engine.broker.redelivery import RedeliveryCounts
 from engine.broker.statistics import segment_statistics
 from engine.broker.subscriptions import HostedSubscription
 from engine.broker.topics import HostedSegment
-from engine.control.ports import SegmentEnd, SegmentSpec, SegmentStatistics
-from engine.control.subscriptions import deleted_subscription
+from engine.control.base.ports import SegmentEnd, SegmentSpec, SegmentStatistics
+from engine.control.subscription.subscriptions import deleted_subscription
 from engine.errors import (
     EngineError,
     InvalidArgumentError,

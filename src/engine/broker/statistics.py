@@ -6,7 +6,7 @@ from engine.broker.consumers import Consumer
 from engine.broker.shared import SharedConsumer, Sharing
 from engine.broker.subscriptions import HostedSubscription
 from engine.broker.topics import HostedSegment
-from engine.control.ports import LEFT, ConsumerStatistics, SegmentStatistics, SubscriptionStatistics
+from engine.control.base.ports import LEFT, ConsumerStatistics, SegmentStatistics, SubscriptionStatistics
 from engine.model.transactions import id_text
 
 _NOT_SHARED = Sharing(buckets=0, reassignments=0)

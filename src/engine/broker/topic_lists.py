@@ -4,7 +4,7 @@ Whatever is told of a list costs memory twice, and has permits for both (PIP-442
 fixed size until it is known, and "direct" from before it is encoded until the peer's socket has taken it. What is put
 together is one frame of bounded size, and on one connection they follow each other: a peer that does not read holds one
 frame of memory, however much it asks for. The list that frames are made of is for all, and has its own permit while it
-is made (control/list_memory.py).
+is made (control/topic/list_memory.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.aio.memory_limiter import LimitType
 from engine.broker.list_parts import HEADER_OVERHEAD, ListPart, size_of
-from engine.control.topic_lists import Change, TopicList
+from engine.control.topic.topic_lists import Change, TopicList
 from engine.errors import MemoryLimitError, TimeoutError
 from engine.limits import (
     TOPIC_LIST_INITIAL_SIZE,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from engine.broker.file_reads import FileReads
     from engine.broker.transaction_buffer import TransactionBuffer
-    from engine.control.ports import SegmentSpec
+    from engine.control.base.ports import SegmentSpec
     from engine.model.names import SegmentName
     from engine.storage.segment import Segment
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from engine.broker.config_checks import SECONDS_MAX
 from engine.broker.operations import Operations
-from engine.control.header_records import TransactionView
-from engine.control.operation_records import Operation
-from engine.control.transactions import TransactionCoordinator
+from engine.control.transactions.coordinator import TransactionCoordinator
+from engine.control.transactions.headers import TransactionView
+from engine.control.transactions.operations import Operation
 from engine.errors import InvalidArgumentError
 from engine.model.names import SegmentName
 from engine.model.transactions import TransactionState, parse_id, partition_of

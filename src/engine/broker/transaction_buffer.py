@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from engine.broker.transaction_headers import TransactionHeaders
     from engine.broker.transaction_sends import TransactionSends
     from engine.broker.transaction_settling import SettlingRounds
-    from engine.control.header_records import TransactionView
-    from engine.control.operation_records import Operation, Part
+    from engine.control.transactions.headers import TransactionView
+    from engine.control.transactions.operations import Operation, Part
     from engine.storage.commit.group import Appended
     from engine.storage.cursor.visibility import Visibility
     from engine.storage.segment import Segment

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from engine.aio.tasks import Supervisor
-from engine.control.header_records import TransactionView
+from engine.control.transactions.headers import TransactionView
 from engine.errors import AlreadyClosedError, TransactionConflictError, TransactionNotFoundError
 from engine.metadata import keys
 from engine.metadata.following import follow

@@ -18,7 +18,7 @@ from engine.metadata.store import OutcomeUnknownError
 
 if TYPE_CHECKING:
     from engine.broker.operations import Operations
-    from engine.control.operation_records import Part
+    from engine.control.transactions.operations import Part
     from engine.storage.cursor.visibility import Visibility
     from engine.storage.segment import Segment
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from engine._native.transacted import Transacted, transacted
-from engine.control.header_records import TransactionView
-from engine.control.operation_records import Operation, Part
+from engine.control.transactions.headers import TransactionView
+from engine.control.transactions.operations import Operation, Part
 from engine.model.names import SegmentName
 from engine.model.transactions import OperationKind, TransactionOperation, operation_counts
 from engine.storage.commit.group import Appended

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from engine.control.operation_records import Operation
+from engine.control.transactions.operations import Operation
 from engine.errors import EngineError
 
 if TYPE_CHECKING:

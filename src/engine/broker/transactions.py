@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from engine.broker.commit_behind import CommitBehind
-from engine.control.header_records import TransactionView
 from engine.control.policy.placement import place
-from engine.control.transactions import TransactionCoordinator
+from engine.control.transactions.coordinator import TransactionCoordinator
+from engine.control.transactions.headers import TransactionView
 from engine.errors import AlreadyClosedError, EngineError, InvalidArgumentError, NotFoundError
 from engine.model.transactions import (
     MARK_BITS,
@@ -29,8 +29,8 @@ from engine.model.transactions import (
 if TYPE_CHECKING:
     from engine.broker.connection import Connection
     from engine.broker.operations import Held
-    from engine.control.brokers import Brokers
-    from engine.control.ports import SegmentSpec
+    from engine.control.base.brokers import Brokers
+    from engine.control.base.ports import SegmentSpec
     from engine.control.service import ScalableTopicService
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from engine.broker.orphans import is_untouched
 from engine.broker.remembered import check_identity
-from engine.control.resources import ScalableTopicResources
+from engine.control.base.topic_records import ScalableTopicResources
 from engine.errors import CorruptionError
 from engine.metadata.identity import load_identity
 from engine.metadata.store import MetadataStore

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from engine.control.ports import TopicView, TopicWatch
+from engine.control.base.ports import TopicView, TopicWatch
 from engine.errors import NotFoundError
 from engine.wire.commands import Command
 

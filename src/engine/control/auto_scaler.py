@@ -7,11 +7,11 @@ import logging
 from dataclasses import replace
 
 from engine.aio.tasks import Supervisor
-from engine.control.autoscaling import AutoScaleStatus
-from engine.control.config import ControlConfig
-from engine.control.controllers import Controllers
-from engine.control.loads import read_loads
-from engine.control.resources import ScalableTopicResources, TopicRecord
+from engine.control.base.config import ControlConfig
+from engine.control.base.loads import read_loads
+from engine.control.base.topic_records import ScalableTopicResources, TopicRecord
+from engine.control.shape.topic_scaling import AutoScaleStatus
+from engine.control.topic.registry import Controllers
 from engine.errors import AlreadyClosedError, EngineError, NotFoundError, NotOwnerError
 from engine.model.autoscale import AutoScalePolicy, AutoScalePolicyOverride, resolve
 from engine.model.names import TopicName, parse_namespace

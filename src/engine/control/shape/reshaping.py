@@ -14,9 +14,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from engine.clock import Clock
-from engine.control.changes import Phase, TopicChange, run_phases, together
-from engine.control.ports import SegmentHost
-from engine.control.resources import ScalableTopicResources, TopicRecord
+from engine.control.base.ports import SegmentHost
+from engine.control.base.topic_records import ScalableTopicResources, TopicRecord
+from engine.control.shape.changes import Phase, TopicChange, run_phases, together
 from engine.errors import UnsupportedError
 from engine.model.layout import PendingChange
 from engine.model.names import TopicName

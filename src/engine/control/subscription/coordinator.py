@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from engine.aio.bag import Bag
 from engine.aio.tasks import Supervisor
-from engine.control.draining import Draining
+from engine.control.base.ports import ConsumerChannel, SegmentHost
+from engine.control.base.topic_records import ScalableTopicResources
 from engine.control.policy.assignment import assign
-from engine.control.ports import ConsumerChannel, SegmentHost
-from engine.control.records import SessionRecords
-from engine.control.resources import ScalableTopicResources
-from engine.control.sessions import ConsumerSession, SessionState
+from engine.control.subscription.draining import Draining
+from engine.control.subscription.session_records import SessionRecords
+from engine.control.subscription.sessions import ConsumerSession, SessionState
 from engine.errors import ConsumerBusyError, EngineError, NotOwnerError
 from engine.model.layout import SegmentLayout
 from engine.model.names import TopicName

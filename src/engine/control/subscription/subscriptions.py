@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
 from engine.clock import Clock
-from engine.control.changes import together
-from engine.control.erasure import erase_subscription
-from engine.control.leadership import Leadership
-from engine.control.ports import SegmentHost, SegmentSpec, segment_spec
-from engine.control.resources import ScalableTopicResources
+from engine.control.base.leadership import Leadership
+from engine.control.base.ports import SegmentHost, SegmentSpec, segment_spec
+from engine.control.base.topic_records import ScalableTopicResources
+from engine.control.shape.changes import together
+from engine.control.shape.erasure import erase_subscription
 from engine.errors import AlreadyExistsError, EngineError, NotFoundError, SubscriptionNotFoundError
 from engine.metadata.store import ABSENT, ConflictError
 from engine.model.layout import SegmentLayout

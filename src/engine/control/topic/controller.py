@@ -14,15 +14,15 @@ from dataclasses import replace
 
 from engine.aio.tasks import Supervisor
 from engine.clock import Clock
-from engine.control.autoscaling import AutoScaleCounts, TopicScaling
-from engine.control.config import ControlConfig
-from engine.control.coordinator import SubscriptionCoordinator
-from engine.control.deletion import TopicDeletion
-from engine.control.leadership import Leadership, LeaderState
-from engine.control.ports import ConsumerChannel, SegmentHost
-from engine.control.resources import ScalableTopicResources, TopicRecord
-from engine.control.shape import Ended, Plan, TopicShape
-from engine.control.subscriptions import TopicSubscriptions
+from engine.control.base.config import ControlConfig
+from engine.control.base.leadership import Leadership, LeaderState
+from engine.control.base.ports import ConsumerChannel, SegmentHost
+from engine.control.base.topic_records import ScalableTopicResources, TopicRecord
+from engine.control.shape.deletion import TopicDeletion
+from engine.control.shape.shape import Ended, Plan, TopicShape
+from engine.control.shape.topic_scaling import AutoScaleCounts, TopicScaling
+from engine.control.subscription.coordinator import SubscriptionCoordinator
+from engine.control.subscription.subscriptions import TopicSubscriptions
 from engine.errors import EngineError, FencedError, NotFoundError, SubscriptionKindError
 from engine.metadata.store import ConflictError, Session
 from engine.model.autoscale import AutoScalePolicyOverride

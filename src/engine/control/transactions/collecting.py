@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from engine.clock import ForwardSteps
-from engine.control.header_records import HeaderRecords, TransactionView
-from engine.control.operation_records import forget, operations_in
+from engine.control.transactions.headers import HeaderRecords, TransactionView
+from engine.control.transactions.operations import forget, operations_in
 from engine.errors import EngineError, NotFoundError
 from engine.metadata import keys, unsure
 from engine.metadata.store import ConflictError, MetadataStore, Record

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 import msgspec
 
 from engine.clock import Clock, ForwardSteps
-from engine.control.header_records import HeaderDraft, HeaderRecords, TransactionView
-from engine.control.open_transactions import OpenTransactions
-from engine.control.operation_records import Recording, operations_in
-from engine.control.transaction_collecting import TransactionCollector
+from engine.control.transactions.collecting import TransactionCollector
+from engine.control.transactions.headers import HeaderDraft, HeaderRecords, TransactionView
+from engine.control.transactions.open_transactions import OpenTransactions
+from engine.control.transactions.operations import Recording, operations_in
 from engine.errors import (
     EngineError,
     InvalidArgumentError,

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from engine.clock import Clock
-from engine.control.leadership import Leadership
-from engine.control.ports import SegmentHost, SegmentSpec, segment_spec
-from engine.control.reshaping import TopicReshaping
-from engine.control.resources import ScalableTopicResources, TopicRecord
+from engine.control.base.leadership import Leadership
+from engine.control.base.ports import SegmentHost, SegmentSpec, segment_spec
+from engine.control.base.topic_records import ScalableTopicResources, TopicRecord
+from engine.control.shape.reshaping import TopicReshaping
 from engine.errors import (
     EngineError,
     FencedError,

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from engine.control.resources import ScalableTopicResources
-from engine.control.sessions import ConsumerSession
+from engine.control.base.topic_records import ScalableTopicResources
+from engine.control.subscription.sessions import ConsumerSession
 from engine.errors import NotOwnerError
 from engine.metadata.store import ABSENT, ConflictError
 from engine.model.names import TopicName

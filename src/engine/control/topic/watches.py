@@ -9,8 +9,8 @@ import logging
 from collections.abc import Callable, Collection
 
 from engine.aio.tasks import Supervisor
-from engine.control.ports import TopicListener, TopicView
-from engine.control.resources import (
+from engine.control.base.ports import TopicListener, TopicView
+from engine.control.base.topic_records import (
     INDEX_CONTROLLERS,
     INDEX_TOPICS,
     LeaderRecord,

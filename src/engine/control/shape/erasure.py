@@ -6,8 +6,8 @@ record is deleted as it was found while the leader's own record said that it lea
 
 from __future__ import annotations
 
-from engine.control.changes import together
-from engine.control.resources import ScalableTopicResources
+from engine.control.base.topic_records import ScalableTopicResources
+from engine.control.shape.changes import together
 from engine.errors import FencedError, StorageError
 from engine.metadata import keys, unsure
 from engine.metadata.store import ConflictError, Record

@@ -9,15 +9,15 @@ from collections.abc import Collection
 
 from engine.aio.tasks import Supervisor
 from engine.clock import Clock
-from engine.control.autoscaling import AutoScaleCounts, AutoScaleStatus
-from engine.control.brokers import Brokers
-from engine.control.config import ControlConfig
-from engine.control.controller import ScalableTopicController
-from engine.control.leadership import LeaderState
-from engine.control.ports import SegmentHost
-from engine.control.resources import LeaderRecord, ScalableTopicResources, TopicRecord
-from engine.control.resumption import Resumption
-from engine.control.stats import ControlStatistics
+from engine.control.base.brokers import Brokers
+from engine.control.base.config import ControlConfig
+from engine.control.base.leadership import LeaderState
+from engine.control.base.ports import SegmentHost
+from engine.control.base.topic_records import LeaderRecord, ScalableTopicResources, TopicRecord
+from engine.control.shape.topic_scaling import AutoScaleCounts, AutoScaleStatus
+from engine.control.topic.controller import ScalableTopicController
+from engine.control.topic.resumption import Resumption
+from engine.control.topic.stats import ControlStatistics
 from engine.errors import AlreadyClosedError, EngineError, NotFoundError, NotOwnerError, TimeoutError
 from engine.limits import RESUME_S_MAX
 from engine.metadata import keys

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 import msgspec
 
 from engine.clock import ForwardSteps
-from engine.control.operation_records import Recording
+from engine.control.transactions.operations import Recording
 from engine.metadata import keys
 from engine.metadata.store import (
     ABSENT,

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from engine.control.ports import SegmentHost, SegmentSpec, segment_spec
-from engine.control.resources import ScalableTopicResources, TopicRecord
+from engine.control.base.ports import SegmentHost, SegmentSpec, segment_spec
+from engine.control.base.topic_records import ScalableTopicResources, TopicRecord
 from engine.errors import UnsupportedError
 from engine.model.layout import PendingChange, SegmentLayout
 from engine.model.names import TopicName

@@ -20,8 +20,8 @@ from engine.aio.bag import Bag
 from engine.aio.memory_limiter import AsyncDualMemoryLimiter
 from engine.aio.pace import Pace
 from engine.aio.tasks import Supervisor
-from engine.control.list_memory import LIST_SIZE, LISTED_NAME_SIZE, READ_TOPIC_SIZE, Growing, permit_of
-from engine.control.resources import INDEX_TOPICS, ScalableTopicResources, topic_of_key
+from engine.control.base.topic_records import INDEX_TOPICS, ScalableTopicResources, topic_of_key
+from engine.control.topic.list_memory import LIST_SIZE, LISTED_NAME_SIZE, READ_TOPIC_SIZE, Growing, permit_of
 from engine.errors import AlreadyClosedError, EngineError, MemoryLimitError, TooManyRequestsError
 from engine.limits import TOPIC_CHANGES_KEPT
 from engine.metadata import keys

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Awaitable, Callable
 
-from engine.control.resources import LeaderRecord, ScalableTopicResources
+from engine.control.base.topic_records import LeaderRecord, ScalableTopicResources
 from engine.errors import NotOwnerError
 from engine.metadata.store import ConflictError, Session
 from engine.model.names import TopicName

@@ -17,12 +17,12 @@ from typing import Any
 
 from engine.aio.tasks import Supervisor
 from engine.clock import Ages, Clock, ForwardSteps
-from engine.control.loads import read_loads
+from engine.control.base.loads import read_loads
+from engine.control.base.topic_records import ScalableTopicResources
 from engine.control.policy.autoscale import decide
 from engine.control.policy.decisions import Action, Decision, Merge, Nothing, Reason, Split
 from engine.control.policy.history import redated
-from engine.control.resources import ScalableTopicResources
-from engine.control.shape import Plan
+from engine.control.shape.shape import Plan
 from engine.errors import AlreadyClosedError, EngineError, InvalidArgumentError, NotFoundError, NotOwnerError
 from engine.limits import AUTO_SCALE_BURST_S_MAX, AUTO_SCALE_QUIET_S
 from engine.model.autoscale import AutoScalePolicy, resolve

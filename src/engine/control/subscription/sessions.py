@@ -9,7 +9,7 @@ import asyncio
 import enum
 from collections.abc import Callable
 
-from engine.control.ports import ConsumerChannel
+from engine.control.base.ports import ConsumerChannel
 from engine.errors import ConsumerBusyError, EngineError, NotOwnerError
 from engine.model.subscriptions import ConsumerRegistration, Shares, SubscriptionKind
 

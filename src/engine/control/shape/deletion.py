@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from engine.control.changes import Phase, TopicChange, run_phases, together
-from engine.control.erasure import erase_children
-from engine.control.ports import SegmentSpec
+from engine.control.base.ports import SegmentSpec
+from engine.control.shape.changes import Phase, TopicChange, run_phases, together
+from engine.control.shape.erasure import erase_children
 from engine.model.layout import DELETION, PendingChange
 from engine.model.reshape import children_of
 from engine.model.segment import bucket_ends

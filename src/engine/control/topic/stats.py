@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.control.autoscaling import AutoScaleCounts, AutoScaleStatus
-from engine.control.ports import (
+from engine.control.base.ports import (
     LEFT,
     ConsumerStatistics,
     SegmentHost,
@@ -17,6 +16,7 @@ from engine.control.ports import (
     SubscriptionStatistics,
     segment_spec,
 )
+from engine.control.shape.topic_scaling import AutoScaleCounts, AutoScaleStatus
 from engine.errors import EngineError
 from engine.model.autoscale import AutoScalePolicyOverride
 from engine.model.layout import SegmentLayout

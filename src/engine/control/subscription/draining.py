@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from engine.control.ports import SegmentHost, SegmentSpec, segment_spec
+from engine.control.base.ports import SegmentHost, SegmentSpec, segment_spec
 from engine.errors import EngineError
 from engine.limits import DRAIN_ASK_S, DRAIN_RECHECK_S
 from engine.model.layout import SegmentLayout

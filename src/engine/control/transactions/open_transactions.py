@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 
 from engine.clock import STEP_MS_MIN, Ages, Clock, ForwardSteps
-from engine.control.header_records import HeaderRecords, TransactionView, view_of
+from engine.control.transactions.headers import HeaderRecords, TransactionView, view_of
 from engine.metadata import keys
 from engine.model.transactions import partition_of
 
