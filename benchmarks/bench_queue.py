@@ -25,7 +25,7 @@ from engine.broker.pending_acks import Participation
 from engine.broker.subscriptions import HostedSubscription
 from engine.broker.topics import HostedSegment
 from engine.broker.transaction_headers import TransactionHeaders
-from engine.client.unacked import Unacknowledged
+from engine.client.consume.unacked import Unacknowledged
 from engine.metadata.memory import MemoryMetadataStore
 from engine.model.hashrange import HashRange
 from engine.model.names import SegmentName, TopicName

@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestServer
 
 import engine
 import engine.broker.list_requests
-from engine.client.admin_http import HttpAdmin
+from engine.client.admin.admin_http import HttpAdmin
 
 KINDS: list[type[engine.EngineError]] = [
     engine.NotFoundError,

@@ -16,8 +16,8 @@ import engine
 from engine._native.opening import damaged_entry
 from engine.aio.files import ReadFile
 from engine.broker import short_circuit
-from engine.client import handover
-from engine.client.range_attachment import RangeAttachment
+from engine.client.ranges import caller_reads as handover
+from engine.client.ranges.range_attachment import RangeAttachment
 
 pytestmark = pytest.mark.usefixtures("small_files")
 

@@ -11,7 +11,7 @@ import pytest
 
 from engine.broker.config import BrokerConfig
 from engine.client.client import AsyncClient
-from engine.client.producer import AsyncProducer
+from engine.client.produce.producer import AsyncProducer
 from engine.errors import EngineError, FencedError, ProducerBusyError
 from engine.testing.cluster import SimCluster, simulate
 

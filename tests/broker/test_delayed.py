@@ -16,9 +16,9 @@ from engine._native.crc32c import crc32c
 from engine.broker.delayed import TICK_MS, Delays
 from engine.broker.metrics.catalogue import metrics_text
 from engine.broker.redelivery import range_set
+from engine.client.base.options import Batching
 from engine.client.client import AsyncClient
-from engine.client.options import Batching
-from engine.client.queue_consumer import AsyncQueueConsumer
+from engine.client.consume.queue_consumer import AsyncQueueConsumer
 from engine.errors import CorruptionError
 from engine.model.redelivery import Backoff
 from engine.testing.clock import LoopClock

@@ -18,8 +18,8 @@ from engine.broker.proxy.config import ProxyConfig
 from engine.broker.proxy.server import Proxy
 from engine.broker.reloading import reload_broker, reload_proxy
 from engine.broker.server import Broker
-from engine.client.admin_http import HttpAdmin
-from engine.client.options import ClientOptions
+from engine.client.admin.admin_http import HttpAdmin
+from engine.client.base.options import ClientOptions
 from engine.clock import SystemClock
 from engine.errors import AlreadyClosedError, AuthenticationError, ConnectError, InvalidConfigurationError
 from engine.wire.url import parse_url

@@ -19,7 +19,7 @@ from engine.broker import list_requests, topic_lists
 from engine.broker.config import BrokerConfig
 from engine.broker.memory import BrokerMemory
 from engine.broker.server import Broker
-from engine.client.topic_list import TopicListSession, TopicQuery
+from engine.client.topic.topic_list import TopicListSession, TopicQuery
 from engine.control.topic.list_memory import LIST_SIZE, LISTED_NAME_SIZE, READ_TOPIC_SIZE
 from engine.control.topic.topic_lists import TopicFacts, TopicList
 from engine.errors import PermitQueueFullError, PermitTimeoutError, TooManyRequestsError

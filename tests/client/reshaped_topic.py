@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from engine._native import log
 from engine._native.entry import Entry, EntryMessage
-from engine.client.compression import decompressor
+from engine.client.base.compression import decompressor
 from engine.model.hashrange import HashRange
 from engine.storage.dedup.dedup import Dedup
 

@@ -30,8 +30,8 @@ from engine._native.entry_queue import EntryQueue
 from engine._native.opening import take_block
 from engine.broker.calls import unpack_args, unpack_spec
 from engine.broker.offline import read_log
-from engine.client.compression import decompressor
-from engine.client.topic import TopicLayout
+from engine.client.base.compression import decompressor
+from engine.client.topic.session import TopicLayout
 from engine.errors import CorruptionError, EngineError, ProtocolError
 from engine.metadata.wal import find_damage
 from engine.model.autoscale import AutoScalePolicyOverride

@@ -17,7 +17,7 @@ from engine._native.batcher import Batcher
 from engine._native.entry import Entry, compress
 from engine._native.hashing import key32
 from engine._native.sealed import expand
-from engine.client.compression import compressor, decompressor
+from engine.client.base.compression import compressor, decompressor
 from engine.errors import CorruptionError, InvalidArgumentError, QueueFullError
 
 # Callbacks.

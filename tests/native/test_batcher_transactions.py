@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from engine._native.batcher import Batcher, SealedEntry, TransactionScope
 from engine._native.entry import Entry, compress
-from engine.client.compression import compressor, decompressor
+from engine.client.base.compression import compressor, decompressor
 from engine.errors import InvalidArgumentError, TransactionConflictError
 
 ONE, OTHER = TransactionScope(2**64 - 1, 5), TransactionScope(7, 0)

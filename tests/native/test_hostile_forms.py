@@ -9,7 +9,7 @@ from hostile_entries import COUNT, DAMAGED, FORMS, READABLE, TAKEN_BY_OLDER, For
 from engine._native import log
 from engine._native.batch import decode_block
 from engine._native.entry import verify
-from engine.client.compression import decompressor
+from engine.client.base.compression import decompressor
 from engine.errors import CorruptionError, MessageTooLargeError
 
 SALT, SEGMENT = 77, 3

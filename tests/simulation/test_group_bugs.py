@@ -26,10 +26,10 @@ from engine.broker.redelivery import RedeliveryCounts
 from engine.broker.shared import SharedDispatcher
 from engine.broker.spread import NOBODY
 from engine.broker.subscriptions import HostedSubscription
-from engine.client import dead_letter
-from engine.client.dead_letter import DeadLetters
-from engine.client.topic_list import TopicListSession
-from engine.client.unacked import Unacknowledged
+from engine.client.consume import dead_letter
+from engine.client.consume.dead_letter import DeadLetters
+from engine.client.consume.unacked import Unacknowledged
+from engine.client.topic.topic_list import TopicListSession
 from engine.testing.cluster import SimCluster, simulate
 from engine.testing.members import NamespaceMember
 from engine.testing.workload import Sender, read_all

@@ -11,7 +11,7 @@ from scenario import TOPIC, Plan, Scenario
 
 from engine.broker.consumers import LoneReader
 from engine.broker.segment_host import SegmentHosting
-from engine.client.topic import TopicSession
+from engine.client.topic.session import TopicSession
 from engine.control.policy import assignment
 from engine.control.shape.reshaping import TopicReshaping
 from engine.errors import CorruptionError
