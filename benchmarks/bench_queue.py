@@ -19,12 +19,12 @@ from support import sized
 from engine import clock
 from engine._native.offsets import pack, range_set
 from engine.aio.tasks import Supervisor
-from engine.broker.dispatcher import QueueConsumer
-from engine.broker.operations import Operations
-from engine.broker.pending_acks import Participation
-from engine.broker.subscriptions import HostedSubscription
-from engine.broker.topics import HostedSegment
-from engine.broker.transaction_headers import TransactionHeaders
+from engine.broker.delivery.pending_acks import Participation
+from engine.broker.delivery.queue import QueueConsumer
+from engine.broker.delivery.subscription import HostedSubscription
+from engine.broker.segment.hosted import HostedSegment
+from engine.broker.transactions.headers import TransactionHeaders
+from engine.broker.transactions.operations import Operations
 from engine.client.consume.unacked import Unacknowledged
 from engine.metadata.memory import MemoryMetadataStore
 from engine.model.hashrange import HashRange

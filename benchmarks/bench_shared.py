@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 from support import TINY, directory, run
 
 from engine._native.batcher import Batcher
-from engine.broker.config import BrokerConfig
 from engine.broker.server import Broker
+from engine.broker.settings.config import BrokerConfig
 from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, Command
 from engine.wire.tcp import TcpConnector
 

@@ -15,7 +15,7 @@ from near_reading import Place, client_of, counted, nothing_opens, ranges_of, re
 import engine
 from engine._native.opening import damaged_entry
 from engine.aio.files import ReadFile
-from engine.broker import short_circuit
+from engine.broker.session import short_circuit
 from engine.client.ranges import caller_reads as handover
 from engine.client.ranges.range_attachment import RangeAttachment
 

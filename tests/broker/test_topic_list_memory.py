@@ -15,10 +15,10 @@ from peer import Peer, until
 import engine.control.topic.topic_lists
 from engine.aio.memory_limiter import LimitType
 from engine.aio.semaphore import AsyncSemaphore
-from engine.broker import list_requests, topic_lists
-from engine.broker.config import BrokerConfig
-from engine.broker.memory import BrokerMemory
+from engine.broker.pools.pools import BrokerMemory
 from engine.broker.server import Broker
+from engine.broker.session import list_requests, topic_lists
+from engine.broker.settings.config import BrokerConfig
 from engine.client.topic.topic_list import TopicListSession, TopicQuery
 from engine.control.topic.list_memory import LIST_SIZE, LISTED_NAME_SIZE, READ_TOPIC_SIZE
 from engine.control.topic.topic_lists import TopicFacts, TopicList

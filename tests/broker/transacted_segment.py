@@ -13,10 +13,10 @@ from transacting import entry
 
 from engine.aio.tasks import Supervisor
 from engine.aio.workers import InlineWorkers, call
-from engine.broker.operations import Operations, Writer
-from engine.broker.transaction_buffer import TransactionBuffer
-from engine.broker.transaction_headers import TransactionHeaders
-from engine.broker.transaction_settling import SettlingRounds
+from engine.broker.transactions.buffer import TransactionBuffer
+from engine.broker.transactions.headers import TransactionHeaders
+from engine.broker.transactions.operations import Operations, Writer
+from engine.broker.transactions.settling import SettlingRounds
 from engine.control.transactions.coordinator import TransactionCoordinator
 from engine.metadata import keys
 from engine.metadata.memory import MemoryMetadataStore

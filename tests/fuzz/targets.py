@@ -28,8 +28,8 @@ from engine._native.crc32c import crc32c
 from engine._native.entry import verify, walk
 from engine._native.entry_queue import EntryQueue
 from engine._native.opening import take_block
-from engine.broker.calls import unpack_args, unpack_spec
-from engine.broker.offline import read_log
+from engine.broker.cluster.segment_calls import unpack_args, unpack_spec
+from engine.broker.upkeep.offline import read_log
 from engine.client.base.compression import decompressor
 from engine.client.topic.session import TopicLayout
 from engine.errors import CorruptionError, EngineError, ProtocolError

@@ -18,14 +18,14 @@ from sharing_scenario import run as run_group
 
 from engine._native.crc32c import crc32c
 from engine._native.dispatch import BucketLedger
-from engine.broker import bucket_acks, shared
-from engine.broker.consumers import LoneReader
-from engine.broker.delayed import Delays
-from engine.broker.dispatcher import QueueDispatcher
-from engine.broker.redelivery import RedeliveryCounts
-from engine.broker.shared import SharedDispatcher
-from engine.broker.spread import NOBODY
-from engine.broker.subscriptions import HostedSubscription
+from engine.broker.delivery import bucket_acks, shared
+from engine.broker.delivery.bucket_assignment import NOBODY
+from engine.broker.delivery.consumer import LoneReader
+from engine.broker.delivery.delayed import Delays
+from engine.broker.delivery.queue import QueueDispatcher
+from engine.broker.delivery.redelivery import RedeliveryCounts
+from engine.broker.delivery.shared import SharedDispatcher
+from engine.broker.delivery.subscription import HostedSubscription
 from engine.client.consume import dead_letter
 from engine.client.consume.dead_letter import DeadLetters
 from engine.client.consume.unacked import Unacknowledged

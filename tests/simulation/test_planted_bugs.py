@@ -9,8 +9,8 @@ import pytest
 from pyroaring import BitMap64
 from scenario import TOPIC, Plan, Scenario
 
-from engine.broker.consumers import LoneReader
-from engine.broker.segment_host import SegmentHosting
+from engine.broker.delivery.consumer import LoneReader
+from engine.broker.hosting.segment_host import SegmentHosting
 from engine.client.topic.session import TopicSession
 from engine.control.policy import assignment
 from engine.control.shape.reshaping import TopicReshaping

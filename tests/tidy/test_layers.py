@@ -37,10 +37,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "control.policy": {"model"},
     "client": {"_native", "model", "wire", "aio", *LEAVES},
     "broker": BELOW_BROKER,
+    "proxy": BELOW_BROKER | {"broker"},
     "sync": {"client", "aio", "errors"},
     "embedded": {"broker", "client", "sync", "errors"},
-    "testing": BELOW_BROKER | {"broker", "client", "sync", "embedded"},
-    "cli": {"broker", "client", "sync", "embedded", "model", "errors"},
+    "testing": BELOW_BROKER | {"broker", "proxy", "client", "sync", "embedded"},
+    "cli": {"broker", "proxy", "client", "sync", "embedded", "model", "errors"},
     "__init__": BELOW_BROKER | {"broker", "client", "sync", "embedded"},
     "__main__": {"cli"},
 }
