@@ -12,8 +12,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar
 
 from engine import clock as clocks  # asv takes a class with a method time_ms for a benchmark
-from engine._native.crc32c import crc32c
-from engine._native.hashing import xxh64
+from engine._native.format.crc32c import crc32c
+from engine._native.produce.hashing import xxh64
 from engine.metadata.memory import MemoryMetadataStore
 from engine.model.hashrange import HashRange
 from engine.model.names import SegmentName, TopicName

@@ -17,7 +17,7 @@ import msgpack
 from support import sized
 
 from engine import clock
-from engine._native.offsets import pack, range_set
+from engine._native.format.offsets import pack, range_set
 from engine.aio.tasks import Supervisor
 from engine.broker.delivery.pending_acks import Participation
 from engine.broker.delivery.queue import QueueConsumer

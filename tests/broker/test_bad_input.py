@@ -9,7 +9,7 @@ import pytest
 from over_http import BASE, call
 from peer import Peer, make_entries
 
-from engine._native.crc32c import crc32c
+from engine._native.format.crc32c import crc32c
 from engine.aio.workers import ThreadWorkers
 from engine.broker.server import Broker
 from engine.broker.settings.config import BrokerConfig

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from pyroaring import BitMap64
 
-from engine._native.batcher import Batcher
-from engine._native.crc32c import crc32c
+from engine._native.format.crc32c import crc32c
+from engine._native.produce.batcher import Batcher
 from engine.broker.delivery.delayed import TICK_MS, Delays
 from engine.broker.delivery.redelivery import range_set
 from engine.broker.metrics.catalogue import metrics_text

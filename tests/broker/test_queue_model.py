@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from pyroaring import BitMap64
 
-from engine._native.offsets import runs
+from engine._native.format.offsets import runs
 from engine.aio.tasks import Supervisor
 from engine.broker.delivery.pending_acks import Participation
 from engine.broker.delivery.queue import _HEADER, QueueConsumer, entries_of

@@ -7,8 +7,8 @@ from typing import Any
 
 from peer import Peer
 
-from engine._native.crc32c import crc32c
-from engine._native.hashing import xxh64
+from engine._native.format.crc32c import crc32c
+from engine._native.produce.hashing import xxh64
 from engine.broker.segment.hosted import HostedSegment
 from engine.broker.server import Broker
 from engine.control.transactions.coordinator import TransactionCoordinator

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine._native.entry_queue import EntryQueue
+from engine._native.consume.entry_queue import EntryQueue
 from engine.client.base.memory import WINDOW_MIN, ClientMemory
 from engine.client.consume.credit import Budget, Gate
 from engine.limits import MIB, RECEIVE_QUEUE_BYTES

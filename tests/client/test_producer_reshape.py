@@ -108,7 +108,7 @@ async def test_23_children_wait_for_what_is_still_answered_and_other_ranges_do_n
 
 
 def producer_route(key: bytes) -> int:
-    from engine._native.hashing import key32
+    from engine._native.produce.hashing import key32
 
     return key32(key, 0) >> 31
 

@@ -22,12 +22,12 @@ from frame_decoders import cut, frame_seeds, frames, greet
 from hostile_entries import FORMS
 from pyroaring import BitMap64
 
-from engine._native import log
-from engine._native.batch import MessageBatch, decode_block
-from engine._native.crc32c import crc32c
-from engine._native.entry import verify, walk
-from engine._native.entry_queue import EntryQueue
-from engine._native.opening import take_block
+from engine._native.consume.batch import MessageBatch, decode_block
+from engine._native.consume.entry_queue import EntryQueue
+from engine._native.consume.opening import take_block
+from engine._native.format.crc32c import crc32c
+from engine._native.format.entry import verify, walk
+from engine._native.serve import log
 from engine.broker.cluster.segment_calls import unpack_args, unpack_spec
 from engine.broker.upkeep.offline import read_log
 from engine.client.base.compression import decompressor

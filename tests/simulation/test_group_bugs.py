@@ -16,8 +16,8 @@ from queue_scenario import run as run_queue
 from sharing_scenario import SharingPlan, config_of
 from sharing_scenario import run as run_group
 
-from engine._native.crc32c import crc32c
-from engine._native.dispatch import BucketLedger
+from engine._native.format.crc32c import crc32c
+from engine._native.serve.dispatch import BucketLedger
 from engine.broker.delivery import bucket_acks, shared
 from engine.broker.delivery.bucket_assignment import NOBODY
 from engine.broker.delivery.consumer import LoneReader

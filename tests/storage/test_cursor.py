@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stores import name
 
-from engine._native.crc32c import crc32c
+from engine._native.format.crc32c import crc32c
 from engine.clock import SystemClock
 from engine.errors import (
     AlreadyClosedError,

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stores import QUARTERS, make_store, name
 
-from engine._native.log import Claim
+from engine._native.serve.log import Claim
 from engine.errors import InvalidArgumentError
 from engine.model.hashrange import HashRange
 from engine.storage.dedup.dedup import BEQUEST_RECORDS_MAX, LANES_MAX, Dedup

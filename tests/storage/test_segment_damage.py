@@ -11,7 +11,7 @@ import pytest
 from entry_images import entry, values_of
 from stores import log_files, make_store, name, read_blocks
 
-from engine._native.crc32c import crc32c
+from engine._native.format.crc32c import crc32c
 from engine.errors import CorruptionError, EngineError, UnsupportedError
 from engine.storage.file.format import HEADER_SIZES, VERSION
 

@@ -222,7 +222,12 @@ def find_cycle(graph: dict[str, set[str]]) -> list[str]:
         ("client/x.py", "from engine.wire import commands", "engine.wire.commands", True),
         ("_native/x.pyx", "from engine.model cimport names", "engine.model", False),
         ("_native/x.pyx", "cimport engine.storage.disk.disk as d", "engine.storage.disk.disk", False),
-        ("_native/x.pyx", "from engine._native.entry cimport (\n  load32,\n  load64)", "engine._native.entry", True),
+        (
+            "_native/x.pyx",
+            "from engine._native.format.entry cimport (\n  load32,\n  load64)",
+            "engine._native.format.entry",
+            True,
+        ),
         ("control/policy/x.py", "from engine.metadata import store", "engine.metadata.store", False),
         ("control/x.py", "from engine.control.policy import x", "engine.control.policy", True),
     ],

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engine._native.batch import MessageBatch
-from engine._native.message import Message
+from engine._native.consume.batch import MessageBatch
+from engine._native.consume.message import Message
 from engine.client.admin.admin import AsyncAdmin
 from engine.client.base.options import Batching
 from engine.client.base.schema import Schema

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from engine._native import log
+from engine._native.serve import log
 from engine.aio.workers import run
 from engine.storage.disk.config import storage_error
 from engine.storage.file.context import Context

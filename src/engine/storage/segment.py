@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from typing_extensions import Buffer
 
-from engine._native import log
-from engine._native.log import Claim
+from engine._native.serve import log
+from engine._native.serve.log import Claim
 from engine.aio.turns import Turns
 from engine.clock import Ages
 from engine.errors import (

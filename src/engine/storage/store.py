@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TypeVar
 from urllib.parse import quote, unquote
 
-from engine._native.hashing import xxh64
+from engine._native.produce.hashing import xxh64
 from engine.aio.workers import Submits, Workers, as_workers, run
 from engine.clock import Clock
 from engine.errors import (

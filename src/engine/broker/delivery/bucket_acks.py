@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from engine._native.dispatch import BucketLedger
+from engine._native.serve.dispatch import BucketLedger
 from engine.errors import InvalidArgumentError, NotOwnerError
 from engine.storage.file.logfile import Block
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyroaring import BitMap64
 
-from engine._native.offsets import offset_set, runs
+from engine._native.format.offsets import offset_set, runs
 from engine.broker.delivery import transactional_acks
 from engine.broker.delivery.bucket_acks import acknowledge_alone, check_position, positions_of
 from engine.broker.delivery.transactional_acks import transaction_of

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from pyroaring import BitMap64
 
-from engine._native.delays import has_delays, withheld
+from engine._native.serve.delays import has_delays, withheld
 
 __all__ = ["TICK_MS", "Delays", "has_delays"]
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyroaring import BitMap64
 
-from engine._native.offsets import runs
+from engine._native.format.offsets import runs
 from engine.broker.delivery.pending_claims import Claims, PendingAck, counts, parted, union
 from engine.errors import (
     AlreadyClosedError,

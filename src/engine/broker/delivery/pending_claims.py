@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pyroaring import BitMap64
 
-from engine._native.offsets import range_set, runs
+from engine._native.format.offsets import range_set, runs
 from engine.model.transactions import operation_counts
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyroaring import BitMap64
 
-from engine._native.offsets import offset_set, range_set, runs
+from engine._native.format.offsets import offset_set, range_set, runs
 from engine.broker.delivery.consumer import CREDIT_MAX, Consumer
 from engine.broker.delivery.delayed import Delays, has_delays
 from engine.broker.delivery.redelivery import backoff_of
@@ -32,7 +32,7 @@ PIECES_MAX = 16  # of one entry, for consumers that have room for few messages
 REPLAY_READ_SIZE = 64 * KIB  # a message to deliver again is looked for in blocks of this size
 _TURNS_PER_BLOCK = 4  # each consumer gets about this many turns of a block with many entries
 
-# Where the broker looks into an entry's header (_native/entry.pxd): size, flags, count, first offset.
+# Where the broker looks into an entry's header (_native/format/entry.pxd): size, flags, count, first offset.
 _HEADER = struct.Struct("<4xI9xB2xI64xQ")
 _DELIVER_AT = 32
 

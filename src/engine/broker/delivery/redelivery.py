@@ -6,7 +6,7 @@ from typing import Any
 
 from pyroaring import BitMap64
 
-from engine._native.offsets import range_set, runs
+from engine._native.format.offsets import range_set, runs
 from engine.errors import InvalidArgumentError
 from engine.model.redelivery import Backoff
 

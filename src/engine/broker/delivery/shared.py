@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyroaring import BitMap64
 
-from engine._native.dispatch import BucketLedger
-from engine._native.offsets import offset_set
-from engine._native.offsets import runs as offset_runs
+from engine._native.format.offsets import offset_set
+from engine._native.format.offsets import runs as offset_runs
+from engine._native.serve.dispatch import BucketLedger
 from engine.broker.delivery.bucket_acks import Position, check_attached, find, positions_of
 from engine.broker.delivery.bucket_assignment import NOBODY, spread
 from engine.broker.delivery.consumer import Consumer

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pyroaring import BitMap64
 
-from engine._native.offsets import range_set, runs
+from engine._native.format.offsets import range_set, runs
 from engine.aio.bag import Bag
 from engine.broker.delivery.consumer import Consumer, LoneReader, Range
 from engine.broker.delivery.pending_acks import Participation, PendingAcks

@@ -14,7 +14,7 @@ from pyroaring import BitMap64
 from engine.broker.delivery.bucket_assignment import NOBODY
 
 if TYPE_CHECKING:
-    from engine._native.dispatch import BucketLedger
+    from engine._native.serve.dispatch import BucketLedger
     from engine.broker.delivery.pending_acks import PendingAcks
     from engine.broker.delivery.transactional_acks import BucketAcks
 

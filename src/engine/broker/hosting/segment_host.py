@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from engine._native.offsets import range_set
+from engine._native.format.offsets import range_set
 from engine.aio.tasks import Supervisor
 from engine.broker.delivery.redelivery import RedeliveryCounts
 from engine.broker.delivery.subscription import HostedSubscription

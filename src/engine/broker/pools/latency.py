@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from engine.storage.segment import Segment
     from engine.wire.stream import Payload
 
-# Where the broker looks into an entry's header (_native/layout.pxd): flags, first offset, publish time.
+# Where the broker looks into an entry's header (_native/format/layout.pxd): flags, first offset, publish time.
 _HEADER = struct.Struct("<17xB70xQq")
 _DELIVER_AT = 32
 _BUFFERS = (bytes, bytearray, memoryview)  # not made anew for every block

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine._native.offsets import runs
+from engine._native.format.offsets import runs
 from engine.broker.session import requests
 from engine.errors import UnsupportedError
 from engine.wire.commands import SHORT_CIRCUIT_READS

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from pyroaring import BitMap64
 
-from engine._native.offsets import range_set
-from engine._native.transacted import Transacted, size_below
+from engine._native.format.offsets import range_set
+from engine._native.serve.transacted import Transacted, size_below
 from engine.broker.transactions.append import TransactionalAppend
 from engine.broker.transactions.settling import Settling, insist
 from engine.broker.transactions.writes import (

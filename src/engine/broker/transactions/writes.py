@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from engine._native.transacted import Transacted, transacted
+from engine._native.serve.transacted import Transacted, transacted
 from engine.control.transactions.headers import TransactionView
 from engine.control.transactions.operations import Operation, Part
 from engine.model.names import SegmentName
@@ -18,7 +18,7 @@ from engine.storage.cursor.visibility import Write
 from engine.storage.file.logfile import Block
 from engine.storage.segment import Segment
 
-# Where the broker looks into an entry's header (_native/layout.pxd): size; producer, first and last sequence.
+# Where the broker looks into an entry's header (_native/format/layout.pxd): size; producer, first and last sequence.
 _SIZE = struct.Struct("<I")
 _SEQUENCES = struct.Struct("<QQQ")
 _AT_SIZE, _AT_PRODUCER = 4, 40

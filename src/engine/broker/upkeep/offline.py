@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine._native import log
-from engine._native.entry import Entry, walk
+from engine._native.format.entry import Entry, walk
+from engine._native.serve import log
 from engine.errors import CorruptionError, InvalidArgumentError, NotFoundError
 from engine.limits import HASH_RING_SIZE
 from engine.metadata.image import Image

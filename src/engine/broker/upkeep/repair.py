@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from pyroaring import BitMap64
 
-from engine._native.hashing import xxh64
+from engine._native.produce.hashing import xxh64
 from engine.broker.upkeep.offline import read_log, read_metadata
 from engine.broker.upkeep.unexplained import explains
 from engine.control.base.topic_records import INDEX_TOPICS, index_key, topic_of_key

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from pyroaring import BitMap64
 
-from engine._native.batch import MessageBatch
-from engine._native.message import Message
+from engine._native.consume.batch import MessageBatch
+from engine._native.consume.message import Message
 from engine.errors import InvalidArgumentError
 from engine.model.positions import MessageId
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from engine._native.batcher import Account
-from engine._native.entry_queue import EntryQueue
+from engine._native.consume.entry_queue import EntryQueue
+from engine._native.produce.batcher import Account
 from engine.limits import KIB, RECEIVE_QUEUE_BYTES
 
 WINDOW_MIN = 16 * KIB  # an entry comes whole, however small the window is

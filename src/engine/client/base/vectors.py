@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from engine._native.batch import MessageBatch
+from engine._native.consume.batch import MessageBatch
 from engine.client.base.idents import check_topic, id_of
 from engine.model.positions import bucket_position, split_position
 

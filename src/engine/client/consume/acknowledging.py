@@ -8,8 +8,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from engine._native.bucket_marks import BucketMarks
-from engine._native.offsets import pack
+from engine._native.consume.bucket_marks import BucketMarks
+from engine._native.format.offsets import pack
 from engine.client.net.connection import Connection, ignore_outcome
 from engine.client.transact.scope import Scope
 from engine.errors import ConnectError, EngineError, TimeoutError, TransactionConflictError

@@ -10,8 +10,8 @@ import asyncio
 import logging
 from typing import Any, Protocol
 
-from engine._native.bucket_marks import BucketMarks
-from engine._native.entry_queue import EntryQueue
+from engine._native.consume.bucket_marks import BucketMarks
+from engine._native.consume.entry_queue import EntryQueue
 from engine.client.base.options import ConsumerOptions
 from engine.client.consume.acknowledging import Acknowledging
 from engine.client.consume.gaps import SegmentGaps

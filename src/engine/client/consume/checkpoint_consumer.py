@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from engine._native.entry import Entry
+from engine._native.format.entry import Entry
 from engine.client.base.options import ConsumerOptions
 from engine.client.consume.attachment import READER, Attachment
 from engine.client.consume.receiver import Receiver

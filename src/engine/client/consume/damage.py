@@ -9,8 +9,8 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from engine._native.entry import Entry
-from engine._native.opening import damaged_entry
+from engine._native.consume.opening import damaged_entry
+from engine._native.format.entry import Entry
 from engine.errors import CorruptionError
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ from datetime import UTC
 
 from pyroaring import BitMap64
 
-from engine._native.entry import Entry
-from engine._native.entry_queue import EntryQueue
-from engine._native.hashing import xxh64
-from engine._native.message import Message
-from engine._native.offsets import range_set, runs
+from engine._native.consume.entry_queue import EntryQueue
+from engine._native.consume.message import Message
+from engine._native.format.entry import Entry
+from engine._native.format.offsets import range_set, runs
+from engine._native.produce.hashing import xxh64
 from engine.aio.backoff import Backoff
 from engine.client.base.compression import decompressor
 from engine.client.base.options import ProducerOptions

@@ -12,10 +12,10 @@ from typing import Any
 
 from pyroaring import BitMap64
 
-from engine._native.batch import MessageBatch
-from engine._native.entry import Entry
-from engine._native.message import Message
-from engine._native.offsets import offset_set, pack, range_set, runs
+from engine._native.consume.batch import MessageBatch
+from engine._native.consume.message import Message
+from engine._native.format.entry import Entry
+from engine._native.format.offsets import offset_set, pack, range_set, runs
 from engine.client.base.idents import offsets_of
 from engine.client.base.options import ConsumerOptions, check_seconds
 from engine.client.base.redelivery import QueueOptions

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from engine._native.batch import MessageBatch
-from engine._native.entry import Entry
-from engine._native.entry_queue import EntryQueue
-from engine._native.message import Message
-from engine._native.opening import take_block
+from engine._native.consume.batch import MessageBatch
+from engine._native.consume.entry_queue import EntryQueue
+from engine._native.consume.message import Message
+from engine._native.consume.opening import take_block
+from engine._native.format.entry import Entry
 from engine.aio.once import Once
 from engine.client.base.compression import decompressor
 from engine.client.base.options import ConsumerOptions

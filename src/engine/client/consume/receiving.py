@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
-from engine._native.batch import MessageBatch
-from engine._native.message import Message
+from engine._native.consume.batch import MessageBatch
+from engine._native.consume.message import Message
 from engine.client.base.options import check_count, check_timeout
 from engine.client.consume.credit import Budget
 from engine.errors import AlreadyClosedError, EngineError

@@ -8,10 +8,10 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from engine._native.batch import MessageBatch
-from engine._native.entry import Entry
-from engine._native.entry_queue import EntryQueue
-from engine._native.message import Message
+from engine._native.consume.batch import MessageBatch
+from engine._native.consume.entry_queue import EntryQueue
+from engine._native.consume.message import Message
+from engine._native.format.entry import Entry
 from engine.client.base.options import ConsumerOptions
 from engine.client.base.vectors import Ack, Asked, by_segment, place_of, position_vector, without
 from engine.client.consume.acknowledging import all_acknowledged

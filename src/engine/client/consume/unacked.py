@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from pyroaring import BitMap64
 
-from engine._native.offsets import range_set
+from engine._native.format.offsets import range_set
 
 SLOTS = 16  # a time-out is late by two of these parts of it, at most
 

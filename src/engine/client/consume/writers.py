@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from engine._native.entry import Entry
-from engine._native.opening import first_value
+from engine._native.consume.opening import first_value
+from engine._native.format.entry import Entry
 from engine.client.base.compression import decompressor
 from engine.client.topic.declaring import learn
 from engine.errors import EngineError

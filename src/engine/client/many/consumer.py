@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
-from engine._native.batch import MessageBatch
-from engine._native.message import Message
+from engine._native.consume.batch import MessageBatch
+from engine._native.consume.message import Message
 from engine.aio.once import Once
 from engine.aio.tasks import Supervisor
 from engine.client.base.options import ConsumerOptions

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-from engine._native.batch import MessageBatch
-from engine._native.message import Message
+from engine._native.consume.batch import MessageBatch
+from engine._native.consume.message import Message
 from engine.client.base.options import ConsumerOptions, check_seconds
 from engine.client.consume.queue_consumer import Acknowledgeable, AsyncQueueConsumer
 from engine.client.consume.receiver import Receiver

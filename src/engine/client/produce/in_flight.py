@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from engine._native.batcher import Batcher, SealedEntry
+from engine._native.produce.batcher import Batcher, SealedEntry
 from engine.client.base.memory import ClientMemory
 from engine.client.base.options import Batching
 from engine.client.produce.batching_quality import BucketStatistics, bucket_statistics

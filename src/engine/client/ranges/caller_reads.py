@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from engine._native.batch import MessageBatch
-from engine._native.opening import take_block
+from engine._native.consume.batch import MessageBatch
+from engine._native.consume.opening import take_block
 from engine.aio.locks import Lock
 from engine.errors import CorruptionError, EngineError
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from engine._native import log
+from engine._native.serve import log
 from engine.aio.files import ReadFile
 from engine.errors import CorruptionError, NotFoundError, ProtocolError
 from engine.limits import LOG_INDEX_BYTES_STEP, READ_BLOCK_SIZE

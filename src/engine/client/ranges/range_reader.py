@@ -12,11 +12,11 @@ from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from engine._native.batch import MessageBatch
-from engine._native.entry import Entry
-from engine._native.hashing import MURMUR3, XXH64, key32
-from engine._native.message import Message
-from engine._native.offsets import overlap
+from engine._native.consume.batch import MessageBatch
+from engine._native.consume.message import Message
+from engine._native.format.entry import Entry
+from engine._native.format.offsets import overlap
+from engine._native.produce.hashing import MURMUR3, XXH64, key32
 from engine.client.base.options import ConsumerOptions, check_count
 from engine.client.consume.attachment import Attachment
 from engine.client.consume.receiver import Receiver

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from engine._native.hashing import MURMUR3, XXH64, key32
+from engine._native.produce.hashing import MURMUR3, XXH64, key32
 from engine.client.net.pool import Pool
 from engine.client.ranges.tails import Tails
 from engine.client.topic.session import SegmentView, TopicLayout, TopicSession

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
-from engine._native.sealed import TransactionScope
+from engine._native.produce.sealed import TransactionScope
 from engine.client.net.connection import Connection, ignore_outcome
 from engine.client.net.pool import Pool
 from engine.client.transact.coordination import Answer, is_committed_by

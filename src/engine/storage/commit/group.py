@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from typing_extensions import Buffer
 
-from engine._native import log
+from engine._native.serve import log
 from engine.errors import EngineError
 from engine.limits import KIB, MIB
 from engine.storage.file.logfile import LogFile

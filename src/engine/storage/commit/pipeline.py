@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine._native.log import Claim
+from engine._native.serve.log import Claim
 from engine.errors import EngineError
 from engine.limits import LOG_FILE_MESSAGES_MAX, LOG_INDEX_BYTES_STEP
 from engine.storage.commit.group import GROUP_MAX, Group

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from pyroaring import BitMap64
 
-from engine._native.crc32c import crc32c
+from engine._native.format.crc32c import crc32c
 from engine.errors import (
     CorruptionError,
     InvalidArgumentError,

@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 from pyroaring import BitMap64
 
-from engine._native.crc32c import crc32c
+from engine._native.format.crc32c import crc32c
 from engine.errors import CorruptionError, UnsupportedError
 from engine.metadata import keys
 from engine.metadata.store import MetadataStore, Record

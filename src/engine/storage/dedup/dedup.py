@@ -16,8 +16,8 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from engine._native.hashing import xxh64
-from engine._native.log import Claim
+from engine._native.produce.hashing import xxh64
+from engine._native.serve.log import Claim
 from engine.errors import CorruptionError, InvalidArgumentError, PartlyStoredError, StorageError
 from engine.limits import HASH_RING_SIZE
 from engine.model.hashrange import HashRange

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from engine._native.log import Claim
+from engine._native.serve.log import Claim
 from engine.limits import HASH_RING_SIZE
 from engine.model.hashrange import HashRange
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from engine.storage.dedup.grid import Area
 
-RECENT = 16  # entries of a lane whose offsets are remembered; as in _native/log.pxd
+RECENT = 16  # entries of a lane whose offsets are remembered; as in _native/serve/log.pxd
 UNKNOWN_OFFSET = -1
 
 Seen = tuple[int, int, int]  # first sequence, last sequence, offset

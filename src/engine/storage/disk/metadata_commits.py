@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine._native.commitjob import FUNCTIONS, CommitJob, Statements
+from engine._native.jobs.commitjob import FUNCTIONS, CommitJob, Statements
 from engine.aio.workers import Done
 from engine.metadata.image import STATEMENTS, Step, error_of
 from engine.metadata.library import Connection

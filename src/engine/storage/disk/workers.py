@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Sequence
 
-from engine._native.jobs import Job, JobThreads
+from engine._native.jobs.jobs import Job, JobThreads
 from engine.aio.workers import Done, ThreadWorkers, Work, call
 
 _WAKES_READ = 64

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 
 from typing_extensions import Buffer
 
-from engine._native.crc32c import crc32c
+from engine._native.format.crc32c import crc32c
 from engine.errors import CorruptionError, UnsupportedError
 from engine.model.identity import Identity
 from engine.storage.disk.config import MODES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from engine._native.crc32c import crc32c
+from engine._native.format.crc32c import crc32c
 from engine.aio.workers import run
 from engine.errors import CorruptionError
 from engine.storage.dedup.dedup import Dedup

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from engine._native import log
-from engine._native.crc32c import crc32c
+from engine._native.format.crc32c import crc32c
+from engine._native.serve import log
 from engine.errors import CorruptionError
 from engine.limits import KIB, LOG_INDEX_BYTES_STEP, MIB
 from engine.model.identity import Identity

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from engine._native import log
-from engine._native.crc32c import crc32c
+from engine._native.format.crc32c import crc32c
+from engine._native.serve import log
 from engine.errors import CorruptionError
 from engine.limits import ENTRY_HEADER_SIZE, ENTRY_SIZE_MAX, KIB
 from engine.model.names import SegmentName

@@ -7,7 +7,7 @@ from collections import deque
 
 from typing_extensions import Buffer
 
-from engine._native import log
+from engine._native.serve import log
 from engine.limits import KIB
 from engine.storage.file.logfile import Block, LogFile
 

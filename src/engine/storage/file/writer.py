@@ -9,7 +9,7 @@ from typing import Protocol
 
 from typing_extensions import Buffer
 
-from engine._native.filejob import ZEROS_MAX, FileJob
+from engine._native.jobs.filejob import ZEROS_MAX, FileJob
 from engine.storage.disk.disk import File, OsFile
 from engine.storage.file.logfile import SyncFailed, sync
 
