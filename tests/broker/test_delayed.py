@@ -252,7 +252,7 @@ async def test_a_sealed_segment_with_withheld_messages_is_not_drained(cluster: S
     await broker.admin.split_segment("topic://public/default/t", 0)
     await producer.send(b"now", key="k")
     assert await values(consumer, 20) == [b"now"]
-    sealed = next(hosted for hosted in broker.hosting if hosted.segment.sealed)
+    sealed = next(hosted for hosted in broker.segments if hosted.segment.sealed)
     subscription = sealed.subscriptions["s"]
     assert subscription.backlog == sealed.segment.next_offset > 0
     assert not subscription.drained

@@ -82,7 +82,7 @@ class World:
             assert busy
             return
         assert not busy
-        position = next(iter(self.broker.hosting._hosted.values())).subscriptions["s"].cursor.position
+        position = next(iter(self.broker.segments._hosted.values())).subscriptions["s"].cursor.position
         self.members = [*others, Attached(peer, ident, name, mode, position)]
         if credit:
             peer.flow(ident, credit)
@@ -176,7 +176,7 @@ async def finish(world: World, rng: random.Random) -> None:
         for member in world.members:
             await world.acknowledge(member, rng, everything=True)
     assert world.acknowledged == set(range(len(world.publisher.buckets)))
-    subscription = next(iter(world.broker.hosting._hosted.values())).subscriptions["s"]
+    subscription = next(iter(world.broker.segments._hosted.values())).subscriptions["s"]
     assert (subscription.backlog, subscription.cursor.acked_count) == (0, 0)
     sharing = subscription.sharing
     assert sharing is None or sharing.withheld == 0

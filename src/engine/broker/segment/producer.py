@@ -190,7 +190,7 @@ class Producer:
     async def _admit(self, held: _Held) -> asyncio.Future[list[Appended]]:
         if held.transaction is None:
             return self.hosted.segment.append(held.payload, self.name, term=self.hosted.term)
-        buffer = await self.connection.broker.hosting.transactions.begin(self.hosted)
+        buffer = await self.connection.broker.segments.transactions.begin(self.hosted)
         await buffer.admit(held.transaction[0])
         return buffer.append(held.payload, *held.transaction, held.sends, self.name)
 

@@ -68,7 +68,7 @@ class CommitBehind:
         return True
 
     async def _draft_header(self) -> None:
-        known = self._connection.broker.hosting.transactions.headers.known(self._number)
+        known = self._connection.broker.segments.transactions.headers.known(self._number)
         if known is None:
             self._draft = await self._coordinator.draft_commit(self._number, self._accepted, self._mark)
         else:
@@ -91,7 +91,7 @@ class CommitBehind:
                 self._held.release(self._writes)  # they need a record of their own
             raise
         if self._recording is not None and record is not None:
-            self._connection.broker.hosting.operations.written += 1
+            self._connection.broker.segments.operations.written += 1
             asyncio.get_running_loop().call_soon(self._tell, self._recording, record)  # the client is answered first
         return view
 
