@@ -32,7 +32,7 @@ PIECES_MAX = 16  # of one entry, for consumers that have room for few messages
 REPLAY_READ_SIZE = 64 * KIB  # a message to deliver again is looked for in blocks of this size
 _TURNS_PER_BLOCK = 4  # each consumer gets about this many turns of a block with many entries
 
-# Where the broker looks into an entry's header (_native/entry.pxd): size, flags, count, first offset.
+# Where the broker looks into an entry's header (_native/layout.pxd): size, flags, count, first offset.
 _HEADER = struct.Struct("<4xI9xB2xI64xQ")
 _DELIVER_AT = 32
 
@@ -158,7 +158,7 @@ class QueueDispatcher:
         self.consumers.sort(key=lambda c: c.priority)
 
     def detach(self, consumer: QueueConsumer) -> None:
-        """A member leaves; what it holds is due again (SEMANTICS 22)."""
+        """A member leaves; what it holds is due again (semantics 22)."""
         if consumer not in self.consumers:
             return
         self.consumers.remove(consumer)
@@ -198,7 +198,7 @@ class QueueDispatcher:
         self._counts.increment(offsets)
 
     def acknowledge(self, by: QueueConsumer, offsets: BitMap64) -> asyncio.Future[None]:
-        """Nobody gets these again, whoever held them (SEMANTICS 12). Done when durable."""
+        """Nobody gets these again, whoever held them (semantics 12). Done when durable."""
         self.set_aside(by, offsets)
         self._counts.clear(offsets)
         return self.subscription.ack_set(offsets)

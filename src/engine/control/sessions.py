@@ -66,7 +66,7 @@ class ConsumerSession:
 
     @classmethod
     def restore(cls, stored: ConsumerRegistration, version: int) -> ConsumerSession:
-        """A session as an earlier leader left it: disconnected, with its share (SEMANTICS 14)."""
+        """A session as an earlier leader left it: disconnected, with its share (semantics 14)."""
         session = cls(stored.consumer_name, stored.kind)
         session.instance = stored.instance
         session.layout_epoch, session.shares = stored.layout_epoch, stored.shares

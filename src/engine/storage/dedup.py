@@ -1,4 +1,4 @@
-"""Which entries of a producer a segment has already: duplicates are recognised by sequence id (SEMANTICS 24).
+"""Which entries of a producer a segment has already: duplicates are recognised by sequence id (semantics 24).
 
 A producer's entries reach a segment in sequence order only per bucket, and only among entries of one kind (keyed or
 keyless, transactional or not), because each of these is batched apart. So there is one lane per producer, bucket and
