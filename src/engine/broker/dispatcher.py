@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyroaring import BitMap64
 
+from engine import checks
 from engine._native.offsets import offset_set, range_set, runs
 from engine.broker.consumers import CREDIT_MAX, Consumer
 from engine.broker.delayed import Delays, has_delays
@@ -122,8 +123,9 @@ class QueueConsumer(Consumer):
 class QueueDispatcher:
     """Deals the entries of a segment to its consumers in turn, those with the smallest priority number first.
 
-    Loop thread only. Invariant: a message from the cursor up to `_next` that is not acknowledged is either held by
-    exactly one consumer, or due for redelivery, or kept back until its time comes.
+    Loop thread only. A message from the cursor up to `_next` that is not acknowledged is held by one consumer, or due
+    for redelivery, or kept back until its time comes. Invariant: no message is held by two consumers, and none that is
+    held is due. Checked by _check(), with ENGINE_DEBUG=1.
     """
 
     __slots__ = ("_asked", "_counts", "_cursor", "_delays", "_kept", "_next", "_pumping", "_reader", "_replay", "_turn",
@@ -238,6 +240,13 @@ class QueueDispatcher:
             self.close(e)
         finally:
             self._pumping = False
+        if checks.COSTLY:
+            self._check()
+
+    def _check(self) -> None:
+        shares = [self._replay, *(consumer.unacknowledged for consumer in self.consumers)]
+        together = len(BitMap64().union(*shares))
+        checks.check(sum(map(len, shares)) == together, "a message is held by one consumer, or due")
 
     def _pump(self) -> None:
         self._next = self.hosted.segment.gaps.skip(self._next)

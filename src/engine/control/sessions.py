@@ -80,7 +80,7 @@ class ConsumerSession:
         return self.state in (SessionState.CONNECTED, SessionState.DISCONNECTED)
 
     def move_to(self, state: SessionState) -> None:
-        """Change the state. Invariant: the timer runs only while DISCONNECTED."""
+        """Change the state. The grace timer, which runs only while DISCONNECTED, ends: wait() begins the next."""
         if state is not self.state:
             if state not in MOVES[self.state]:
                 raise AssertionError(f"consumer session {self.name}: {self.state} -> {state}")

@@ -69,7 +69,7 @@ class PendingChange:
 class SegmentLayout:
     """One version of a topic's shape, with the facts about the topic that every version carries along (semantics 3).
 
-    Invariant: the active segments tile the ring. Checked whenever one is made; CorruptionError.
+    Invariant: the active segments tile the ring. Checked by _check_tiling() whenever one is made; CorruptionError.
     """
 
     epoch: int
