@@ -236,6 +236,7 @@ cdef class BucketLedger:
         """Move what is due of the entry first..last to its owner. How many messages that is; the others are skipped."""
         cdef Run* run
         cdef uint64_t upto, at = first, moved = bucket.sent.offsets
+        _hand_over(self.lists.pool, bucket, self.lists.pool[bucket.due.head].first)
         while bucket.due.head and self.lists.pool[bucket.due.head].first <= last:
             run = &self.lists.pool[bucket.due.head]
             upto = min(run.last, last)
@@ -248,7 +249,6 @@ cdef class BucketLedger:
             else:
                 run.first = upto + 1
                 bucket.due.offsets -= upto + 1 - first
-            _hand_over(self.lists.pool, bucket, first)
             self.lists.push(&bucket.sent, first, upto)
         if at <= last:
             skips.setdefault(bucket.owner, []).append([at, last])

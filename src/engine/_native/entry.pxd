@@ -61,8 +61,8 @@ cdef class Entry:
     cdef object published_at(self)
     cdef object producer(self)
 
-# The Entry that begins at `p` inside the lease. Invariant: its header has been checked. Checked once more by
-# entry_at(), with ENGINE_DEBUG=1.
+# The Entry that begins at `p`. Where its header did not pass its checks the caller sets `failure`. Invariant: a whole
+# header is inside the lease. Checked by entry_at(), with ENGINE_DEBUG=1.
 cdef Entry entry_at(Lease lease, const uint8_t* p)
 # The instant so many milliseconds after 1970, in UTC.
 cdef object instant(int64_t ms)
