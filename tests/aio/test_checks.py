@@ -15,13 +15,13 @@ from pyroaring import BitMap64
 
 from engine import checks
 from engine.aio.semaphore import AsyncSemaphore
-from engine.broker.attachments import Attached, Attachments
-from engine.broker.delayed import Delays
-from engine.broker.dispatcher import QueueDispatcher
-from engine.broker.outbound import OutboundMemory
-from engine.broker.pending_acks import PendingAcks
-from engine.broker.segment_reader import SegmentReader
-from engine.client.unacked import Unacknowledged
+from engine.broker.delivery.delayed import Delays
+from engine.broker.delivery.pending_acks import PendingAcks
+from engine.broker.delivery.queue import QueueDispatcher
+from engine.broker.pools.attachments import Attached, Attachments
+from engine.broker.pools.outbound import OutboundMemory
+from engine.broker.segment.reader import SegmentReader
+from engine.client.consume.unacked import Unacknowledged
 from engine.metadata.ordered import OrderedSet
 
 pytestmark = pytest.mark.usefixtures("costly")
