@@ -1,4 +1,4 @@
-"""SEMANTICS 25: access modes are about a topic, whatever becomes of its segments, brokers and connections."""
+"""Semantics 25: access modes are about a topic, whatever becomes of its segments, brokers and connections."""
 
 from __future__ import annotations
 

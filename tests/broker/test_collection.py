@@ -1,4 +1,4 @@
-"""Sealed segments that go, and stores that nobody names (SEMANTICS 28, 42)."""
+"""Sealed segments that go, and stores that nobody names (semantics 28, 42)."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ async def test_a_sealed_segment_that_lost_its_store_leaves_the_layout(start_brok
             await broker.service.segment_spec("orders", 0), term=await leader_term(broker, "orders")
         )
         with pytest.raises(NotFoundError):
-            await peer.consumer(segment, "reader", None)  # a sealed one is never made anew (SEMANTICS 28)
+            await peer.consumer(segment, "reader", None)  # a sealed one is never made anew (semantics 28)
         await broker.parts.retention.look()
         assert await ids(broker) == [1, 2]
 

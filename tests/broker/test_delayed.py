@@ -264,7 +264,7 @@ async def test_a_sealed_segment_with_withheld_messages_is_not_drained(cluster: S
 
 @virtual
 async def test_what_is_on_its_way_to_a_sealed_segment_keeps_its_time(cluster: SimCluster) -> None:
-    """Entries that are split anew for the children carry the column along (SEMANTICS 23)."""
+    """Entries that are split anew for the children carry the column along (semantics 23)."""
     client = await started(cluster)
     broker = cluster.brokers["b1"].broker
     assert broker is not None

@@ -1,4 +1,4 @@
-"""When a sealed segment is drained for a subscription, and who is told (SEMANTICS 7)."""
+"""When a sealed segment is drained for a subscription, and who is told (semantics 7)."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ async def test_07_a_segment_without_a_store_is_drained(broker, connect):
     _, spec = await sealed_topic(broker, await connect())
     await broker.hosting.delete_segment(spec, term=await leader_term(broker, "orders"))
     await Watch(broker, spec).wait()
-    assert not await broker.segments._store.exists(spec.name), "looking makes none (SEMANTICS 28)"
+    assert not await broker.segments._store.exists(spec.name), "looking makes none (semantics 28)"
 
 
 async def test_07_a_seek_and_a_cleared_backlog_count(broker, connect):

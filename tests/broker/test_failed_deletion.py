@@ -1,4 +1,4 @@
-"""Sealed segments that left the layout and could not be deleted then (SEMANTICS 42)."""
+"""Sealed segments that left the layout and could not be deleted then (semantics 42)."""
 
 from __future__ import annotations
 

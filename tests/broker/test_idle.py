@@ -108,7 +108,7 @@ async def test_redelivery_counts_outlive_the_last_consumer(broker, connect):
     for count in range(4):
         consumer = await peer.consumer(segment, "queue")
         _, header, _ = await peer.take(Command.MESSAGE, consumer_id=consumer)
-        assert header.get("redelivered") == ([[0, 2, count]] if count else None), "it grows (SEMANTICS 22)"
+        assert header.get("redelivered") == ([[0, 2, count]] if count else None), "it grows (semantics 22)"
         await peer.ask(Command.CLOSE_CONSUMER, consumer_id=consumer)
     assert await unload_idle(broker) == 0, "the counts are nowhere else"
     consumer = await peer.consumer(segment, "queue")

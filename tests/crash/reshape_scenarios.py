@@ -1,6 +1,6 @@
 """What a broker does to a topic's shape before it is killed, and what must hold when the next one has started.
 
-SEMANTICS 42: a crash at any point leaves either the old layout, with stores to collect, or the new one.
+Semantics 42: a crash at any point leaves either the old layout, with stores to collect, or the new one.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ async def exists(broker: Broker, segment_id: int) -> bool:
 
 
 async def check_messages(broker: Broker, history: History, layout: SegmentLayout) -> None:
-    """D1 to D4; then producers that know of nothing send everything again, to today's owners (D3, SEMANTICS 24)."""
+    """D1 to D4; then producers that know of nothing send everything again, to today's owners (D3, semantics 24)."""
     for _ in range(2):
         found: dict[tuple[int, int], bytes] = {}
         for segment_id in layout.segments:

@@ -1,4 +1,4 @@
-"""SEMANTICS 24: duplicates are recognised per producer and bucket, across restarts, rolls, splits and merges."""
+"""Semantics 24: duplicates are recognised per producer and bucket, across restarts, rolls, splits and merges."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class OpenSegments:
         return self._hosted.get(name)
 
     async def open(self, spec: SegmentSpec, *, create: bool) -> HostedSegment:
-        """The open segment. `create` makes a missing store: right for active segments alone (SEMANTICS 28).
+        """The open segment. `create` makes a missing store: right for active segments alone (semantics 28).
 
         Raises NotFoundError, CorruptionError, StorageError, AlreadyClosedError, MemoryLimitError.
         """

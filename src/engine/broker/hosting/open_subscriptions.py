@@ -120,7 +120,7 @@ class OpenSubscriptions:
         return await self.acknowledged(hosted, [subscription])
 
     async def drained(self, hosted: HostedSegment, subscriptions: Iterable[str]) -> bool:
-        """Whether it is sealed, nothing in it is undecided, and none of these has anything left in it (SEMANTICS 7).
+        """Whether it is sealed, nothing in it is undecided, and none of these has anything left in it (semantics 7).
 
         Makes no cursor.
         """

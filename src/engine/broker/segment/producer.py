@@ -77,7 +77,8 @@ _AT_FIRST_SEQUENCE = 48
 class Producer:
     """One attachment of a producer. Loop thread only.
 
-    Invariant: entries are acknowledged, or refused, in the order in which they were sent. After a refusal that
+    Entries are acknowledged, or refused, in the order in which they were sent: `_in_flight` is answered from its head
+    only. After a refusal that
     concerns more than one entry the attachment has ended: nothing that was sent behind it may overtake it, so the
     client attaches again and sends again.
     """

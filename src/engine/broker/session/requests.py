@@ -309,7 +309,7 @@ def flow(connection: Connection, header: Header, payload: memoryview) -> None:
 
 
 def acknowledge(connection: Connection, header: Header, payload: memoryview) -> None:
-    """ACK. One of a consumer that is not attached any more is refused, not remembered (SEMANTICS 12)."""
+    """ACK. One of a consumer that is not attached any more is refused, not remembered (semantics 12)."""
     consumer = connection.consumers.get(header["consumer_id"])
     if consumer is None:
         raise NotOwnerError(f"the consumer {header['consumer_id']} is not attached; attach and acknowledge again")

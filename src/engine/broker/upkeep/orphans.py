@@ -1,4 +1,4 @@
-"""`Orphans`: deletes the stores that a crash in the middle of a change has left behind (SEMANTICS 42)."""
+"""`Orphans`: deletes the stores that a crash in the middle of a change has left behind (semantics 42)."""
 
 from __future__ import annotations
 

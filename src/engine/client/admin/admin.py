@@ -189,7 +189,7 @@ class AsyncAdmin:
         await (await self._get()).delete_subscription(name, subscription)
 
     async def seek_subscription(self, topic: str, subscription: str, when: str | datetime) -> None:
-        """Move it to "earliest", "latest" or the first message published at or after an aware datetime (SEMANTICS
+        """Move it to "earliest", "latest" or the first message published at or after an aware datetime (semantics
         38).
         """
         name = str(TopicName.parse(topic))

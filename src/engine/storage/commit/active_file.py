@@ -1,7 +1,7 @@
 """The active file of a segment under group commit: rolling to the next, cutting a failed write off, leaving a file.
 
 A failed write is cut off again. A failed sync is never retried: the file is abandoned at its last durable byte, what
-was durable is read again from the medium, and a new file continues (DESIGN section 6).
+was durable is read again from the medium, and a new file continues (docs/guarantees.md).
 """
 
 from __future__ import annotations

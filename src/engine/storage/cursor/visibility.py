@@ -2,7 +2,7 @@
 
 A write of a transaction is *undecided* until the transaction has ended and its operation record is there; nothing from
 the first undecided message on is read (read committed). Then its messages are visible like all others, or *hidden* for
-ever. What was decided is saved with the segment before anybody forgets why (DESIGN section 9), so that no answer ever
+ever. What was decided is saved with the segment before its header is forgotten (docs/transactions.md): no answer ever
 depends on a header that may be gone.
 
 What is saved: `settled_upto`, below which nothing is undecided; what is decided above it; what is hidden, anywhere.

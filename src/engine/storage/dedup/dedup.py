@@ -1,9 +1,9 @@
-"""Which entries of a producer a segment has already: duplicates are recognised by sequence id (SEMANTICS 24).
+"""Which entries of a producer a segment has already: duplicates are recognised by sequence id (semantics 24).
 
 A producer's entries reach a segment in sequence order only per bucket, and only among entries of one kind (keyed or
 keyless, transactional or not), because each of these is batched apart. So there is one lane per producer, bucket and
 kind, and inside a lane sequences rise. In a segment that follows others, they rise in each cell of a lane: see
-dedup_grid.py.
+grid.py.
 
 An append that failed has to come again before what was sent behind it, or order would be lost. A key's messages may be
 in transactions or not, so that holds for both kinds together.

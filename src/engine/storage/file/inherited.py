@@ -1,4 +1,4 @@
-"""What a segment knows of producers from its parents: a file beside the logs (SEMANTICS 24)."""
+"""What a segment knows of producers from its parents: a file beside the logs (semantics 24)."""
 
 from __future__ import annotations
 
