@@ -182,7 +182,7 @@ class Broker(Addresses):
         )
         begun = coordinator(self.config, self.service, members, metadata, self.clock, store.rng)
         self.transactions = Transactions(begun, members.brokers, self.config.transaction_sweep_interval)
-        self.admin.transactions = TransactionAdmin(begun, members.hosting.operations)
+        self.admin.local.transactions = TransactionAdmin(begun, members.hosting.operations)
         await members.start()
         await self.dynamic.start()
         await self.service.start()

@@ -14,7 +14,6 @@ from engine.aio.turns import Turns
 from engine.client.coordination import Answer, Standing, begin, committed_behind, end, is_committed, look, send_commit
 from engine.client.deadlines import Deadlines
 from engine.client.entering import Entering
-from engine.client.options import check_number
 from engine.client.pool import CLOSED, Pool
 from engine.client.scope import InTransaction, Scope
 from engine.client.spares import Spares
@@ -28,6 +27,7 @@ from engine.errors import (
     UnknownOutcomeError,
 )
 from engine.limits import TRANSACTION_TIMEOUT_S_MAX, TRANSACTION_TIMEOUT_S_MIN
+from engine.model.checks import check_number
 from engine.model.names import check_name
 from engine.model.transactions import MARK_BITS, TransactionState, accepted_numbers, attempt_number, parse_id
 
