@@ -8,9 +8,9 @@ import contextlib
 import pytest
 from peer import Peer, leader_term, make_entries
 
-from engine.broker.collection import Rule
-from engine.broker.orphans import Orphans
-from engine.control.ports import SegmentSpec
+from engine.broker.upkeep.orphans import Orphans
+from engine.broker.upkeep.sealed_segments import Rule
+from engine.control.base.ports import SegmentSpec
 from engine.errors import NotFoundError, NotOwnerError
 from engine.metadata import keys
 from engine.model.hashrange import HashRange

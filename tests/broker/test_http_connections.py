@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from engine.broker import http_door
-from engine.broker.rest import AdminServer
+from engine.broker.admin import http as http_door
+from engine.broker.admin.rest import AdminServer
 from engine.broker.server import Broker
 from engine.errors import ConnectError
 

@@ -9,8 +9,9 @@ from contextlib import AsyncExitStack
 import pytest
 from raw_http import WAIT_S, Raw, asked
 
-from engine.broker import http_door, rest
-from engine.broker.http_door import HttpDoor
+from engine.broker.admin import http as http_door
+from engine.broker.admin import rest
+from engine.broker.admin.http import HttpDoor
 from engine.broker.server import Broker
 
 BASE = "/admin/v2/scalable/public/default"

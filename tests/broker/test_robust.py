@@ -9,10 +9,10 @@ import shutil
 import pytest
 
 import engine
-import engine.broker.leaders
-import engine.broker.open_segments
-from engine.broker.collection import Rule
-from engine.broker.leaders import LeaderTerms
+import engine.broker.hosting.leader_terms
+import engine.broker.hosting.open_segments
+from engine.broker.hosting.leader_terms import LeaderTerms
+from engine.broker.upkeep.sealed_segments import Rule
 from engine.errors import CorruptionError, FencedError, InvalidArgumentError
 from engine.metadata import keys
 from engine.model.names import TopicName
@@ -78,7 +78,7 @@ async def test_a_sealed_segment_is_not_gone_when_nothing_of_its_topic_is_there(s
 
 
 async def test_a_metadata_store_that_hangs_does_not_keep_segments_from_closing(start_broker, monkeypatch):
-    monkeypatch.setattr(engine.broker.open_segments, "CLOSE_S_MAX", 0.05)
+    monkeypatch.setattr(engine.broker.hosting.open_segments, "CLOSE_S_MAX", 0.05)
     async with start_broker() as broker:
         await broker.admin.create_topic("orders")
 
@@ -91,7 +91,7 @@ async def test_a_metadata_store_that_hangs_does_not_keep_segments_from_closing(s
 
 
 async def test_terms_of_leaders_are_remembered_for_so_many_topics(broker, monkeypatch):
-    monkeypatch.setattr(engine.broker.leaders, "_TOPICS_MAX", 3)
+    monkeypatch.setattr(engine.broker.hosting.leader_terms, "_TOPICS_MAX", 3)
     terms = LeaderTerms(broker.hosting._metadata)
     for number in range(5):
         topic = TopicName.parse(f"t{number}")

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-import engine.broker.peers
-from engine.broker.config import BrokerConfig
-from engine.broker.connection import Connection
-from engine.broker.peers import Peers, _Peer
+import engine.broker.cluster.peers
+from engine.broker.cluster.peers import Peers, _Peer
 from engine.broker.server import Broker
+from engine.broker.session.connection import Connection
+from engine.broker.settings.config import BrokerConfig
 from engine.client.client import AsyncClient
 from engine.clock import SystemClock
 from engine.errors import AuthenticationError, ConnectError, InvalidArgumentError, TimeoutError, UnsupportedError
@@ -112,7 +112,7 @@ async def test_a_call_that_makes_no_sense_is_refused_by_name(
 async def test_a_slow_call_is_its_own_matter_and_only_silence_ends_the_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine.broker.peers, "PONG_S_MAX", 60.0)
+    monkeypatch.setattr(engine.broker.cluster.peers, "PONG_S_MAX", 60.0)
     async with brokers(tmp_path, 1) as (broker,):
         silent, trusted = asyncio.Event(), asyncio.Event()
         trust = _Peer._trust
@@ -137,7 +137,7 @@ async def test_a_slow_call_is_its_own_matter_and_only_silence_ends_the_connectio
         silent.clear()
         with monkeypatch.context() as patch:
             patch.setattr(Connection, "frame_received", lambda *_: None)
-            patch.setattr(engine.broker.peers, "PONG_S_MAX", 0.1)
+            patch.setattr(engine.broker.cluster.peers, "PONG_S_MAX", 0.1)
             other = asyncio.create_task(peers.call(broker.service_url, "slow", "other", {}, 10))
             with pytest.raises(TimeoutError):
                 await peers.call(broker.service_url, "slow", "call", {}, 0.05)

@@ -13,10 +13,10 @@ from typing import Any
 from crash_scenarios import History, Report, read_all
 from entry_images import KEYED, entry
 
-from engine.broker.config import BrokerConfig
-from engine.broker.orphans import Orphans
+from engine.broker.segment.hosted import HostedSegment
 from engine.broker.server import Broker
-from engine.broker.topics import HostedSegment
+from engine.broker.settings.config import BrokerConfig
+from engine.broker.upkeep.orphans import Orphans
 from engine.errors import EngineError, SegmentSealedError, StorageError
 from engine.metadata import keys
 from engine.model.layout import SegmentLayout

@@ -8,7 +8,7 @@ from typing import Any
 
 from values import of_type
 
-from engine.broker.proxy.frames import FrameCutter, Hello, field_of
+from engine.proxy.frames import FrameCutter, Hello, field_of
 from engine.wire.chunks import ChunkPool
 from engine.wire.commands import FIELDS, Command
 from engine.wire.framing import FrameReader, encode_bytes

@@ -10,8 +10,8 @@ import pytest
 from proxies import Served, until
 from raw_http import WAIT_S, Raw, asked
 
-from engine.broker import http_door
-from engine.broker.proxy import http
+from engine.broker.admin import http as http_door
+from engine.proxy import http
 from engine.wire.url import parse_url
 
 BASE = "/admin/v2/scalable/public/default"

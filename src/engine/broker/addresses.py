@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from engine.aio.semaphore import PoolStatistics
-from engine.broker.config import BrokerConfig
-from engine.broker.http_door import WILDCARDS
+from engine.broker.admin.http import WILDCARDS
+from engine.broker.settings.config import BrokerConfig
 from engine.wire.stream import FrameStream
 from engine.wire.url import format_url, parse_url
 
 if TYPE_CHECKING:
-    from engine.broker.rest import AdminServer
+    from engine.broker.admin.rest import AdminServer
 
 IN_PROCESS_URL = "engine://embedded"  # what a broker without an address calls itself
 

@@ -13,26 +13,26 @@ from engine.aio.loop_lag import LoopLag
 from engine.aio.tasks import Supervisor
 from engine.aio.workers import Submits, Workers
 from engine.broker.addresses import Addresses
-from engine.broker.admin import AdminService
-from engine.broker.config import BrokerConfig
-from engine.broker.connection import Connection
-from engine.broker.doors import Doors, check_exposed
-from engine.broker.dynamic_config import DynamicConfig
-from engine.broker.half_frames import HalfFrames
-from engine.broker.idle import IdleLoop
-from engine.broker.keepalive import KeepAlive
-from engine.broker.load_reporter import LoadReports
-from engine.broker.measures import Measures
-from engine.broker.membership import Membership
-from engine.broker.memory import BrokerMemory
+from engine.broker.admin.dynamic import DynamicConfig
+from engine.broker.admin.rest import AdminServer
+from engine.broker.admin.service import AdminService
+from engine.broker.admin.transaction_admin import TransactionAdmin
+from engine.broker.assembly import control_config, coordinator, load_reports, storage_config
+from engine.broker.cluster.membership import Membership
+from engine.broker.hosting.segment_host import SegmentHosting
 from engine.broker.metrics.catalogue import metrics_page
-from engine.broker.parts import control_config, coordinator, load_reports, storage_config
-from engine.broker.rest import AdminServer
-from engine.broker.retention import RetentionLoop
-from engine.broker.segment_host import SegmentHosting
-from engine.broker.transaction_admin import TransactionAdmin
-from engine.broker.transactions import Transactions
-from engine.broker.unexplained import check_explained
+from engine.broker.pools.latency import Measures
+from engine.broker.pools.partial_frames import HalfFrames
+from engine.broker.pools.pools import BrokerMemory
+from engine.broker.session.connection import Connection
+from engine.broker.session.keepalive import KeepAlive
+from engine.broker.session.transaction_requests import Transactions
+from engine.broker.settings.config import BrokerConfig
+from engine.broker.settings.doors import Doors, check_exposed
+from engine.broker.upkeep.idle import IdleLoop
+from engine.broker.upkeep.load_reporter import LoadReports
+from engine.broker.upkeep.retention import RetentionLoop
+from engine.broker.upkeep.unexplained import check_explained
 from engine.clock import Clock, SystemClock
 from engine.control.service import ScalableTopicService
 from engine.errors import AlreadyClosedError, ConnectError, EngineError, InvalidArgumentError
@@ -41,11 +41,11 @@ from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.sqlite import MetadataStatistics, SqliteMetadataStore
 from engine.metadata.store import MetadataStore
 from engine.model.identity import Identity
-from engine.storage.config import storage_error
-from engine.storage.disk import Disk, OsDisk
-from engine.storage.metadata_commits import NativeCommits
+from engine.storage.disk.config import storage_error
+from engine.storage.disk.disk import Disk, OsDisk
+from engine.storage.disk.metadata_commits import NativeCommits
+from engine.storage.disk.workers import NativeWorkers
 from engine.storage.store import SegmentStore
-from engine.storage.workers import NativeWorkers
 from engine.wire.chunks import ChunkPool
 from engine.wire.stream import Connector, FrameStream
 from engine.wire.tcp import listen

@@ -7,10 +7,10 @@ from typing import Any
 
 from engine.aio.tasks import Supervisor
 from engine.clock import Clock
-from engine.control.brokers import Brokers
-from engine.control.config import ControlConfig
-from engine.control.controllers import Controllers
-from engine.control.ports import (
+from engine.control.auto_scaler import AutoScaling
+from engine.control.base.brokers import Brokers
+from engine.control.base.config import ControlConfig
+from engine.control.base.ports import (
     ConsumerChannel,
     SegmentHost,
     SegmentSpec,
@@ -19,15 +19,15 @@ from engine.control.ports import (
     TopicWatch,
     segment_spec,
 )
-from engine.control.resources import LeaderRecord, ScalableTopicResources, TopicRecord
-from engine.control.scaling import AutoScaling
+from engine.control.base.topic_records import LeaderRecord, ScalableTopicResources, TopicRecord
 from engine.control.schemas import TopicSchemas
 from engine.control.segment_admin import SegmentAdmin
-from engine.control.shape import Plan
-from engine.control.stats import topic_stats, with_scaling
-from engine.control.subscriptions import find_subscription
-from engine.control.topic_lists import TopicLists, list_topics
-from engine.control.watches import TopicWatches
+from engine.control.shape.shape import Plan
+from engine.control.subscription.subscriptions import find_subscription
+from engine.control.topic.registry import Controllers
+from engine.control.topic.stats import topic_stats, with_scaling
+from engine.control.topic.topic_lists import TopicLists, list_topics
+from engine.control.topic.watches import TopicWatches
 from engine.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from engine.metadata.store import ABSENT, ConflictError, MetadataStore
 from engine.model.layout import SegmentLayout

@@ -11,8 +11,8 @@ from engine.broker.metrics.pools import pool_families, topic_list_families
 from engine.broker.metrics.process import process_families
 from engine.broker.metrics.segments import segment_families, subscription_families
 from engine.broker.metrics.shapes import shape_families
+from engine.broker.metrics.transactions import transaction_families
 from engine.broker.metrics.whole import pools, whole_families
-from engine.broker.transaction_metrics import transaction_families
 
 if TYPE_CHECKING:
     from engine.broker.server import Broker

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from engine.aio.semaphore import PoolStatistics
-from engine.broker.health import unready
 from engine.broker.metrics.attempts import attempt_families
 from engine.broker.metrics.exposition import AnyFamily, Labels, counter, gauge, histogram
+from engine.broker.metrics.health import unready
 
 if TYPE_CHECKING:
     from engine.broker.server import Broker

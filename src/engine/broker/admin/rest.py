@@ -1,0 +1,133 @@
+"""The admin API over HTTP: a route for each operation of the table, errors as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from engine.broker.admin.http import HttpDoor
+from engine.broker.admin.http_checks import hosts_of
+from engine.broker.admin.rest_lists import TopicListPages
+from engine.broker.admin.rest_pages import page_handlers
+from engine.broker.settings.config import BrokerConfig
+from engine.errors import AlreadyClosedError, InvalidArgumentError
+from engine.limits import HTTP_BODY_S_MAX, METADATA_VALUE_SIZE_MAX
+from engine.model.admin_operations import AT_ANY_TIME, LIST_TOPICS, OPERATIONS, WITHOUT_TOKEN
+from engine.model.admin_requests import NO_BODY, Operation
+from engine.model.fields import load
+
+if TYPE_CHECKING:
+    from engine.broker.server import Broker
+
+QUIET_S_MAX = 10.0  # a request whose body does not come holds nobody up for longer
+
+
+class AdminServer(HttpDoor):
+    """The broker's HTTP listener. Everything is done by its AdminService."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._under_way = 0
+        self._quiet = asyncio.Event()
+        self._receiving: set[asyncio.Timeout] = set()  # time limits of the bodies that are being received
+        guard = broker.doors.only_with_token(lambda: broker.config, WITHOUT_TOKEN)
+        middlewares: list[Any] = [guard, self._only_while_running, self._whole]
+        application = web.Application(middlewares=middlewares, client_max_size=METADATA_VALUE_SIZE_MAX)
+        application.add_routes(_routes(broker))
+        super().__init__(application, always=AT_ANY_TIME, open_paths=WITHOUT_TOKEN, hosts=lambda: _hosts(broker.config))
+
+    @web.middleware
+    async def _only_while_running(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path in AT_ANY_TIME:
+            return await handler(request)
+        if self._broker.refusing:
+            raise AlreadyClosedError("the broker is not running, or not any more")
+        self._under_way += 1
+        self._quiet.clear()
+        try:
+            return await handler(request)
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._quiet.set()
+
+    @web.middleware
+    async def _whole(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Receive the body first: of all of them together only so much is held, and each comes within a time.
+
+        Not of what is answered at any time, some of it without a token: its body is not looked at.
+        """
+        if not request.body_exists or request.path in AT_ANY_TIME:
+            return await handler(request)
+        bodies = self._broker.memory.bodies
+        size = METADATA_VALUE_SIZE_MAX if request.content_length is None else request.content_length
+        permit = await bodies.acquire(min(size, METADATA_VALUE_SIZE_MAX))
+        try:
+            await self._receive(request)
+            return await handler(request)
+        finally:
+            bodies.release(permit)
+
+    async def _receive(self, request: web.Request) -> None:
+        limit = asyncio.timeout(0 if self._broker.closing else HTTP_BODY_S_MAX)
+        self._receiving.add(limit)
+        try:
+            async with limit:
+                await request.read()
+        except TimeoutError as e:
+            if self._broker.closing:
+                raise AlreadyClosedError("the broker is closing, and the body has not come") from e
+            raise web.HTTPRequestTimeout(reason=f"the body did not come within {HTTP_BODY_S_MAX:g} s") from e
+        finally:
+            self._receiving.discard(limit)
+
+    async def quiet(self) -> None:
+        """Wait for what is being answered; of a broker that is closing, only how it stands can be asked from now on."""
+        for limit in self._receiving:  # what has not come will not be answered
+            limit.reschedule(asyncio.get_running_loop().time())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(QUIET_S_MAX):
+                while self._under_way:
+                    await self._quiet.wait()
+
+
+def _hosts(config: BrokerConfig) -> set[str]:
+    return hosts_of(config.admin_hosts, config.service_url, config.admin_url)
+
+
+def _routes(broker: Broker) -> list[web.RouteDef]:
+    """One for each operation; those that do not answer with plain JSON have handlers of their own."""
+    special = {LIST_TOPICS: TopicListPages(broker).list_topics, **page_handlers(broker)}
+    return [_route(row.verb)(row.path, special.get(row) or _handler(broker, row)) for row in OPERATIONS]
+
+
+def _route(verb: str) -> Callable[[str, Handler], web.RouteDef]:
+    return web.get if verb == "GET" else partial(web.route, verb)  # the first answers HEAD too
+
+
+def _handler(broker: Broker, operation: Operation[Any]) -> Handler:
+    """Reads the operation's arguments and has it carried out."""
+
+    async def answer(request: web.Request) -> web.Response:
+        body = await _json(request) if operation.takes_body else NO_BODY
+        arguments = operation.read(request.match_info, lambda name: request.query.getall(name, []), body)
+        result = await broker.admin.call(operation, arguments)
+        if operation.result.nothing:
+            return web.Response(status=204)
+        return web.json_response(operation.result.to_json(result))
+
+    return answer
+
+
+async def _json(request: web.Request) -> Any:
+    text = await request.read()  # JSON says by itself how it is encoded
+    try:
+        return load(text) if text.strip() else NO_BODY
+    except ValueError as e:
+        raise InvalidArgumentError(f"the body is not JSON: {e}") from e

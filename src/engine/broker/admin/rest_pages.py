@@ -1,0 +1,57 @@
+"""What the admin API says of the broker itself, at any time: its description, metrics, health."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from engine.broker.admin.openapi import openapi
+from engine.broker.metrics.catalogue import metrics_page
+from engine.broker.metrics.exposition import METRICS_TYPE
+from engine.broker.metrics.health import unready
+from engine.errors import StorageError
+from engine.model.admin_operations import GET_DESCRIPTION, GET_HEALTH, GET_METRICS, GET_READINESS
+from engine.model.admin_requests import Operation
+
+if TYPE_CHECKING:
+    from engine.broker.server import Broker
+
+
+def page_handlers(broker: Broker) -> dict[Operation[Any], Handler]:
+    """Of operations that tell how the broker stands."""
+    pages = _Pages(broker)
+    return {
+        GET_DESCRIPTION: pages.openapi,
+        GET_METRICS: pages.metrics,
+        GET_HEALTH: pages.health,
+        GET_READINESS: pages.ready,
+    }
+
+
+class _Pages:
+    """Answered as long as the process can."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def openapi(self, request: web.Request) -> web.Response:
+        return web.json_response(openapi(str(request.url.origin())))
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        return web.Response(text=await metrics_page(self._broker), headers={"Content-Type": METRICS_TYPE})
+
+    async def health(self, request: web.Request) -> web.Response:
+        """Whether it lives: 503 says that only a restart helps."""
+        broker = self._broker
+        if broker.trouble is not None:
+            raise StorageError(broker.trouble)
+        status = "closing" if broker.closing else "ok" if broker.started else "starting"
+        return web.json_response({"status": status, "broker": broker.service_url})
+
+    async def ready(self, request: web.Request) -> web.Response:
+        """Whether to send work here."""
+        reasons = [{"what": reason.what, "why": reason.why} for reason in unready(self._broker)]
+        body = {"ready": not reasons, "broker": self._broker.service_url, "reasons": reasons}
+        return web.json_response(body, status=503 if reasons else 200)

@@ -1,0 +1,95 @@
+"""`AdminService`: has admin operations carried out, here or by a topic's leader; `rest.py` serves it over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from datetime import datetime
+from typing import Any, TypeVar
+
+from engine.broker.admin.dynamic import DynamicConfig
+from engine.broker.admin.leader import LeaderAdmin
+from engine.broker.admin.local import LocalAdmin
+from engine.broker.settings.config import BrokerConfig
+from engine.control.service import ScalableTopicService
+from engine.errors import ConnectError, NotOwnerError, TimeoutError
+from engine.model.admin_methods import AdminMethods
+from engine.model.admin_operations import SEEK_SUBSCRIPTION
+from engine.model.admin_parameters import milliseconds
+from engine.model.admin_requests import Leader, Operation
+from engine.model.names import SegmentName, TopicName
+
+R = TypeVar("R")
+Forward = Callable[[TopicName, str, dict[str, Any]], Awaitable[Any]]
+
+
+class AdminService(AdminMethods):
+    """An AdminBackend. Loop thread only.
+
+    What only a topic's leader can do is tried here first: this broker leads the topic when no other broker does. When
+    another one leads it, `forward(topic, method, arguments)` has the method of its LeaderAdmin called there, once;
+    without `forward` NotOwnerError is raised. All other operations are LocalAdmin's.
+    """
+
+    def __init__(
+        self,
+        service: ScalableTopicService,
+        config: BrokerConfig,
+        forward: Forward | None = None,
+        *,
+        dynamic: DynamicConfig | None = None,
+        metrics: Callable[[], Awaitable[str]] | None = None,
+    ) -> None:
+        self.leading = LeaderAdmin(service)
+        self.local = LocalAdmin(service, config, dynamic=dynamic, metrics=metrics)
+        self._forward = forward
+
+    async def call(self, operation: Operation[R], arguments: Mapping[str, Any]) -> R:
+        """Carry it out. Arguments are of the right types, and else unchecked; InvalidArgumentError."""
+        found: R
+        if operation.leader is Leader.ANY:
+            found = await getattr(self.local, operation.name)(**arguments)
+        else:
+            topic, others = _topic_of(arguments)
+            ask = self._lead if operation.leader is Leader.NEEDED else self._prefer_leader
+            found = await ask(operation.leader_method, topic, {**others, **operation.leader_arguments})
+        return found
+
+    async def _call(self, operation: Operation[R], arguments: Mapping[str, Any]) -> R:
+        return await self.call(operation, arguments)
+
+    async def _lead(self, method: str, topic: TopicName, arguments: dict[str, Any]) -> Any:
+        """By the topic's leader: this broker, or another."""
+        try:
+            return await self.leading.call(method, topic, arguments)
+        except NotOwnerError:
+            if self._forward is None:
+                raise
+        return await self._forward(topic, method, arguments)
+
+    async def _prefer_leader(self, method: str, topic: TopicName, arguments: dict[str, Any]) -> Any:
+        """By the topic's leader if there is one that answers, or else here."""
+        if self._forward is not None:
+            with suppress(ConnectError, TimeoutError, NotOwnerError):
+                return await self._forward(topic, method, arguments)
+        return await self.leading.call(method, topic, arguments)
+
+    async def prune_segment(self, topic: str | TopicName, segment_id: int) -> bool:
+        """A sealed segment that retention lets go leaves the topic; False: not now. Raises NotFoundError (topic)."""
+        return bool(await self._lead("prune_segment", TopicName.parse(topic), {"segment_id": segment_id}))
+
+    async def seek_subscription(self, topic: str, subscription: str, when: str | int | datetime) -> None:
+        """As an operation, and also to milliseconds."""
+        instant = milliseconds(when) if isinstance(when, datetime) else when
+        await self.call(SEEK_SUBSCRIPTION, {"topic": topic, "subscription": subscription, "when": instant})
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+def _topic_of(arguments: Mapping[str, Any]) -> tuple[TopicName, dict[str, Any]]:
+    """The topic that is meant, and the arguments for its leader."""
+    others = dict(arguments)
+    if "topic" in others:
+        return TopicName.parse(others.pop("topic")), others
+    return SegmentName.parse(others["segment"]).topic, others
