@@ -52,7 +52,7 @@ class Kind:
     def check(self, what: str, value: Any) -> Any:
         """The plain form of an argument."""
         if not isinstance(value, str) or not value:
-            raise InvalidArgumentError(f"{what} is {value!r:.80}; text is right")
+            raise InvalidArgumentError(f"{what} must be text, got {value!r:.80}")
         return value
 
     def texts(self, value: Any) -> list[str]:
@@ -238,7 +238,7 @@ class Instant(Kind):
         if isinstance(value, datetime):
             return milliseconds(value)
         if value not in POSITIONS:
-            raise InvalidArgumentError(f"{what} is {value!r}; earliest, latest or an aware datetime is right")
+            raise InvalidArgumentError(f"{what} must be earliest, latest or an aware datetime, got {value!r:.80}")
         return str(value)
 
 
@@ -249,7 +249,7 @@ class Setting(Kind):
 
     def check(self, what: str, value: Any) -> str | float:
         if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
-            raise InvalidArgumentError(f"{what} is {value!r:.80}; a number, or text with a unit, is right")
+            raise InvalidArgumentError(f"{what} must be a number, or text with a unit, got {value!r:.80}")
         return value
 
 
@@ -272,9 +272,10 @@ class Properties(Kind):
         return [f"{name}={text}" for name, text in value.items()]
 
     def of_texts(self, what: str, texts: Sequence[str]) -> dict[str, str]:
-        pairs = [text.partition("=") for text in texts]
-        if any(not equals for _, equals, _ in pairs):
-            raise InvalidArgumentError(f"{what} is malformed; property=name=value is right")
+        for text in texts:
+            if "=" not in text:
+                raise InvalidArgumentError(f"{what} must be name=value, got {text!r:.80}")
+        pairs = (text.partition("=") for text in texts)
         return {name: value for name, _, value in pairs}
 
 
@@ -288,7 +289,7 @@ class Subscriptions(Kind):
 
     def check(self, what: str, value: Any) -> list[str]:
         if isinstance(value, str) or not isinstance(value, Iterable):
-            raise InvalidArgumentError(f"{what} is {value!r:.80}; a list of names is right")
+            raise InvalidArgumentError(f"{what} must be a list of names, got {value!r:.80}")
         return [check_name(name, "subscription name") for name in value]
 
     def to_json(self, value: Sequence[str]) -> list[str]:
@@ -308,7 +309,7 @@ class Policies(Kind):
 
     def check(self, what: str, value: Any) -> dict[str, Any]:
         if not isinstance(value, Mapping):
-            raise InvalidArgumentError(f"{what} are {type(value).__name__}; a mapping of their names is right")
+            raise InvalidArgumentError(f"{what} must be a mapping by their names, got {type(value).__name__}")
         return dict(value)
 
 
@@ -383,14 +384,14 @@ def check_properties(properties: Mapping[str, str] | None) -> None:
     if properties is None:
         return
     if not isinstance(properties, Mapping):
-        raise InvalidArgumentError(f"properties are {type(properties).__name__}; a mapping of text to text is right")
+        raise InvalidArgumentError(f"properties must be a mapping of text to text, got {type(properties).__name__}")
     for name, value in properties.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise InvalidArgumentError(f"property {name!r}: {value!r} is not text to text")
+            raise InvalidArgumentError(f"properties must be text to text, got {name!r:.80}: {value!r:.80}")
 
 
 def milliseconds(when: datetime) -> int:
     """Since 1970, of an aware datetime. Raises InvalidArgumentError."""
     if when.tzinfo is None:
-        raise InvalidArgumentError(f"{when!r} has no time zone; an aware datetime is right, as datetime.now(UTC)")
+        raise InvalidArgumentError(f"a datetime must have a time zone, as datetime.now(UTC) has, got {when!r}")
     return int(when.timestamp() * 1000)

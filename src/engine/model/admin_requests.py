@@ -69,7 +69,7 @@ class OverridesResult(Result[dict[str, Any]]):
         try:
             return AutoScalePolicyOverride.of_json(super().of_json(answer)).to_mapping()
         except (InvalidArgumentError, CorruptionError) as e:
-            raise ProtocolError(f"the admin API answered with a policy that is none: {e}") from e
+            raise ProtocolError(f"the admin API must answer with an auto-scale policy: {e}") from e
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Request:
 class Operation(Generic[R]):
     """A row of the table `admin_operations`."""
 
-    name: str  # of the methods of clients and of who carries it out, and operationId
+    name: str  # of the method and of its handler; operationId
     http: str  # verb and path, with its parts as {names}
     parameters: tuple[Parameter, ...] = ()  # in the order of the method's
     result: Result[R]
@@ -174,7 +174,8 @@ class Operation(Generic[R]):
     def read(self, parts: Mapping[str, str], query: Callable[[str], Sequence[str]], body: Any) -> dict[str, Any]:
         """The arguments of a request: parts of its path, values of its query by name, and the JSON of its body.
 
-        Raises InvalidArgumentError. Of a wrong type is refused here; what the values may be is for who is called.
+        Raises InvalidArgumentError for a value of another type, and for a field that is unknown or missing; handlers
+        check the values.
         """
         fields = self._fields(body) if self.fields or self.no_fields else {}
         return {p.name: self._read(p, parts, query, body, fields) for p in self.parameters}
@@ -232,7 +233,7 @@ class AdminBackend(Protocol):
 
 def _default(p: Parameter, what: str) -> Any:
     if p.required:
-        raise InvalidArgumentError(f"{what} is missing; {p.kind.form} is right")
+        raise InvalidArgumentError(f"{what} is missing; it must be {p.kind.form}")
     return p.default
 
 
