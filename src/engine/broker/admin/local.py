@@ -19,7 +19,7 @@ T = TypeVar("T")
 class LocalAdmin:
     """Loop thread only. Methods have the names and arguments of operations, and raise their errors.
 
-    `transactions`, `dynamic`, `metrics`: a broker's; without them what needs them raises UnsupportedError.
+    `dynamic`, `transactions`, `metrics`: a broker's; without one, operations on it raise UnsupportedError.
     """
 
     def __init__(
@@ -28,9 +28,10 @@ class LocalAdmin:
         config: BrokerConfig,
         *,
         dynamic: DynamicConfig | None = None,
+        transactions: TransactionAdmin | None = None,
         metrics: Callable[[], Awaitable[str]] | None = None,
     ) -> None:
-        self.transactions: TransactionAdmin | None = None
+        self._transactions = transactions
         self._service = service
         self._config = config
         self._dynamic = dynamic
@@ -54,15 +55,15 @@ class LocalAdmin:
         self, open_longer_than: float | None, segment: str | None, limit: int | None
     ) -> list[dict[str, Any]]:
         """Open ones, the oldest first."""
-        return await _there(self.transactions).list_open(open_longer_than, segment, limit)
+        return await _there(self._transactions).list_open(open_longer_than, segment, limit)
 
     async def get_transaction(self, ident: str) -> dict[str, Any]:
         """One, and where it has operations that are not applied yet."""
-        return await _there(self.transactions).get(ident)
+        return await _there(self._transactions).get(ident)
 
     async def abort_transaction(self, ident: str) -> None:
         """Abort it."""
-        await _there(self.transactions).abort(ident)
+        await _there(self._transactions).abort(ident)
 
     async def get_namespace_policies(self, namespace: str) -> dict[str, Any]:
         """By snake_case name; of a namespace that has none, those of the configuration."""
@@ -126,7 +127,7 @@ def _policies_of(config: BrokerConfig) -> NamespacePolicies:
 
 def _there(part: T | None) -> T:
     if part is None:
-        raise UnsupportedError("only a broker can say that")
+        raise UnsupportedError("only a broker can answer that")
     return part
 
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from engine.broker.admin.dynamic import DynamicConfig
 from engine.broker.admin.leader import LeaderAdmin
 from engine.broker.admin.local import LocalAdmin
+from engine.broker.admin.transaction_admin import TransactionAdmin
 from engine.broker.settings.config import BrokerConfig
 from engine.control.service import ScalableTopicService
 from engine.errors import ConnectError, NotOwnerError, TimeoutError
@@ -38,14 +39,15 @@ class AdminService(AdminMethods):
         forward: Forward | None = None,
         *,
         dynamic: DynamicConfig | None = None,
+        transactions: TransactionAdmin | None = None,
         metrics: Callable[[], Awaitable[str]] | None = None,
     ) -> None:
         self.leading = LeaderAdmin(service)
-        self.local = LocalAdmin(service, config, dynamic=dynamic, metrics=metrics)
+        self.local = LocalAdmin(service, config, dynamic=dynamic, transactions=transactions, metrics=metrics)
         self._forward = forward
 
     async def call(self, operation: Operation[R], arguments: Mapping[str, Any]) -> R:
-        """Carry it out. Arguments are of the right types, and else unchecked; InvalidArgumentError."""
+        """Carry it out. Of its arguments only the types are checked before. Raises InvalidArgumentError."""
         found: R
         if operation.leader is Leader.ANY:
             found = await getattr(self.local, operation.name)(**arguments)
