@@ -66,7 +66,6 @@ CLIMBING: set[tuple[str, str]] = {
     ("src/engine/broker/admin/rest.py", "engine.broker.server"),
     ("src/engine/broker/admin/rest_lists.py", "engine.broker.server"),
     ("src/engine/broker/admin/rest_pages.py", "engine.broker.server"),
-    ("src/engine/broker/admin/rest_transactions.py", "engine.broker.server"),
     ("src/engine/broker/delivery/consumer.py", "engine.broker.session.connection"),
     ("src/engine/broker/delivery/queue.py", "engine.broker.session.connection"),
     ("src/engine/broker/delivery/shared.py", "engine.broker.session.connection"),
