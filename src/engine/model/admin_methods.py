@@ -130,7 +130,7 @@ class AdminMethods(ABC):
     async def seek_subscription(self, topic: str, subscription: str, when: str | datetime) -> None:
         """Move a subscription: to the earliest or latest message, or to the first one published since an instant.
 
-        `when`: "earliest", "latest", or an aware datetime (SEMANTICS 38). Raises NotFoundError.
+        `when`: "earliest", "latest", or an aware datetime (semantics 38). Raises NotFoundError.
         """
         await self._ask(operations.SEEK_SUBSCRIPTION, topic, subscription, when)
 

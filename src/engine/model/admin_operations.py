@@ -293,7 +293,7 @@ SEEK_SUBSCRIPTION = Operation(
     result=_NOTHING,
     summary="Move a subscription: to the earliest or latest message, or to the first one published since an instant.",
     details="""
-    `when`: "earliest", "latest", or an aware datetime (SEMANTICS 38). Raises NotFoundError.
+    `when`: "earliest", "latest", or an aware datetime (semantics 38). Raises NotFoundError.
     """,
     errors=(NotFoundError,),
     leader=Leader.NEEDED,

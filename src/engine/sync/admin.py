@@ -135,7 +135,7 @@ class Admin:
     def seek_subscription(self, topic: str, subscription: str, when: str | datetime) -> None:
         """Move a subscription: to the earliest or latest message, or to the first one published since an instant.
 
-        `when`: "earliest", "latest", or an aware datetime (SEMANTICS 38). Raises NotFoundError.
+        `when`: "earliest", "latest", or an aware datetime (semantics 38). Raises NotFoundError.
         """
         self._portal.run(self._admin.seek_subscription(topic, subscription, when))
 
