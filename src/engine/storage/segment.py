@@ -23,8 +23,8 @@ from engine.errors import (
 from engine.limits import LOG_FILE_MESSAGES_MAX, READ_BLOCK_SIZE
 from engine.model.identity import Identity
 from engine.model.names import SegmentName
-from engine.storage.commit.commit import Committer
-from engine.storage.commit.group import Appended, Group, join_fresh
+from engine.storage.commit.committer import Committer
+from engine.storage.commit.groups import Appended, Group, join_fresh
 from engine.storage.dedup.dedup import producer_id
 from engine.storage.file.context import Context, SegmentStatistics
 from engine.storage.file.continuation import Gaps
@@ -81,6 +81,7 @@ class Segment:
         self._succession = Succession(last.opening, lease)
         goes_on = self.sealed or (self._succession.continues and self._may_go_on_in(last))
         self._commit = Committer(self, context, durability, last, lease, found.restart, continues=goes_on)
+        self._groups = self._commit.groups
         self.marks = self._commit.marks
         self._waiters = Waiters()
         self._wake = self._waiters.wake
@@ -103,7 +104,7 @@ class Segment:
     @property
     def next_offset(self) -> int:
         """The offset the next message gets."""
-        return self._commit.next_offset
+        return self._groups.next_offset
 
     @property
     def durable_offset(self) -> int:
@@ -113,7 +114,7 @@ class Segment:
     @property
     def messages_end(self) -> int:
         """Right behind the last message; below `next_offset` when the log ends with a gap."""
-        return self.gaps.before(self._commit.next_offset)
+        return self.gaps.before(self._groups.next_offset)
 
     @property
     def size_bytes(self) -> int:
@@ -207,19 +208,19 @@ class Segment:
         if len(fresh) < len(claims):
             data, fresh = join_fresh(data, fresh)
         time_ms = self._time_ms = max(self._time_ms, self._context.clock.time_ms())
-        start = self._commit.next_offset
+        start = self._groups.next_offset
         group = self._commit.add(data, fresh, self.term, time_ms)
         group.waiters.append((future, places))
         self._commit.schedule()
         appended = self._appended
-        appended[0] += self._commit.next_offset - start
+        appended[0] += self._groups.next_offset - start
         appended[1] += len(fresh)
         appended[2] += len(data)
 
     def _place(self, claims: list[Claim]) -> tuple[list[Appended], list[Claim]]:
         """Where each entry goes or is, and which of them are new; the new ones are recorded as appended."""
         dedup, durable = self._dedup, self._commit.durable_offset
-        start = offset = self._commit.next_offset
+        start = offset = self._groups.next_offset
         places, fresh = [], []
         try:
             for claim in claims:
@@ -240,7 +241,7 @@ class Segment:
 
     def _acknowledge_duplicates(self, future: asyncio.Future[list[Appended]], places: list[Appended]) -> None:
         """The originals may still be on their way: wait for everything that is."""
-        newest = self._commit.newest()
+        newest = self._groups.newest
         if newest is None:
             future.set_result(places)
         else:
@@ -354,16 +355,17 @@ class Segment:
         file, lease = self._commit.file, self.lease
         if self.sealed or self.failed is not None or (lease is not None and (file is None or not lease.held)):
             return
-        if file is not None and file.closing is not None and self._commit.newest() is None:
+        if file is not None and file.closing is not None and self._groups.newest is None:
             return
         await self._commit.finish(State.CLEAN)
 
     def release(self) -> None:
         """Let go of files and memory without another word to the disk."""
         self._closed = True
-        self._commit.stop()
         if self.lease is not None and not self.lease.held:
-            self._commit.lapse(NotOwnerError(f"{self.name} is owned here no more"))
+            self._commit.lapse(NotOwnerError(f"{self.name}: this broker's lease is over"))
+        else:
+            self._commit.stop()
         for file in self._files:
             self._context.handles.retire(file)
         self._context.cache.clear(self._reader.tail)
