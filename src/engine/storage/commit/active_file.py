@@ -24,7 +24,7 @@ from functools import partial
 from typing_extensions import Buffer
 
 from engine.aio.workers import Work, run
-from engine.errors import CorruptionError, EngineError, NotOwnerError, StorageError
+from engine.storage.commit.failures import job_error
 from engine.storage.commit.groups import Group
 from engine.storage.disk.config import storage_error
 from engine.storage.disk.disk import File
@@ -220,14 +220,3 @@ class ActiveFile:
                 self._handles.unpin(file)
         except (SyncFailed, OSError) as e:
             raise job_error(e, file.path) from e
-
-
-def job_error(error: BaseException | None, path: str) -> EngineError:
-    """The typed error for what a job raised."""
-    if isinstance(error, CorruptionError | NotOwnerError):
-        return error
-    if isinstance(error, SyncFailed):
-        return storage_error(error.error, path)
-    if isinstance(error, OSError):
-        return storage_error(error, path)
-    return StorageError(f"{path}: {error}")

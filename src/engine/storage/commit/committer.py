@@ -6,10 +6,10 @@ the slower the disk, the larger the groups, and there is no timer to tune. At mo
     primary   writes the next group and syncs, or only syncs what was written
     ahead     writes a large group while the primary runs, so that the disk is never without work
 
-    time ─────────────────────────────────────────────────────────────►
-    primary   │ write 1 + sync │ sync: 2, 3   │ write 4 + sync │
-    ahead          │ write 2 │ write 3 │
-    durable                    1              2, 3             4        in order of offsets, always
+    time ──────────────────────────────────────────────────────────────────────►
+    primary   │ write 1, sync       │ sync          │ write 5, sync │
+    ahead        │ write 2 │ write 3 │ write 4 │
+    durable                         1               2, 3            4, 5      in order of offsets, always
 
 With durability "fsync" a group is durable when a sync covers it; with "interval" and "os" when it is written, and the
 sync follows after a time, or never.
@@ -30,7 +30,6 @@ import enum
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from engine._native.serve.log import Claim
 from engine.errors import (
@@ -42,8 +41,10 @@ from engine.errors import (
     UnknownOutcomeError,
 )
 from engine.limits import KIB, LOG_INDEX_BYTES_STEP
-from engine.storage.commit.active_file import ActiveFile, job_error
+from engine.storage.commit.active_file import ActiveFile
+from engine.storage.commit.failures import Failure, job_error, worse
 from engine.storage.commit.groups import Group, Groups, fail_all
+from engine.storage.commit.ports import Counters, SegmentLog
 from engine.storage.commit.witness import WitnessWriter
 from engine.storage.disk.config import FSYNC, INTERVAL
 from engine.storage.disk.measures import Marks
@@ -56,43 +57,6 @@ _log = logging.getLogger("engine.storage")
 
 AHEAD_MIN = 256 * KIB  # a smaller group waits for the running sync, and is written together with its own sync
 PAD_GROUP_MAX = 32 * KIB  # behind larger groups no zeros are written
-
-
-class SegmentLog(Protocol):
-    """What group commit needs of the segment whose appends it commits."""
-
-    def plan_file(self, first_offset: int) -> LogFile:
-        """A file to be created, with a new salt and the producers' state below the offset."""
-
-    def snapshot(self, below: int) -> bytes:
-        """The producers' state below an offset."""
-
-    def file_created(self, file: LogFile) -> None:
-        """The file is durable, and the active one from now on."""
-
-    def group_durable(self, group: Group) -> None:
-        """The group may be read."""
-
-    def rolled_back(self, offset: int) -> None:
-        """Nothing at or above the offset is in the log any more."""
-
-    def gap_made(self, end: int, restart: int) -> None:
-        """The log goes on at `restart` in a new file; messages between `end` and that were readable, and are lost."""
-
-    def file_failed(self, error: EngineError) -> None:
-        """What was durable is damaged; the segment cannot go on."""
-
-
-@dataclass(slots=True)
-class Counters:
-    """Counted since the segment was opened."""
-
-    commits: int = 0
-    commit_bytes: int = 0
-    syncs: int = 0
-    rolls: int = 0
-    write_failures: int = 0
-    sync_failures: int = 0
 
 
 class Phase(enum.Enum):
@@ -121,22 +85,6 @@ class Primary:
     position: int
     pads: bool
     begun: float  # monotonic
-
-
-@dataclass(slots=True)
-class Failure:
-    """A failed job. `group`: the one that could not be written. None: a sync failed."""
-
-    error: BaseException
-    group: Group | None
-    lost: list[Group]
-
-
-def worse(one: Failure, other: Failure) -> Failure:
-    """The failure that undoes more, with what both lose. A failed sync undoes most, then a write at a lower offset."""
-    lost = sorted((*one.lost, *other.lost), key=lambda group: group.first_offset)
-    first = min(one, other, key=lambda failure: failure.group.first_offset if failure.group is not None else -1)
-    return Failure(first.error, first.group, lost)
 
 
 class Committer:
@@ -224,7 +172,7 @@ class Committer:
             groups.go_on_in(self._segment.plan_file(groups.next_offset))
             group = groups.group_for(size, messages)
             assert group is not None
-        offset, position = group.next_offset, group.end_position
+        offset, position = groups.next_offset, groups.position
         group.add(data, term, time_ms, self._active.synced_offset)
         groups.grown(group)
         file = group.file
@@ -338,7 +286,10 @@ class Committer:
             self._note(Failure(error, None if isinstance(error, SyncFailed) else group, [group]))
         else:
             self.groups.written.append(group)
-            if self._mode != FSYNC and (self._primary is None or self._primary.written is None):
+            # In the relaxed modes what is written is durable, once all before it is: the primary may still be writing
+            # its group, or have failed to.
+            behind = self._failure is not None or (self._primary is not None and self._primary.written is not None)
+            if self._mode != FSYNC and not behind:
                 self._publish(self.groups.take_written())
         self._continue()
 
