@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
 from typing_extensions import Buffer
 
@@ -29,9 +30,9 @@ from engine.storage.dedup.dedup import producer_id
 from engine.storage.file.context import Context, SegmentStatistics
 from engine.storage.file.continuation import Gaps
 from engine.storage.file.format import State
-from engine.storage.file.inherited import hand_over
 from engine.storage.file.logfile import Block, LogFile, new_file
 from engine.storage.file.owners import Lease, Succession
+from engine.storage.file.producer_snapshot import save_producer_snapshot
 from engine.storage.file.recovery import Recovered, file_facts
 from engine.storage.file.retention import ages_of, delete_files, files_to_delete
 from engine.storage.file.tail import Piece
@@ -41,6 +42,16 @@ from engine.storage.waiting import Waiters
 _log = logging.getLogger("engine.storage")
 
 Membership = tuple[int, int]  # in a transaction: its number, and that of the attempt
+
+
+@dataclass(slots=True)
+class Appends:
+    """Counted since the segment was opened. An append counts when it gets its place, durable or not."""
+
+    messages: int = 0
+    entries: int = 0
+    size: int = 0  # bytes
+    duplicates: int = 0  # entries
 
 
 class Segment:
@@ -85,9 +96,7 @@ class Segment:
         self.marks = self._commit.marks
         self._waiters = Waiters()
         self._wake = self._waiters.wake
-        # Counted.
-        self._appended = [0, 0, 0]
-        self._duplicates = 0
+        self._appended = Appends()
 
     # Where it stands
 
@@ -142,15 +151,27 @@ class Segment:
         return same and self._continuation[1] == last.end_offset
 
     def statistics(self) -> SegmentStatistics:
-        """What was done here."""
-        c = self._commit.counters
-        messages, entries, size = self._appended
-        reader = self._reader
+        appended, commits, reader = self._appended, self._commit.counters, self._reader
         return SegmentStatistics(
-            messages, entries, size, self._duplicates, reader.blocks, reader.read_bytes, reader.from_memory,
-            c.commits, c.commit_bytes, c.syncs, c.rolls, c.write_failures, c.sync_failures,
-            len(self._files), self.size_bytes, self.first_offset, self.durable_offset, self._time_ms,
-        )  # fmt: skip
+            appended_messages=appended.messages,
+            appended_entries=appended.entries,
+            appended_bytes=appended.size,
+            duplicate_entries=appended.duplicates,
+            read_blocks=reader.blocks,
+            read_bytes=reader.read_bytes,
+            read_from_memory=reader.from_memory,
+            commits=commits.commits,
+            commit_bytes=commits.commit_bytes,
+            syncs=commits.syncs,
+            rolls=commits.rolls,
+            write_failures=commits.write_failures,
+            sync_failures=commits.sync_failures,
+            files=len(self._files),
+            size_bytes=self.size_bytes,
+            first_offset=self.first_offset,
+            durable_offset=self.durable_offset,
+            last_publish_ms=self._time_ms,
+        )
 
     # Append
 
@@ -213,9 +234,9 @@ class Segment:
         group.waiters.append((future, places))
         self._commit.schedule()
         appended = self._appended
-        appended[0] += self._groups.next_offset - start
-        appended[1] += len(fresh)
-        appended[2] += len(data)
+        appended.messages += self._groups.next_offset - start
+        appended.entries += len(fresh)
+        appended.size += len(data)
 
     def _place(self, claims: list[Claim]) -> tuple[list[Appended], list[Claim]]:
         """Where each entry goes or is, and which of them are new; the new ones are recorded as appended."""
@@ -227,7 +248,7 @@ class Segment:
                 known = dedup.find(claim)
                 first, last, count = claim.first_sequence, claim.last_sequence, claim.count
                 if known is not None:
-                    self._duplicates += 1
+                    self._appended.duplicates += 1
                     places.append(Appended(first, last, known, count, True))
                     continue
                 dedup.record(claim, offset, durable)
@@ -297,7 +318,7 @@ class Segment:
 
     def dedup_snapshot(self) -> bytes:
         """What is known of producers, for the segments that follow this one in the layout."""
-        return self._dedup.bequest(self.durable_offset)
+        return self._dedup.child_snapshot(self.durable_offset)
 
     async def inherit(self, snapshots: Sequence[bytes]) -> None:
         """Take over what parents know of producers, durably; before the first append. Idempotent. NotOwnerError."""
@@ -306,7 +327,7 @@ class Segment:
         await self._turns.take(self._save_inherited)
 
     async def _save_inherited(self) -> None:
-        await hand_over(self._context, self.directory, self._dedup.inherited_snapshot(), self.lease)
+        await save_producer_snapshot(self._context, self.directory, self._dedup.parents_snapshot(), self.lease)
 
     # The end
 

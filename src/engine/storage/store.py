@@ -133,10 +133,18 @@ class SegmentStore:
         context = self._context
         measures, cache = context.measures, context.cache
         return StorageStatistics(
-            measures.sync_s.statistics(), measures.commit_bytes.statistics(), measures.commit_appends.statistics(),
-            cache.size, cache.limit, len(context.handles), len(self._segments), measures.trouble,
-            measures.torn_tails, measures.torn_bytes, measures.gaps,
-        )  # fmt: skip
+            sync_s=measures.sync_s.statistics(),
+            commit_bytes=measures.commit_bytes.statistics(),
+            commit_appends=measures.commit_appends.statistics(),
+            cache_bytes=cache.size,
+            cache_limit=cache.limit,
+            open_files=len(context.handles),
+            segments=len(self._segments),
+            trouble=measures.trouble,
+            torn_tails=measures.torn_tails,
+            torn_bytes=measures.torn_bytes,
+            gaps=measures.gaps,
+        )
 
     async def create(
         self,

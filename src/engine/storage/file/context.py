@@ -32,7 +32,7 @@ class Context:
     buffers: ReadBuffers = field(default_factory=ReadBuffers)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentStatistics:
     """Counted since the segment was opened, except where it says otherwise."""
 

@@ -25,7 +25,6 @@ from engine.storage.file.context import Context
 from engine.storage.file.continuation import NOTHING, Known, continue_at
 from engine.storage.file.format import FOOTER_HEAD_SIZE, Closing, Footer, State, footer_size
 from engine.storage.file.index import Index
-from engine.storage.file.inherited import load_inherited
 from engine.storage.file.logfile import (
     SCAN_CHUNK,
     SUFFIX,
@@ -39,6 +38,7 @@ from engine.storage.file.logfile import (
     sync,
 )
 from engine.storage.file.owners import Lease, chain, is_of
+from engine.storage.file.producer_snapshot import load_producer_snapshot
 from engine.storage.file.removal import term_of
 
 SCAN_START = 256 * KIB
@@ -108,7 +108,7 @@ def recover(
         return None
     disk.sync_directory(directory)  # the process before may have died between a rename and its sync
     dedup = Dedup(name.hash_range, bucket_ends)
-    load_inherited(disk, directory, names, born, dedup)  # first: it says how the segment is divided
+    load_producer_snapshot(disk, directory, names, born, dedup)  # first: it says how the segment is divided
     opener = _Opener(disk, directory, name, tuple(bucket_ends), dedup, keeps_all=lease is not None)
     files, strays = chain([opener.open(n) for n in logs])
     for file in strays:
