@@ -31,7 +31,7 @@ from engine.storage.file.context import Context, SegmentStatistics
 from engine.storage.file.continuation import Gaps
 from engine.storage.file.format import State
 from engine.storage.file.logfile import Block, LogFile, new_file
-from engine.storage.file.owners import Lease, Succession
+from engine.storage.file.owners import FileTerms, Lease
 from engine.storage.file.producer_snapshot import save_producer_snapshot
 from engine.storage.file.recovery import Recovered, file_facts
 from engine.storage.file.retention import ages_of, delete_files, files_to_delete
@@ -89,8 +89,8 @@ class Segment:
         self._continuation = (found.end, found.restart)
         self.gaps = Gaps(self._files, self._continuation)
         self.on_gap: Callable[[], None] = lambda: None  # `gaps` has one more
-        self._succession = Succession(last.opening, lease)
-        goes_on = self.sealed or (self._succession.continues and self._may_go_on_in(last))
+        self._terms = FileTerms(last.opening, lease)
+        goes_on = self.sealed or (self._terms.continues and self._may_go_on_in(last))
         self._commit = Committer(self, context, durability, last, lease, found.restart, continues=goes_on)
         self._groups = self._commit.groups
         self.marks = self._commit.marks
@@ -423,7 +423,7 @@ class Segment:
     def plan_file(self, first_offset: int) -> LogFile:
         """A file to be created."""
         snapshot = self._dedup.snapshot(first_offset)
-        terms = self._succession.plan(first_offset)
+        terms = self._terms.plan(first_offset)
         end, restart = self._continuation
         before = end if first_offset == restart else first_offset
         facts = file_facts(self._context, self.name, self.durability)
