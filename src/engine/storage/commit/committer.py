@@ -294,7 +294,6 @@ class Committer:
         self._continue()
 
     def _continue(self) -> None:
-        """A job has ended."""
         if self._stopped_by is not None:
             self._fail_rest(self._stopped_by)
         elif self._failure is None:

@@ -72,7 +72,7 @@ class CursorStore:
         for _ in range(SAVES_MAX):
             found = [record for _, record in await self._records(segment)]
             if lease is not None:
-                lease.check()  # so all that was found belongs to the segment that is owned, and to no later one of its name
+                lease.check()  # so all that was found belongs to the owned segment, and not to a later one of its name
             try:
                 for record in found:
                     await unsure.delete(self._metadata, record.key, ANY if lease is None else record.stat.version)
@@ -92,7 +92,7 @@ class CursorStore:
         return [(name, record) for name, record in found if record is not None]
 
     async def _subscriptions(self, prefix: str) -> AsyncIterator[str]:
-        """The subscriptions of a topic with any record. Skips from one to the next, past its records in each segment."""
+        """The subscriptions of a topic with any record. Skips over the records that each has in every segment."""
         start, end = prefix, keys.prefix_end(prefix)
         seen: set[str] = set()  # a key as "a-b" lies between "a" and what is below that
         while found := await self._metadata.list_keys(start, end, 1):

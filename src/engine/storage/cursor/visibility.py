@@ -32,8 +32,8 @@ from engine.storage.cursor.cursor import unpack_set
 from engine.storage.cursor.record import SavedRecord, claim
 from engine.storage.file.owners import Lease
 
-# In the metadata store: do not change. magic "ENVI", crc of the rest, version, settled_upto, the owner's term (0 without
-# a lease), sizes of the bitmaps that follow: hidden, decided.
+# In the metadata store: do not change. magic "ENVI", crc of the rest, version, settled_upto, the owner's term (0
+# without a lease), sizes of the bitmaps that follow: hidden, decided.
 _HEAD = struct.Struct("<IIIQQII")
 _MAGIC = 0x49564E45
 _VERSION = 1
@@ -82,8 +82,8 @@ class Write:
 class Visibility:
     """Loop thread only. `changed` is called when the last stable offset or the aborted ranges have changed.
 
-    `end()` is the segment's durable end. Decisions about offsets above it, which a crash took in a relaxed mode, are
-    dropped when the record is opened: other messages may get them.
+    `end()` is the segment's durable end. Decisions about messages above it, which a crash took in a relaxed mode, are
+    dropped when the record is opened.
     """
 
     def __init__(

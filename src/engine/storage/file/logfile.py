@@ -150,7 +150,6 @@ class LogFile:
 
     @property
     def size_bytes(self) -> int:
-        """Of header and entries."""
         return self.end_position
 
     # Jobs: blocking, on a worker. One of the writing ones at a time.
