@@ -32,7 +32,7 @@ class Stretch(NamedTuple):
 
 
 class Reader:
-    """Finds the file that holds an offset. Loop thread only."""
+    """Finds the file that holds an offset."""
 
     __slots__ = ("_context", "_files", "blocks", "from_memory", "read_bytes", "tail")
 

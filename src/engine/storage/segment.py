@@ -60,7 +60,7 @@ class Appends:
 
 
 class Segment:
-    """One segment's log. Loop thread only.
+    """One segment's log.
 
     `durable_offset` is the end of what readers see and producers get acknowledged: with durability "fsync" it is on the
     medium, with "interval" and "os" it is written to the operating system.

@@ -64,7 +64,7 @@ class _Alone:
 
 
 class SegmentStore:
-    """Creates, opens and deletes segments below `{root}/segments`. Loop thread only.
+    """Creates, opens and deletes segments below `{root}/segments`.
 
     `executor` does the blocking work: `ThreadWorkers()`, `InlineWorkers()` under simulation, or any
     concurrent.futures executor (slower by the cost of its queue). It belongs to the caller. `rng` makes the salts.

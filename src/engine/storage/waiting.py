@@ -9,7 +9,7 @@ WOKEN_PER_TURN = 8
 
 
 class Waiters:
-    """Futures of waiting readers. Loop thread only.
+    """The futures of waiting readers.
 
     Only WOKEN_PER_TURN are resumed in each turn of the loop: if a thousand readers wait for one message, its producer
     and the next ones must not wait for everything that these readers do.

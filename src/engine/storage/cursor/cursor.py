@@ -70,7 +70,7 @@ def owner_of(image: bytes) -> int:
 
 
 class Cursor:
-    """One subscription's cursor in one segment. Loop thread only. One object per cursor at a time.
+    """One subscription's cursor in one segment. One object per cursor at a time.
 
     `position` and `is_acked` include acknowledgements that are not saved yet.
     """

@@ -25,7 +25,7 @@ _UNSURE_MAX = 64
 
 
 class SavedRecord:
-    """Loop thread only. `pack` returns the image to be saved now. One object per record at a time.
+    """One owner's record. `pack` returns the image to be saved now. One object per record at a time.
 
     Two things fence a former owner: a save compares the version, so that of two owners one is refused; and once the
     lease may be over, nothing is saved or confirmed.

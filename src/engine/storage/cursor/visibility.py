@@ -80,10 +80,10 @@ class Write:
 
 
 class Visibility:
-    """Loop thread only. `changed` is called when the last stable offset or the aborted ranges have changed.
+    """Which messages of one segment are visible.
 
-    `end()` is the segment's durable end. Decisions about messages above it, which a crash took in a relaxed mode, are
-    dropped when the record is opened.
+    `changed` is called when the last stable offset or the aborted ranges have changed. `end()` is the segment's durable
+    end. Decisions about messages above it, which a crash took in a relaxed mode, are dropped when the record is opened.
     """
 
     def __init__(

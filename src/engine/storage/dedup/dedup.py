@@ -81,7 +81,7 @@ _RING = Rectangle(HashRange(0, HASH_RING_SIZE - 1), HashRange(0, HASH_RING_SIZE 
 
 
 class Dedup:
-    """The lanes of one segment. Loop thread only."""
+    """The lanes of one segment."""
 
     __slots__ = ("_floors", "_found", "_from_parents", "_grid", "_lanes", "_place", "_refused", "_segment")
 

@@ -12,7 +12,7 @@ BUFFERS_MAX = 4  # kept; a reader that reads and sends in turn needs two or thre
 
 
 class ReadBuffers:
-    """The read buffers of one store. Loop thread only."""
+    """The read buffers of one store."""
 
     __slots__ = ("_kept",)
 

@@ -28,7 +28,7 @@ class StorageStatistics:
 
 
 class Measures:
-    """The measurements of one store, taken once per commit, not per message. Loop thread only."""
+    """The measurements of one store, taken once per commit, not per message."""
 
     __slots__ = ("commit_appends", "commit_bytes", "gaps", "sync_s", "torn_bytes", "torn_tails", "trouble")
 
@@ -41,7 +41,7 @@ class Measures:
 
 
 class Marks:
-    """When the newest messages of a segment became durable, on the monotonic clock. Loop thread only."""
+    """When the newest messages of a segment became durable, on the monotonic clock."""
 
     __slots__ = ("_marks",)
 

@@ -7,7 +7,7 @@ from engine.storage.file.logfile import LogFile
 
 
 class Handles:
-    """Open files in the order of their last use. Loop thread only. A pinned file stays open."""
+    """Open files in the order of their last use. A pinned file stays open."""
 
     def __init__(self, disk: Disk, open_max: int) -> None:
         self.disk = disk

@@ -38,7 +38,7 @@ class Piece:
 
 
 class Tail:
-    """The pieces of one segment, oldest first, without a gap. Loop thread only."""
+    """The pieces of one segment, oldest first, without a gap."""
 
     __slots__ = ("_dropped", "_firsts", "_pieces", "_segment_id")
 
@@ -103,7 +103,7 @@ class Tail:
 
 
 class TailCache:
-    """Bounds the tails of all segments together: the oldest piece of them all is dropped first. Loop thread only.
+    """Bounds the tails of all segments together: the oldest piece of them all is dropped first.
 
     A piece may be a small part of the chunk that it was received in, and keeps all of it alive. So chunks count, each
     once for all its pieces.
