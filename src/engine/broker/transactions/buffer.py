@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from engine.broker.transactions.settling import SettlingRounds
     from engine.control.transactions.headers import TransactionView
     from engine.control.transactions.operations import Operation, Part
-    from engine.storage.commit.group import Appended
+    from engine.storage.commit.groups import Appended
     from engine.storage.cursor.visibility import Visibility
     from engine.storage.segment import Segment
 
