@@ -265,8 +265,8 @@ def check_contents(found: dict[int, bytes], history: History, first_offset: int)
     assert len(set(found.values())) == len(found), "D3: twice in the log"
     for offset, text in history.delivered.items():
         assert offset < first_offset or found.get(offset) == text.encode(), f"D5: {offset} was delivered"
-    for failed, error in history.failed.items():
-        assert error == "UnknownOutcomeError" or value(*failed) not in found.values(), f"{error} of {failed}, yet in the log"
+    for message, error in history.failed.items():
+        assert error == "UnknownOutcomeError" or value(*message) not in found.values(), f"{message}: stored, {error}"
 
 
 async def check_resend(segment: Segment, history: History, found: dict[int, bytes]) -> None:
