@@ -60,7 +60,8 @@ def test_a_signal_that_does_not_wake_the_waiting_thread_is_noticed(portal):
     caller, left = threading.get_ident(), queue.SimpleQueue[str]()
 
     async def interrupt() -> None:
-        while sys._current_frames()[caller].f_code is not threading.Condition.wait.__code__:  # noqa: ASYNC110 - a blocked thread sets no event
+        waiting = threading.Condition.wait.__code__
+        while sys._current_frames()[caller].f_code is not waiting:  # noqa: ASYNC110 - a blocked thread sets no event
             await asyncio.sleep(0)
         signal.raise_signal(signal.SIGINT)
         try:
