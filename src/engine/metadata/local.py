@@ -12,6 +12,7 @@ from engine.limits import METADATA_WRITE_ALL_MAX
 from engine.metadata.batch import Batch, check_indexes, check_key, check_value, check_version
 from engine.metadata.store import (
     ANY,
+    Append,
     Delete,
     Expected,
     IndexedRecords,
@@ -24,7 +25,7 @@ from engine.metadata.store import (
     Session,
     Stat,
 )
-from engine.metadata.table import Table
+from engine.metadata.table import NO_INDEXES, Table
 from engine.metadata.watches import IndexWatch, PrefixWatch, TableWatch, WatchHub
 
 T = TypeVar("T")
@@ -95,7 +96,7 @@ class LocalStore(ABC):
     ) -> Stat:
         """Write one record; its new facts. Raises ConflictError, AlreadyClosedError when the session has ended."""
         self._check_open()
-        return await self._write(_putting(key, value, expected, session, indexes))
+        return await self._write(_putting(Put(key, value, expected, session, partition_key, indexes)))
 
     async def put_sequence(
         self,
@@ -107,31 +108,14 @@ class LocalStore(ABC):
     ) -> Record:
         """Write a new record at `{prefix}/{sequence:020d}`."""
         self._check_open()
-        check_key(f"{prefix}/{0:020d}")
-        value, own = check_value(prefix, value), check_indexes(indexes)
-        return await self._write(lambda batch: batch.put_sequence(prefix, value, own))
+        append = _checked_append(Append(prefix, value, partition_key, indexes))
+        return await self._write(lambda batch: batch.put_sequence(prefix, append.value, append.indexes or NO_INDEXES))
 
-    async def put_with_sequence(
-        self,
-        key: str,
-        value: bytes,
-        expected: Expected | int,
-        prefix: str,
-        appended: bytes,
-        *,
-        partition_key: str | None = None,
-        indexes: Indexes | None = None,
-        appended_indexes: Indexes | None = None,
-    ) -> tuple[Stat, Record]:
-        """Write a new record below `prefix`, and `key`, atomically. Raises ConflictError."""
+    async def put_with_sequence(self, put: Put, appended: Append) -> tuple[Stat, Record]:
+        """Write a record and a new one below a prefix, atomically. Raises as put() does."""
         self._check_open()
-        check_key(key)
-        check_key(f"{prefix}/{0:020d}")
-        value, expected, own = check_value(key, value), check_version(expected), check_indexes(indexes)
-        appended, its = check_value(prefix, appended), check_indexes(appended_indexes)
-        return await self._write(
-            lambda batch: batch.put_with_sequence(key, value, expected, own, prefix, appended, its)
-        )
+        put, appended = _checked_put(put), _checked_append(appended)
+        return await self._write(lambda batch: batch.put_with_sequence(put, appended))
 
     async def delete(self, key: str, expected: Expected | int = ANY) -> bool:
         """Delete one record; False when there was none. Raises ConflictError."""
@@ -213,14 +197,24 @@ class LocalStore(ABC):
         return self._table.version
 
 
-def _putting(
-    key: str, value: bytes, expected: Expected | int, session: Session | None, indexes: Indexes | None
-) -> Callable[[Batch], Stat]:
+def _checked_put(put: Put) -> Put:
+    """A copy that other code cannot change any more. Raises InvalidArgumentError."""
+    key, value, expected = check_key(put.key), check_value(put.key, put.value), check_version(put.expected)
+    return Put(key, value, expected, put.session, put.partition_key, check_indexes(put.indexes))
+
+
+def _checked_append(append: Append) -> Append:
+    """A copy that other code cannot change any more. Raises InvalidArgumentError."""
+    check_key(f"{append.prefix}/{0:020d}")
+    value, indexes = check_value(append.prefix, append.value), check_indexes(append.indexes)
+    return Append(append.prefix, value, append.partition_key, indexes)
+
+
+def _putting(put: Put) -> Callable[[Batch], Stat]:
     """Raises InvalidArgumentError."""
-    check_key(key)
-    content, demanded, own = check_value(key, value), check_version(expected), check_indexes(indexes)
-    owner = None if session is None else session.id
-    return lambda batch: batch.put(key, content, demanded, owner, own)
+    checked, session = _checked_put(put), None if put.session is None else put.session.id
+    key, value, expected, indexes = checked.key, checked.value, checked.expected, checked.indexes or NO_INDEXES
+    return lambda batch: batch.put(key, value, expected, session, indexes)
 
 
 def _deleting(key: str, expected: Expected | int) -> Callable[[Batch], bool]:
@@ -232,7 +226,7 @@ def _deleting(key: str, expected: Expected | int) -> Callable[[Batch], bool]:
 def _operation(write: Put | Delete) -> Callable[[Batch], Outcome]:
     """Raises InvalidArgumentError."""
     if isinstance(write, Put):
-        return _putting(write.key, write.value, write.expected, write.session, write.indexes)
+        return _putting(write)
     if isinstance(write, Delete):
         return _deleting(write.key, write.expected)
     raise InvalidArgumentError(f"a write is {write!r:.80}; Put or Delete is right")

@@ -12,6 +12,7 @@ from engine.control.transactions.operations import Recording
 from engine.metadata import keys
 from engine.metadata.store import (
     ABSENT,
+    Append,
     ConflictError,
     Expected,
     MetadataStore,
@@ -156,14 +157,8 @@ class HeaderRecords:
         prefix = keys.transaction_ops(ident)
         try:
             stat, record = await self._metadata.put_with_sequence(
-                key,
-                value,
-                expected,
-                prefix,
-                recording.value,
-                partition_key=ident,
-                indexes=draft.indexes,
-                appended_indexes=recording.indexes,
+                Put(key, value, expected, partition_key=ident, indexes=draft.indexes),
+                Append(prefix, recording.value, ident, recording.indexes),
             )
         except OutcomeUnknownError:
             found = await self._metadata.get(key)
