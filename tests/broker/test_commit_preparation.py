@@ -1,4 +1,4 @@
-"""A commit behind what was sent is prepared while the log is written: what goes wrong there, and which requests are told."""
+"""A commit behind what was sent is prepared while the log is written: what goes wrong there, and what is told."""
 
 from __future__ import annotations
 
