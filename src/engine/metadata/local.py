@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from math import inf
 from typing import TypeVar
 
+from engine.clock import Clock
 from engine.errors import AlreadyClosedError, InvalidArgumentError
 from engine.limits import METADATA_WRITE_ALL_MAX
 from engine.metadata.batch import Batch, check_indexes, check_key, check_value, check_version
@@ -35,22 +37,52 @@ W = TypeVar("W", bound=TableWatch)
 _list = list  # inside the class, `list` is a method
 
 
+class Lease:
+    """Ends a session whose holder does not refresh it. `end_after`: ends it on the store's side, after seconds."""
+
+    def __init__(self, clock: Clock, timeout: float, end_after: Callable[[float], asyncio.TimerHandle]) -> None:
+        self._clock = clock
+        self._timeout = timeout
+        self._end_after = end_after
+        self._timer: asyncio.TimerHandle | None = None
+        self.renew()
+
+    def renew(self) -> None:
+        """The holder lives: count its timeout from now."""
+        self.deadline = self._clock.monotonic() + self._timeout
+        self.end_after(self._timeout)
+
+    def end_after(self, seconds: float) -> None:
+        """End the session after so many seconds, whatever the deadline that the holder knows."""
+        self.cancel()
+        self._timer = self._end_after(seconds)
+
+    def cancel(self) -> None:
+        """The session has ended. Idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
 class LocalSession:
-    """A session of a local store. It ends by close(), or with the store that gave it."""
+    """A session of a local store. It ends by close(), with the store that gave it, or with its lease if it has one."""
 
     def __init__(self, store: LocalStore, session_id: int, timeout: float) -> None:
         self.id = session_id
         self.timeout = timeout
+        self.lease: Lease | None = None
         self._store = store
 
     @property
     def deadline(self) -> float:
-        """See Session: as long as the process."""
-        return inf
+        """See Session: without a lease, as long as the process."""
+        return inf if self.lease is None else self.lease.deadline
 
     async def refresh(self) -> None:
         """Raise AlreadyClosedError when the session is over."""
         self._store.check_session(self)
+        if self.lease is not None:
+            self.lease.renew()
 
     async def close(self) -> None:
         """End the session and delete its records. Idempotent."""
@@ -187,6 +219,8 @@ class LocalStore(ABC):
 
     async def end_session(self, session: LocalSession) -> None:
         """Delete the session's records; nothing when it has ended."""
+        if session.lease is not None:
+            session.lease.cancel()
         if session in self._sessions:
             del self._sessions[session]
             await self._write(lambda batch: batch.end_session(session.id))
