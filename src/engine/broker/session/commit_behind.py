@@ -44,13 +44,13 @@ class CommitBehind:
         if ended is None:
             return None
         if ended.operations:
-            self._connection.broker.hosting.operations.written += 1
+            self._connection.broker.segments.operations.written += 1
             asyncio.get_running_loop().call_soon(self._recorded, ended.operations)  # after the client is answered
         return ended.view
 
     @property
     def known(self) -> TransactionView | None:
-        return self._connection.broker.hosting.transactions.headers.known(self._number)
+        return self._connection.broker.segments.transactions.headers.known(self._number)
 
     def so_far(self) -> Sequence[TransactionOperation] | None:
         writes = self._held.of(self._sends)

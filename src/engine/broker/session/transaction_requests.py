@@ -47,7 +47,7 @@ def end(connection: Connection, header: Header, payload: memoryview) -> None:
     number, request_id = parse_id(header["id"]), header["request_id"]
     held = None
     if header.get("sent") is not None:
-        held = connection.broker.hosting.operations.hold(number)  # before this turn of the loop is over
+        held = connection.broker.segments.operations.hold(number)  # before this turn of the loop is over
     if held is None:
         connection.start(request_id, _end(connection, number, header, None))
     else:
