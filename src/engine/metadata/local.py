@@ -37,7 +37,7 @@ W = TypeVar("W", bound=TableWatch)
 _list = list  # inside the class, `list` is a method
 
 
-class Lease:
+class SessionLease:
     """Ends a session whose holder does not refresh it. `end_after`: ends it on the store's side, after seconds."""
 
     def __init__(self, clock: Clock, timeout: float, end_after: Callable[[float], asyncio.TimerHandle]) -> None:
@@ -70,7 +70,7 @@ class LocalSession:
     def __init__(self, store: LocalStore, session_id: int, timeout: float) -> None:
         self.id = session_id
         self.timeout = timeout
-        self.lease: Lease | None = None
+        self.lease: SessionLease | None = None
         self._store = store
 
     @property

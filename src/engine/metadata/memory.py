@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from engine.clock import Clock
 from engine.metadata.batch import Batch
-from engine.metadata.local import Lease, LocalSession, LocalStore
+from engine.metadata.local import LocalSession, LocalStore, SessionLease
 from engine.metadata.table import Table
 from engine.metadata.watches import WatchHub
 
@@ -41,7 +41,7 @@ class MemoryMetadataStore(LocalStore):
         """A new session."""
         session = await super().session(timeout)
         if self._leases:
-            session.lease = Lease(self._clock, timeout, partial(self._end_after, session))
+            session.lease = SessionLease(self._clock, timeout, partial(self._end_after, session))
         return session
 
     def _end_after(self, session: LocalSession, seconds: float) -> asyncio.TimerHandle:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from engine.broker.session.connection import Connection
     from engine.broker.transactions.operations import Gathered, Held
     from engine.control.transactions.headers import TransactionView
-    from engine.control.transactions.operations import Operation
+    from engine.control.transactions.operations import RecordedOperation
     from engine.model.transactions import TransactionOperation
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class CommitBehind:
             self._writes, self._operations = writes, [write.writer.operation() for write in writes]
         return self._operations
 
-    def _recorded(self, operations: Sequence[Operation]) -> None:
+    def _recorded(self, operations: Sequence[RecordedOperation]) -> None:
         """The writers have their record, in time. An error of one does not concern the others."""
         for write, operation in zip(self._writes, operations, strict=True):
             try:

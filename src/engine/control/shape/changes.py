@@ -18,14 +18,14 @@ P = TypeVar("P", bound=str)
 
 
 @dataclass(frozen=True, slots=True)
-class Phase(Generic[P]):
+class ChangePhase(Generic[P]):
     """One step. `act` may run again after a crash, any number of times."""
 
     name: P
     act: Callable[[], Awaitable[None]]
 
 
-async def run_phases(phases: Sequence[Phase[P]], start: P, reached: Callable[[P], Awaitable[None]]) -> None:
+async def run_phases(phases: Sequence[ChangePhase[P]], start: P, reached: Callable[[P], Awaitable[None]]) -> None:
     """Run the phases from the one called `start`; `reached` makes durable which comes next, before it begins.
 
     An error that a phase raises ends the run; the change is resumed later at that phase. Raises UnsupportedError when

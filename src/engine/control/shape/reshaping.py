@@ -24,7 +24,7 @@ from dataclasses import replace
 from engine.clock import Clock
 from engine.control.base.ports import SegmentHost
 from engine.control.base.topic_records import ScalableTopicResources, TopicRecord
-from engine.control.shape.changes import Phase, TopicChange, run_phases, together
+from engine.control.shape.changes import ChangePhase, TopicChange, run_phases, together
 from engine.errors import UnsupportedError
 from engine.model.layout import PendingChange
 from engine.model.names import TopicName
@@ -112,8 +112,8 @@ class TopicReshaping(TopicChange):
     async def finish(self) -> None:
         """Go on from the recorded phase to the commit."""
         phases = [
-            Phase(ReshapePhase.CHILDREN, self._create_children),
-            Phase(ReshapePhase.TERMINATE, self._terminate),
+            ChangePhase(ReshapePhase.CHILDREN, self._create_children),
+            ChangePhase(ReshapePhase.TERMINATE, self._terminate),
         ]
         await run_phases(phases, self.phase, self.move_to)
         await self.save(commit(self.record.layout, self.reshape, self._clock.time_ms()))

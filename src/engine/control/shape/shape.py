@@ -43,7 +43,7 @@ class Outcome(enum.Enum):
     WILL_UNDO = "will be undone"  # pending before that point: a leader undoes it
 
 
-Ended = Callable[[TopicName, str, Outcome], None]  # (topic, kind of change, DONE or UNDONE)
+ReshapeEnded = Callable[[TopicName, str, Outcome], None]  # (topic, kind of change, DONE or UNDONE)
 
 
 def outcome_of(planned: Iterable[Reshape], layout: SegmentLayout | None) -> Outcome:
@@ -100,7 +100,7 @@ class TopicShape:
         clock: Clock,
         changed: Callable[[SegmentLayout], None],
         unfinished: Callable[[TopicName], None],
-        ended: Ended,
+        ended: ReshapeEnded,
     ) -> None:
         self.topic = topic
         self.record: TopicRecord | None = None

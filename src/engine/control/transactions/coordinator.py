@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from engine.clock import Clock, ForwardSteps
 from engine.control.transactions.collecting import TransactionCollector
-from engine.control.transactions.ending import Ended, Ending, LastWrites, TransactionCounters
+from engine.control.transactions.ending import EndedTransaction, Ending, LastWrites, TransactionCounters
 from engine.control.transactions.headers import HeaderRecords, HeaderWrite, TransactionView
 from engine.control.transactions.open_transactions import OpenTransactions
 from engine.control.transactions.operations import operations_in
@@ -182,7 +182,7 @@ class TransactionCoordinator:
 
     async def commit_behind(
         self, number: int, accepted: Sequence[str] | None, mark: int | None, last: LastWrites
-    ) -> Ended | None:
+    ) -> EndedTransaction | None:
         """Commit it as soon as its last messages are stored, with one write for their record and the header.
 
         `mark`: by which a committer recognises its own commit. None: the messages are not stored as they were sent,

@@ -24,7 +24,7 @@ import msgspec
 
 from engine.clock import Clock
 from engine.control.transactions.headers import HeaderRecords, HeaderWrite, TransactionView
-from engine.control.transactions.operations import Operation, Recording
+from engine.control.transactions.operations import RecordedOperation, Recording
 from engine.errors import EngineError, TransactionConflictError, UnknownOutcomeError
 from engine.metadata.store import ConflictError, Record
 from engine.model.transactions import TransactionOperation, TransactionState, id_text
@@ -64,11 +64,11 @@ class LastWrites(Protocol):
         """
 
 
-class Ended(msgspec.Struct, frozen=True):
+class EndedTransaction(msgspec.Struct, frozen=True):
     """A transaction that was ended, and the operations that were recorded with that write, in their order."""
 
     view: TransactionView
-    operations: Sequence[Operation] = ()
+    operations: Sequence[RecordedOperation] = ()
 
 
 class Ending:
@@ -97,7 +97,7 @@ class Ending:
         """Decide it now; a transaction that has ended so already stays as it is."""
         return (await self._decide(None))[0]
 
-    async def end_behind(self, last: LastWrites) -> Ended | None:
+    async def end_behind(self, last: LastWrites) -> EndedTransaction | None:
         """Decide it together with the operations of its last messages. None: they are not stored as sent.
 
         Raises TransactionConflictError or UnknownOutcomeError where it was committed, and not with these operations.
@@ -113,10 +113,10 @@ class Ending:
             self._prepared = None
         view, record = await self._decide(recording)
         if recording is None:
-            return Ended(view)
+            return EndedTransaction(view)
         if record is None:
             raise self._not_recorded(view)
-        return Ended(view, recording.written(record))
+        return EndedTransaction(view, recording.written(record))
 
     async def _prepare(self, known: TransactionView | None) -> None:
         """Make the header before it may be written. A newer version in the store shows when it is."""
