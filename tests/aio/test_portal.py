@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-from engine.aio.backoff import Backoff
+from engine.aio.backoff import RetryDelay
 from engine.aio.portal import Portal
 from engine.aio.tasks import Supervisor
 from engine.aio.uv import new_event_loop, run
@@ -151,7 +151,7 @@ async def test_supervisor_logs_failures_and_cancels_the_rest(caplog):
 
 def test_backoff_grows_jitters_and_replays():
     def delays(seed: int) -> list[float]:
-        backoff = Backoff(random.Random(seed), initial=0.1, maximum=2.0)
+        backoff = RetryDelay(random.Random(seed), initial=0.1, maximum=2.0)
         return [backoff.next() for _ in range(10)]
 
     assert delays(1) == delays(1) != delays(2)
@@ -159,7 +159,7 @@ def test_backoff_grows_jitters_and_replays():
         ceiling = min(0.1 * 2**n, 2.0)
         assert ceiling / 2 <= delay <= ceiling
     with pytest.raises(InvalidArgumentError):
-        Backoff(random.Random(0), initial=2, maximum=1)
+        RetryDelay(random.Random(0), initial=2, maximum=1)
 
 
 def test_a_thread_that_has_the_ident_of_the_ended_one_may_close():

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from engine.broker.transactions.headers import TransactionHeaders
     from engine.broker.transactions.operations import Operations
     from engine.control.transactions.headers import TransactionView
-    from engine.control.transactions.operations import Operation
+    from engine.control.transactions.operations import RecordedOperation
 
 log = logging.getLogger(__name__)
 
@@ -347,13 +347,13 @@ class PendingAcks:
 
     # -- what was found in the store ---------------------------------------------------------------------------------
 
-    def restore(self, found: Iterable[Operation]) -> None:
+    def restore(self, found: Iterable[RecordedOperation]) -> None:
         """The records of the subscription, as it is opened. Until more is known, their transactions are open."""
         self._adopt(found)
         if self._claims:
             self.parts.tasks.spawn(self._look_at_all(), f"transactions of {self.subscription}")
 
-    def _adopt(self, found: Iterable[Operation]) -> list[Operation]:
+    def _adopt(self, found: Iterable[RecordedOperation]) -> list[RecordedOperation]:
         """Those of them that are pending here now; while a transaction's are being written, it is left alone."""
         adopted = []
         known = {ack.key for claims in self._claims.values() for ack in claims.acks}
