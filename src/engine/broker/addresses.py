@@ -44,8 +44,7 @@ class Addresses:
 
     def url_for(self, stream: FrameStream) -> str:
         """What the peer of a connection should dial: configured, or what it has dialled."""
-        dialled: str | None = getattr(stream, "local_url", None)
-        return self.config.service_url or dialled or self.service_url
+        return self.config.service_url or stream.local_url or self.service_url
 
     def dial(self, url: str, stream: FrameStream) -> str:
         """A broker's URL as the peer of a connection can use it."""
