@@ -6,7 +6,7 @@ import asyncio
 import logging
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from engine.aio.bag import Bag
 from engine.aio.loop_lag import LoopLag
@@ -24,7 +24,10 @@ from engine.broker.metrics.catalogue import metrics_page
 from engine.broker.pools.latency import Measures
 from engine.broker.pools.partial_frames import HalfFrames
 from engine.broker.pools.pools import BrokerMemory
+from engine.broker.pools.ports import Pause
+from engine.broker.segment.environment import Environment
 from engine.broker.session.connection import Connection
+from engine.broker.session.handlers import accept
 from engine.broker.session.keepalive import KeepAlive
 from engine.broker.session.transaction_requests import Transactions
 from engine.broker.settings.config import BrokerConfig
@@ -161,7 +164,10 @@ class Broker(Addresses):
         store.identify(self.started_as.store, self.started_as.generation)
         members = self.members = self._membership(store, metadata)
         self.hosting = members.hosting
-        self.hosting.loads, self.hosting.reads = self.memory.topic_loads, self.memory.outbound.reads
+        self.hosting.loads = self.memory.topic_loads
+        self.hosting.environment = Environment(
+            self.memory.publish, self.memory.outbound.reads, self.measures, self.clock, self._serving_since
+        )
         self.service = ScalableTopicService(
             metadata,
             members.host,
@@ -248,7 +254,7 @@ class Broker(Addresses):
             await self._admin_server.quiet()
         self._keep_alive.stop()
         for connection in self.connections:
-            connection.hold("closing")
+            connection.hold(Pause.CLOSING)
         if self._running:
             await self.tasks.close()
             await self.dynamic.close()
@@ -288,11 +294,11 @@ class Broker(Addresses):
 
     def accept(self, stream: FrameStream) -> Connection:
         """The handler for a new connection, of whatever kind."""
-        return self._accept(Connection(self, stream))
+        return self._accept(accept(self, stream))
 
     def accept_local(self, stream: FrameStream) -> Connection:
         """The same for one from within this process, which needs no token."""
-        return self._accept(Connection(self, stream, trusted=True))
+        return self._accept(accept(self, stream, trusted=True))
 
     def _accept(self, connection: Connection) -> Connection:
         self.connections.add(connection)
@@ -348,7 +354,7 @@ class Broker(Addresses):
     def forget(self, connection: Connection) -> None:
         """It is gone."""
         self.connections.discard(connection)
-        self.memory.forget(connection)
+        self.memory.forget(connection.pressure, connection.caller)
         if not self.connections:
             self._emptied.set()
 
@@ -384,6 +390,13 @@ class Broker(Addresses):
         self._admin_server = AdminServer(self)
         self.loop_lag.start()
         return await self._admin_server.listen(host, port, self.doors.tls(self.config))
+
+    async def answer_call(self, target: str, method: str, args: dict[str, Any]) -> Any:
+        """Run a call of another broker."""
+        return await self.members.answer(self.admin, self.service, target, method, args)
+
+    def _serving_since(self) -> float | None:
+        return self.up_since if self.reachable else None
 
     # -- housekeeping ----------------------------------------------------------------------------------------------
 

@@ -5,62 +5,32 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import struct
-from collections.abc import Awaitable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any
 
 from pyroaring import BitMap64
 
+from engine._native.format.heads import Head, entry_heads
 from engine._native.format.offsets import offset_set, range_set, runs
 from engine.broker.delivery.consumer import CREDIT_MAX, Consumer
 from engine.broker.delivery.delayed import Delays, has_delays
 from engine.broker.delivery.redelivery import backoff_of
 from engine.broker.delivery.transactional_acks import acknowledge_some, transaction_of
 from engine.broker.segment.reader import SegmentReader
-from engine.errors import CorruptionError, EngineError, InvalidArgumentError
-from engine.limits import ENTRY_HEADER_SIZE, KIB
+from engine.errors import EngineError, InvalidArgumentError
+from engine.limits import KIB
 from engine.model.redelivery import Backoff
 from engine.storage.file.logfile import Block
 
 if TYPE_CHECKING:
     from engine.broker.delivery.subscription import HostedSubscription
-    from engine.broker.session.connection import Connection
+    from engine.broker.segment.ports import Peer
 
 log = logging.getLogger(__name__)
 
 PIECES_MAX = 16  # of one entry, for consumers that have room for few messages
 REPLAY_READ_SIZE = 64 * KIB  # a message to deliver again is looked for in blocks of this size
 _TURNS_PER_BLOCK = 4  # each consumer gets about this many turns of a block with many entries
-
-# Where the broker looks into an entry's header (_native/format/entry.pxd): size, flags, count, first offset.
-_HEADER = struct.Struct("<4xI9xB2xI64xQ")
-_DELIVER_AT = 32
-
-
-class EntryAt(NamedTuple):
-    """One entry of a block: its bytes [start, stop) and its messages [first, last], inclusive.
-
-    `delayed`: some have a time before which they are not to be delivered.
-    """
-
-    start: int
-    stop: int
-    first: int
-    last: int
-    delayed: bool
-
-
-def entries_of(data: memoryview) -> Iterator[EntryAt]:
-    """The entries of a block, by their headers. Raises CorruptionError for what does not add up."""
-    at = 0
-    while at < len(data):
-        size, flags, count, first = (
-            _HEADER.unpack_from(data, at) if at + ENTRY_HEADER_SIZE <= len(data) else (0, 0, 0, 0)
-        )
-        if size < ENTRY_HEADER_SIZE or at + size > len(data) or not count:
-            raise CorruptionError(f"an entry of {size} bytes and {count} messages at byte {at} of {len(data)}")
-        yield EntryAt(at, at + size, first, first + count - 1, flags & _DELIVER_AT != 0)
-        at += size
 
 
 class QueueConsumer(Consumer):
@@ -69,9 +39,7 @@ class QueueConsumer(Consumer):
     __slots__ = ("_dispatcher", "end_told", "priority", "unacknowledged", "window")
     mode = "queue"
 
-    def __init__(
-        self, connection: Connection, ident: int, name: str, dispatcher: QueueDispatcher, priority: int = 0
-    ) -> None:
+    def __init__(self, connection: Peer, ident: int, name: str, dispatcher: QueueDispatcher, priority: int = 0) -> None:
         super().__init__(connection, ident, dispatcher.hosted, name, dispatcher.subscription)
         self._dispatcher = dispatcher
         self.priority = priority
@@ -296,7 +264,7 @@ class QueueDispatcher:
             self._next = max(self._next, start)
         if len(self.consumers) == 1 and self._deal_whole(block, start):
             return
-        entries, at = list(entries_of(block.data)), 0
+        entries, at = entry_heads(block.data), 0
         share = max(1, len(entries) // (_TURNS_PER_BLOCK * len(self.consumers)))
         while at < len(entries) and (ready := self._ready()):
             at = self._deal_turn(block, entries, at, share, ready)
@@ -319,7 +287,7 @@ class QueueDispatcher:
         consumer.send_block(block.data, block.salt, block.messages, redelivered=counts)
         return True
 
-    def _deal_turn(self, block: Block, entries: list[EntryAt], at: int, share: int, ready: list[QueueConsumer]) -> int:
+    def _deal_turn(self, block: Block, entries: list[Head], at: int, share: int, ready: list[QueueConsumer]) -> int:
         """One consumer's turn: up to `share` entries that follow each other. Where the next turn begins."""
         while at < len(entries) and not self._due(block, entries[at]):
             self._pass(entries[at])
@@ -338,7 +306,7 @@ class QueueDispatcher:
         self._give(consumer, block, entries[first], entries[at - whole], due)
         return at
 
-    def _take(self, wanted: BitMap64, entry: EntryAt, consumer: QueueConsumer, due: BitMap64) -> bool:
+    def _take(self, wanted: BitMap64, entry: Head, consumer: QueueConsumer, due: BitMap64) -> bool:
         """Add to `due` what the consumer gets of an entry; whether that is all of it.
 
         An entry that is larger than what the consumer ever has room for is dealt in pieces, so that one does not get
@@ -355,7 +323,7 @@ class QueueDispatcher:
         self._pass(entry)
         return True
 
-    def _due(self, block: Block, entry: EntryAt) -> BitMap64:
+    def _due(self, block: Block, entry: Head) -> BitMap64:
         """The messages of an entry that somebody is to get now."""
         due = BitMap64()
         if entry.last >= self._next:
@@ -372,22 +340,22 @@ class QueueDispatcher:
         return due
 
     def _wall_ms(self) -> int:
-        return self.consumers[0].connection.broker.clock.time_ms()
+        return self.hosted.environment.clock.time_ms()
 
     def _steady_ms(self) -> int:
-        return int(self.consumers[0].connection.broker.clock.monotonic() * 1000)
+        return int(self.hosted.environment.clock.monotonic() * 1000)
 
     def _released(self, offsets: BitMap64) -> None:
         """The time of these has come: not a redelivery, but they are read again as such."""
         self._replay |= offsets
         self.pump()
 
-    def _pass(self, entry: EntryAt) -> None:
+    def _pass(self, entry: Head) -> None:
         """The entry is dealt with. What lies between is not lost: reading is without gaps."""
         if entry.first <= self._next <= entry.last:
             self._next = entry.last + 1
 
-    def _give(self, consumer: QueueConsumer, block: Block, first: EntryAt, last: EntryAt, due: BitMap64) -> None:
+    def _give(self, consumer: QueueConsumer, block: Block, first: Head, last: Head, due: BitMap64) -> None:
         skip = range_set(first.first, last.last)
         skip -= due
         self._replay -= due

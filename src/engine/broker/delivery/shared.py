@@ -26,7 +26,7 @@ from engine.wire.stream import Payload
 
 if TYPE_CHECKING:
     from engine.broker.delivery.subscription import HostedSubscription
-    from engine.broker.session.connection import Connection
+    from engine.broker.segment.ports import Peer
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class SharedConsumer(Consumer):
     __slots__ = ("_dispatcher", "end_told", "number")
     mode = "shared"
 
-    def __init__(self, connection: Connection, ident: int, name: str, dispatcher: SharedDispatcher) -> None:
+    def __init__(self, connection: Peer, ident: int, name: str, dispatcher: SharedDispatcher) -> None:
         super().__init__(connection, ident, dispatcher.hosted, name, dispatcher.subscription)
         self._dispatcher = dispatcher
         self.end_told = False
@@ -83,9 +83,9 @@ class SharedConsumer(Consumer):
     @property
     def takes(self) -> bool:
         """Whether it is sent its part of what is read for somebody who is ready."""
-        connection = self.connection
-        spare = not connection.held_back and connection.stream.unsent_bytes < UNSENT_BYTES_MAX
-        return (connection.writable or spare) and self.messages_credit > 0 and self.bytes_credit > 0 and not self.closed
+        if self.messages_credit <= 0 or self.bytes_credit <= 0 or self.closed:
+            return False
+        return self.connection.writable or self.connection.has_room(UNSENT_BYTES_MAX)
 
     @property
     def pending(self) -> int:

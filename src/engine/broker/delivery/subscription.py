@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from pyroaring import BitMap64
 
@@ -27,10 +27,15 @@ from engine.errors import (
 
 if TYPE_CHECKING:
     from engine.broker.segment.hosted import HostedSegment
-    from engine.broker.session.connection import Connection
+    from engine.broker.segment.ports import Peer
     from engine.storage.cursor.cursor import Cursor
 
 SAVE_AGAIN_S = 1.0  # a cursor that could not be saved, and that others wait for, is saved again after this time
+
+
+def subscriptions_of(hosted: HostedSegment) -> dict[str, HostedSubscription]:
+    """The subscriptions that are open in a segment, by name. All of them are made by `hosting`, of this class."""
+    return cast("dict[str, HostedSubscription]", hosted.subscriptions)
 
 
 class HostedSubscription:
@@ -107,7 +112,7 @@ class HostedSubscription:
     # -- attaching -------------------------------------------------------------------------------------------------
 
     def attach_exclusive(
-        self, connection: Connection, ident: int, name: str, transactions: Collection[int] = ()
+        self, connection: Peer, ident: int, name: str, transactions: Collection[int] = ()
     ) -> LoneReader:
         """The consumer that reads alone; one of the same name is its own earlier session and makes room.
 
@@ -119,7 +124,7 @@ class HostedSubscription:
         self._lone.wait_for(self.pending.held_by_others(transactions))
         return self._lone
 
-    def attach_shared(self, connection: Connection, ident: int, name: str) -> SharedConsumer:
+    def attach_shared(self, connection: Peer, ident: int, name: str) -> SharedConsumer:
         """One more of those that share the segment; it takes the place of its own earlier session. Raises as above."""
         self._make_room(name, [] if self.mode == SharedConsumer.mode else self.consumers)
         if self._shared is None:
@@ -143,7 +148,7 @@ class HostedSubscription:
         for own in attached:
             own.close(FencedError(f"the consumer {name!r} attached to {self} again elsewhere"))
 
-    def attach_queue(self, connection: Connection, ident: int, name: str, priority: int) -> QueueConsumer:
+    def attach_queue(self, connection: Peer, ident: int, name: str, priority: int) -> QueueConsumer:
         """One more consumer of the queue. Raises SubscriptionKindError, NotOwnerError, SubscriptionNotFoundError."""
         self._check_open()
         if self._dispatcher is None and (attached := self.consumers):
@@ -158,14 +163,14 @@ class HostedSubscription:
         self._dispatcher.attach(consumer)
         return consumer
 
-    def rivals(self, name: str, mode: str) -> list[Connection]:
+    def rivals(self, name: str, mode: str) -> list[Peer]:
         """The connections of consumers that keep one called `name` from attaching in that mode."""
         if mode != LoneReader.mode and self.mode == mode:
             return []
         streams = QueueConsumer.mode not in (mode, self.mode)  # else one of that name is another consumer even so
         return [consumer.connection for consumer in self.consumers if not (streams and consumer.name == name)]
 
-    def is_read_elsewhere(self, connection: Connection, name: str) -> bool:
+    def is_read_elsewhere(self, connection: Peer, name: str) -> bool:
         """Whether a stream consumer of that name is attached over another connection."""
         return any(c.name == name and c.connection is not connection for c in self.consumers)
 

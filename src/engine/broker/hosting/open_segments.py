@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from engine.aio.semaphore import AsyncSemaphore
 from engine.aio.tasks import Supervisor
 from engine.broker.delivery.pending_acks import Participation
+from engine.broker.delivery.subscription import subscriptions_of
 from engine.broker.hosting.ownership import Owned, Ownership
 from engine.broker.hosting.remembered import Remembered, check_identity
 from engine.broker.hosting.transactions import SegmentTransactions
@@ -25,7 +26,7 @@ from engine.model.layout import SegmentLayout
 from engine.model.names import SegmentName, TopicName
 
 if TYPE_CHECKING:
-    from engine.broker.pools.file_reads import FileReads
+    from engine.broker.segment.environment import Environment
     from engine.storage.segment import Segment
     from engine.storage.store import SegmentStore
 
@@ -66,7 +67,7 @@ class OpenSegments:
         self.damaged: dict[SegmentName, str] = {}  # whose files were found damaged, when last opened
         self._closed = False
         self.loads: AsyncSemaphore | None = None  # how many may be opened at once
-        self.reads: FileReads | None = None  # counts what is being read
+        self.environment: Environment
 
     def __iter__(self) -> Iterator[HostedSegment]:
         return iter(list(self._hosted.values()))
@@ -155,8 +156,8 @@ class OpenSegments:
         if owned.lease is not None and not owned.lease.held:
             await self._store.abandon(spec.name)
             owned.lease.check()
-        hosted = HostedSegment(spec, segment, term, self._served_since(owned))
-        hosted.reads = self.reads
+        make_buffer = self.transactions.make_buffer
+        hosted = HostedSegment(spec, segment, term, self.environment, make_buffer, self._served_since(owned))
         await self.transactions.recover(hosted)
         return hosted
 
@@ -208,7 +209,7 @@ class OpenSegments:
         if hosted.transactions is not None:
             hosted.transactions.abandon()
         await self._store.abandon(hosted.name)
-        for subscription in hosted.subscriptions.values():
+        for subscription in subscriptions_of(hosted).values():
             await subscription.end()
 
     # -- unloading -------------------------------------------------------------------------------------------------
@@ -223,7 +224,7 @@ class OpenSegments:
         return True
 
     async def _unload(self, hosted: HostedSegment) -> None:
-        for subscription in hosted.subscriptions.values():
+        for subscription in subscriptions_of(hosted).values():
             await subscription.end()
         if hosted.transactions is not None:
             await hosted.transactions.close()
@@ -288,7 +289,7 @@ class OpenSegments:
             await confirm()
         if hosted is not None and hosted.transactions is not None:
             hosted.transactions.abandon()
-        for subscription in hosted.subscriptions.values() if hosted is not None else ():
+        for subscription in subscriptions_of(hosted).values() if hosted is not None else ():
             await subscription.end()
         await self._cursors.delete_all(name, lease)
         await self.transactions.forget(name, lease)
@@ -385,7 +386,7 @@ class OpenSegments:
         for hosted in self:
             hosted.close_consumers(NotOwnerError(f"the broker of {hosted.name} is closing"))
         for hosted in self:
-            for subscription in hosted.subscriptions.values():
+            for subscription in subscriptions_of(hosted).values():
                 await subscription.end()
 
 

@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 from engine._native.format.offsets import range_set
 from engine.aio.tasks import Supervisor
 from engine.broker.delivery.redelivery import RedeliveryCounts
-from engine.broker.delivery.subscription import HostedSubscription
+from engine.broker.delivery.subscription import HostedSubscription, subscriptions_of
 from engine.broker.hosting.leader_terms import LeaderTerms
 from engine.broker.hosting.open_segments import OpenSegments
 from engine.broker.hosting.ownership import Ownership
@@ -107,12 +107,12 @@ class SegmentHosting(OpenSegments):
         decides. `facts`: what was read of it; None: it cannot be deleted meanwhile. Raises SubscriptionNotFoundError
         when it was: a cursor that is made after its deletion would keep messages that no consumer can acknowledge.
         """
-        found = hosted.subscriptions.get(name)
+        found = subscriptions_of(hosted).get(name)
         if found is None:
             async with self._turn(hosted.name, name):
                 if facts is not None:
                     await self._check_there(hosted.name.topic, facts)
-                found = hosted.subscriptions.get(name) or await self._make(hosted, name, facts)
+                found = subscriptions_of(hosted).get(name) or await self._make(hosted, name, facts)
         return found
 
     async def _make(self, hosted: HostedSegment, name: str, facts: SubscriptionMetadata | None) -> HostedSubscription:
@@ -133,7 +133,7 @@ class SegmentHosting(OpenSegments):
 
     async def known_subscription(self, hosted: HostedSegment, name: str) -> HostedSubscription | None:
         """The same; None when it has no cursor here."""
-        found = hosted.subscriptions.get(name)
+        found = subscriptions_of(hosted).get(name)
         if found is None:
             async with self._turn(hosted.name, name):
                 try:
@@ -148,9 +148,9 @@ class SegmentHosting(OpenSegments):
         pending = await self.operations.acks(hosted.name, name)
         hosted.check_open()
         cursor.pass_gaps(hosted.segment.gaps)
-        found = hosted.subscriptions.get(name)
+        found = subscriptions_of(hosted).get(name)
         if found is None:
-            found = hosted.subscriptions[name] = HostedSubscription(hosted, name, cursor, self._participation)
+            found = subscriptions_of(hosted)[name] = HostedSubscription(hosted, name, cursor, self._participation)
             found.pending.restore(pending)
         return found
 
@@ -220,7 +220,7 @@ class SegmentHosting(OpenSegments):
         await self._leaders.confirm(spec.name.topic, term)
         async with self._turn(spec.name, subscription):
             hosted = self._hosted.get(spec.name)
-            if hosted is not None and (found := hosted.subscriptions.pop(subscription, None)) is not None:
+            if hosted is not None and (found := subscriptions_of(hosted).pop(subscription, None)) is not None:
                 found.delete(deleted_subscription(spec.name.topic, subscription))
                 await found.end()
             await self.operations.forget_subscription(spec.name, subscription)

@@ -1,4 +1,19 @@
-"""`CommitBehind`: a commit that came right behind what was sent in its transaction, before any of that was answered."""
+"""`CommitBehind`: a commit that the client sends right behind its messages, before any of them is acknowledged.
+
+Without it a client waits for the receipts of its messages, and then commits: a sync of the segments, an operation
+record in the metadata store, a second write of the store for the header. Here the steps overlap:
+
+    END_TXN arrives     Operations.hold(): operation records of the transaction are not written yet
+        │
+    ready()             while the log is synced, the header and the record of all messages are made; wait until
+        │               every frame is in the log. A frame was refused, dropped or recorded already: not ready
+    commit()            ONE write of the metadata store has record and header: either both are there, or neither
+        │
+    answer the client, then the writers: their record was in time, so their messages are visible
+
+One sync of the segments and one write of the store in all. If the commit fails, the held records are written on their
+own (`Held.release`), and the client ends the transaction in the usual way.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class CommitBehind:
-    """One of them. Loop thread only.
-
-    When everything is in the log, its operation record and the header are written at once. So a commit takes one sync
-    of the segments and one of the metadata store, and the record is known to have come in time. What is written is made
-    while the log is.
-    """
+    """One commit. Loop thread only."""
 
     def __init__(
         self,
@@ -38,21 +48,21 @@ class CommitBehind:
         accepted: Sequence[str] | None,
         mark: int | None,
     ) -> None:
-        """`held`: None when somebody else holds it; `frames`: how many the client has sent."""
+        """`held`: None when another request holds it. `frames`: as many as the client has sent."""
         self._connection = connection
         self._number = number
         self._held = held
         self._frames = frames
         self._accepted = accepted
         self._mark = mark
-        self._coordinator = connection.broker.transactions.coordinator
+        self._coordinator = connection.host.transactions.coordinator
         self._sends = connection.sends.of(number)
         self._writes: list[Gathered] = []
         self._recording: Recording | None = None
         self._draft: EndDraft | None = None
 
     async def ready(self) -> bool:
-        """Wait until everything that was sent is in the log; False when something was not taken as it came."""
+        """Wait until all frames are in the log. False when one was refused, dropped, or recorded already."""
         held, sends = self._held, self._sends
         if held is None:
             return False
@@ -68,7 +78,7 @@ class CommitBehind:
         return True
 
     async def _draft_header(self) -> None:
-        known = self._connection.broker.hosting.transactions.headers.known(self._number)
+        known = self._connection.host.hosting.transactions.headers.known(self._number)
         if known is None:
             self._draft = await self._coordinator.draft_commit(self._number, self._accepted, self._mark)
         else:
@@ -79,7 +89,7 @@ class CommitBehind:
         self._recording = Recording([write.writer.operation() for write in writes]) if writes else None
 
     async def commit(self) -> TransactionView:
-        """Do it, once it is ready. Raises as TransactionCoordinator.end()."""
+        """Commit, once it is ready. Raises as TransactionCoordinator.end()."""
         try:
             view, record = await self._coordinator.commit_with(
                 self._number, self._accepted, self._recording, self._mark, self._draft
@@ -88,25 +98,25 @@ class CommitBehind:
                 raise _not_recorded(view, self._mark)
         except BaseException:
             if self._held is not None:
-                self._held.release(self._writes)  # they need a record of their own
+                self._held.release(self._writes)  # these need a record of their own
             raise
         if self._recording is not None and record is not None:
-            self._connection.broker.hosting.operations.written += 1
-            asyncio.get_running_loop().call_soon(self._tell, self._recording, record)  # the client is answered first
+            self._connection.host.hosting.operations.written += 1
+            asyncio.get_running_loop().call_soon(self._recorded, self._recording, record)  # after the answer
         return view
 
-    def _tell(self, recording: Recording, record: Record) -> None:
-        """Those who wrote have their records, in time. What befalls one of them is none of the others'."""
+    def _recorded(self, recording: Recording, record: Record) -> None:
+        """The writers have their record, in time. An error of one does not concern the others."""
         for write, operation in zip(self._writes, recording.written(record), strict=True):
             try:
                 write.writer.recorded(operation)
             except Exception:
-                log.exception("what was written to %s and is committed is not told", operation.facts.segment)
+                log.exception("committed messages in %s could not be acknowledged", operation.facts.segment)
         self._connection.receipts.gather()
 
 
 def _not_recorded(view: TransactionView, mark: int | None) -> EngineError:
-    """Why a transaction is committed, and no record of its last operations was written with that."""
-    if mark is not None and view.header.mark == mark:  # it was, by a store that did not say so
-        return UnknownOutcomeError(f"the transaction {view.id} is committed; whether with all that was sent is unknown")
-    return TransactionConflictError(f"the transaction {view.id} was committed before all that was sent came")
+    """The error where a transaction is committed, and not with the record of its last operations."""
+    if mark is not None and view.header.mark == mark:  # by this commit: the store did not confirm it at first
+        return UnknownOutcomeError(f"the transaction {view.id} is committed; it is unknown whether with all messages")
+    return TransactionConflictError(f"the transaction {view.id} was committed before all its messages came")

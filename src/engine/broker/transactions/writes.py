@@ -1,13 +1,13 @@
-"""The writes of transactions to one segment that are undecided, and what a crash left of them in log and records."""
+"""Undecided writes of transactions to one segment, and how they are found again in log and records after a crash."""
 
 from __future__ import annotations
 
 import asyncio
-import struct
 from bisect import bisect_left
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from engine._native.format.heads import entry_heads
 from engine._native.serve.transacted import Transacted, transacted
 from engine.control.transactions.headers import TransactionView
 from engine.control.transactions.operations import Operation, Part
@@ -18,15 +18,12 @@ from engine.storage.cursor.visibility import Write
 from engine.storage.file.logfile import Block
 from engine.storage.segment import Segment
 
-# Where the broker looks into an entry's header (_native/format/layout.pxd): size; producer, first and last sequence.
-_SIZE = struct.Struct("<I")
-_SEQUENCES = struct.Struct("<QQQ")
-_AT_SIZE, _AT_PRODUCER = 4, 40
-
 
 class Span(NamedTuple):
-    """Of one producer, the sequence ids `low` to `high`, inclusive. All of a frame's lie in one; no two transactions'
-    frames share one, since a producer ends what it has begun before it goes on in another transaction.
+    """The sequence ids `low` to `high`, inclusive, of one producer.
+
+    The entries of a frame lie in one span. Frames of two transactions never share one: a producer finishes the frames
+    of a transaction before it goes on in another.
     """
 
     producer: int
@@ -34,19 +31,15 @@ class Span(NamedTuple):
     high: int
 
     def covers(self, other: Span) -> bool:
-        """Whether the other one lies inside."""
+        """Whether it contains the other one."""
         return self.producer == other.producer and self.low <= other.low and other.high <= self.high
 
 
 def span_of(payload: memoryview) -> Span:
-    """Of whole entries of one producer, whose headers are good."""
-    producer, low, high = _SEQUENCES.unpack_from(payload, _AT_PRODUCER)
-    at = _SIZE.unpack_from(payload, _AT_SIZE)[0]
-    while at < len(payload):
-        _, first, last = _SEQUENCES.unpack_from(payload, at + _AT_PRODUCER)
-        low, high = min(low, first), max(high, last)
-        at += _SIZE.unpack_from(payload, at + _AT_SIZE)[0]
-    return Span(producer, low, high)
+    """The span of whole entries of one producer, at least one, whose headers were checked."""
+    heads = entry_heads(payload)
+    low, high = min(head.first_sequence for head in heads), max(head.last_sequence for head in heads)
+    return Span(heads[0].producer, low, high)
 
 
 class PendingWrite:
