@@ -15,11 +15,6 @@ from engine.errors import CorruptionError
 cdef class Head:
     """One entry of a block: bytes `start` up to `stop`, and what its header says."""
 
-    cdef readonly Py_ssize_t start, stop
-    cdef readonly uint64_t first, last, producer, first_sequence, last_sequence
-    cdef readonly int64_t publish_time_ms
-    cdef readonly bint delayed
-
     def __repr__(self):
         return f"Head(bytes {self.start}..{self.stop}, offsets {self.first}..{self.last})"
 

@@ -51,7 +51,16 @@ class OpenSegments:
     compare-and-set and stamped into everything appended under it (L1).
     """
 
-    def __init__(self, store: SegmentStore, metadata: MetadataStore, ownership: Ownership) -> None:
+    def __init__(
+        self,
+        store: SegmentStore,
+        metadata: MetadataStore,
+        ownership: Ownership,
+        *,
+        loads: AsyncSemaphore,
+        environment: Environment,
+    ) -> None:
+        """`loads`: how many segments may be opened at once. `environment`: handed to the segments."""
         self._store = store
         self._cursors = store.cursors
         self._metadata = metadata
@@ -66,8 +75,8 @@ class OpenSegments:
         self.undeleted: dict[SegmentName, None] = {}  # whose deletion has begun; it may have failed
         self.damaged: dict[SegmentName, str] = {}  # whose files were found damaged, when last opened
         self._closed = False
-        self.loads: AsyncSemaphore | None = None  # how many may be opened at once
-        self.environment: Environment
+        self._loads = loads
+        self._environment = environment
 
     def __iter__(self) -> Iterator[HostedSegment]:
         return iter(list(self._hosted.values()))
@@ -117,13 +126,11 @@ class OpenSegments:
             return None
 
     async def _open(self, spec: SegmentSpec, create: bool) -> HostedSegment:
-        if self.loads is None:
-            return await self._load(spec, create)
-        permit = await self.loads.acquire(1)
+        permit = await self._loads.acquire(1)
         try:
             return await self._load(spec, create)
         finally:
-            self.loads.release(permit)
+            self._loads.release(permit)
 
     async def _load(self, spec: SegmentSpec, create: bool) -> HostedSegment:
         await self._left(spec.name)
@@ -157,7 +164,7 @@ class OpenSegments:
             await self._store.abandon(spec.name)
             owned.lease.check()
         make_buffer = self.transactions.make_buffer
-        hosted = HostedSegment(spec, segment, term, self.environment, make_buffer, self._served_since(owned))
+        hosted = HostedSegment(spec, segment, term, self._environment, make_buffer, self._served_since(owned))
         await self.transactions.recover(hosted)
         return hosted
 

@@ -124,15 +124,19 @@ class Backpressure:
                 self.take_turn()
 
     def hold_back(self) -> None:
+        """The outbound pool is full."""
         self._on(_POOL_FULL)
 
     def relieve(self) -> None:
+        """The outbound pool has room again."""
         self._on(_RELIEVED)
 
     def wait_turn(self) -> None:
+        """The budget of this turn is spent."""
         self._on(_TURN_SPENT)
 
     def take_turn(self) -> None:
+        """Its turn has come."""
         self._on(_TURN_COMES)
 
     def close(self) -> None:

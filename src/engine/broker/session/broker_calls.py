@@ -19,5 +19,5 @@ def broker_call(connection: Connection, header: Header, payload: memoryview) -> 
 
 
 async def _answer(connection: Connection, header: Header, args: dict[str, Any]) -> None:
-    value = await connection.host.answer_call(header["target"], header["method"], args)
+    value = await connection.host.calls.answer(header["target"], header["method"], args)
     connection.send(Command.SUCCESS, {"request_id": header["request_id"], "result": None}, pack(value))

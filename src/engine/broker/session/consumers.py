@@ -121,7 +121,7 @@ async def _subscription(
     position = InitialPosition.parse(header.get("initial_position") or InitialPosition.LATEST)
     host = connection.host
     known, topic = header.get("created_ms"), hosted.name.topic
-    facts = await host.members.ensure_subscription(host.service, topic, name, position, kind, known)
+    facts = await host.calls.ensure_subscription(topic, name, position, kind, known)
     header["created_ms"] = facts.created_at_ms  # for the answer
     return await host.hosting.subscription(hosted, name, facts)
 

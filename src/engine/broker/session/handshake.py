@@ -36,8 +36,8 @@ def shake_hands(connection: Connection, command: Command, header: dict[str, Any]
     answer = {
         "protocol": min(PROTOCOL_VERSION, header["protocol"]),
         "features": [f for f in FEATURES if f in connection.features],
-        "broker": host.url_for(stream),
-        "admin": host.admin_url_for(stream),
+        "broker": host.addresses.url_for(stream),
+        "admin": host.addresses.admin_url_for(stream),
         "keep_alive": config.keep_alive,
         "frame_size_max": config.frame_size_max,
     }

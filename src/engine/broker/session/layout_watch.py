@@ -129,11 +129,11 @@ class DagWatchSession:
             "createdAtMs": layout.created_at_ms,
             "segments": [s.to_json() for s in layout.segments.values()],
             "segmentBrokers": self._urls,
-            "controllerBrokerUrl": host.dial(view.controller_url, stream),
+            "controllerBrokerUrl": host.addresses.dial(view.controller_url, stream),
         }
 
     def _owners(self, view: TopicView) -> dict[str, str]:
         """The address of each segment's owner for this client, by the segment's id."""
         host, stream = self._connection.host, self._connection.stream
         names = [view.topic.segment(s.hash_range, s.segment_id) for s in view.layout.segments.values()]
-        return {str(name.segment_id): host.dial(host.hosting.segment_url(name), stream) for name in names}
+        return {str(name.segment_id): host.addresses.dial(host.hosting.segment_url(name), stream) for name in names}

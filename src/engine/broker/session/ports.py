@@ -8,13 +8,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from engine.aio.tasks import Supervisor
+    from engine.broker.cluster.broker_calls import BrokerCalls
     from engine.broker.cluster.membership import Membership
     from engine.broker.hosting.segment_host import SegmentHosting
     from engine.broker.pools.pools import BrokerMemory
     from engine.broker.session.connection import Connection
-    from engine.broker.session.transaction_requests import Transactions
     from engine.broker.settings.config import BrokerConfig
     from engine.broker.settings.doors import Doors
+    from engine.broker.upkeep.transaction_sweep import TransactionSweep
     from engine.control.service import ScalableTopicService
     from engine.errors import EngineError
     from engine.wire.commands import Command
@@ -25,12 +26,29 @@ if TYPE_CHECKING:
     Handlers = Mapping[Command, Handler]
 
 
+class Dialled(Protocol):
+    """The addresses of brokers."""
+
+    def url_for(self, stream: FrameStream) -> str:
+        """The address of this broker for the peer of a stream."""
+
+    def admin_url_for(self, stream: FrameStream) -> str | None:
+        """The address of its admin API for the peer of a stream; None: it has none."""
+
+    def dial(self, url: str, stream: FrameStream) -> str:
+        """The address of any broker for the peer of a stream."""
+
+
 class Host(Protocol):
     """The broker, as its connections see it."""
 
     @property
     def config(self) -> BrokerConfig:
         """In effect now."""
+
+    @property
+    def addresses(self) -> Dialled:
+        """The addresses of brokers for the client."""
 
     @property
     def memory(self) -> BrokerMemory:
@@ -57,7 +75,11 @@ class Host(Protocol):
         """The other brokers."""
 
     @property
-    def transactions(self) -> Transactions:
+    def calls(self) -> BrokerCalls:
+        """Calls to and from other brokers."""
+
+    @property
+    def transactions(self) -> TransactionSweep:
         """The transaction coordinator."""
 
     def refusal(self, connection: Connection) -> EngineError | None:
@@ -65,15 +87,3 @@ class Host(Protocol):
 
     def forget(self, connection: Connection) -> None:
         """The connection is closed."""
-
-    def url_for(self, stream: FrameStream) -> str:
-        """The address of this broker for the peer of a stream."""
-
-    def admin_url_for(self, stream: FrameStream) -> str | None:
-        """The address of its admin API for the peer of a stream; None: it has none."""
-
-    def dial(self, url: str, stream: FrameStream) -> str:
-        """The address of any broker for the peer of a stream."""
-
-    async def answer_call(self, target: str, method: str, args: dict[str, Any]) -> Any:
-        """Run a call of another broker."""
