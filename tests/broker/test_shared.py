@@ -217,7 +217,7 @@ async def test_how_far_the_others_go_on_is_bounded_and_who_stops_them_is_named(c
         await round_trip(peer, segment)
     got = taken(peer, good)
     assert 16 <= len(got) < 40
-    assert "nothing new is read until" in caplog.text
+    assert "delivery is paused until" in caplog.text
     assert "'stuck': 0" in caplog.text
     peer.flow(stuck, 1000)
     await taken_until(peer, stuck, 40)
