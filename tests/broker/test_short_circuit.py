@@ -70,7 +70,7 @@ async def test_there_is_nothing_where_nothing_is_asked_for_or_there(broker: Brok
 async def test_what_is_open_or_hidden_is_said(broker: Broker, monkeypatch: pytest.MonkeyPatch):
     peer = await Peer.connect(broker, await listening(broker))
     segment = await published(peer, 30)
-    hosted = next(iter(broker.hosting))
+    hosted = next(iter(broker.segments))
     buffer = await hosted.begin_transactions()
     first, second = buffer.visibility.wrote(10, 19), buffer.visibility.wrote(20, 29)
     answer = (await peer.ask(Command.SEGMENT_FILES, topic=segment, **ASK))["result"]

@@ -148,7 +148,7 @@ async def test_what_nobody_gets_counts_as_acknowledged(broker, connect, mode: st
     await end(peer, tail, "abort")
     await until(lambda: hosted(broker, segment).readable == 6)
     assert await broker.hosting.backlog(spec, mode) == 0
-    assert await broker.hosting.acknowledged(hosted(broker, segment), [mode]) == 6, "retention may take all of it"
+    assert await broker.subscriptions.acknowledged(hosted(broker, segment), [mode]) == 6, "retention may take all of it"
     cursor = hosted(broker, segment).subscriptions[mode].cursor
     assert (cursor.position, cursor.acked_count) == (4, 0), "no gap stays in the cursor"
     await broker.service.create_subscription("orders", "new", initial_position="earliest")

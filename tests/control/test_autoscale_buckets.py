@@ -1,4 +1,4 @@
-"""Whether `decide` rebuckets: every rule of PIP-486 with its boundary, as tables (SEMANTICS 31)."""
+"""Whether `decide` rebuckets: every rule of PIP-486 with its boundary, as tables (semantics 31)."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_what_a_young_segment_inherits_is_forgotten_when_it_has_reported_for_a_w
 
 
 def test_members_of_checkpoint_groups_never_share_so_they_get_no_buckets() -> None:
-    """SEMANTICS 29; and on a cold topic no segments either (SEMANTICS 31)."""
+    """Semantics 29; and on a cold topic no segments either (semantics 31)."""
     assert decide(topic(), {}, {}, POLICY, NOW_MS, checkpoint_consumers={"g": 50}) == nothing()
 
 

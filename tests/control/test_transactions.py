@@ -33,7 +33,7 @@ async def test_commit_and_abort_are_final_for_every_broker(world: World) -> None
         assert begun.header.state is OPEN
         ended = await other.end(begun.number, state)
         assert ended.header.state is state
-        assert await one.end(begun.number, state) == ended  # SEMANTICS 36
+        assert await one.end(begun.number, state) == ended  # semantics 36
         with pytest.raises(TransactionConflictError):
             await one.end(begun.number, opposite)
         assert (await one.get(begun.number)).header == ended.header

@@ -36,7 +36,7 @@ SEGMENT = SegmentName.parse("segment://public/default/orders/0000-ffff-0")
 def test_an_open_one_ends_either_way_and_stays_so(state: TransactionState) -> None:
     ended = HEADER.ended(state, 7)
     assert (ended.state, ended.finalized_ms) == (state, 7)
-    assert ended.ended(state, 9) is ended  # SEMANTICS 36
+    assert ended.ended(state, 9) is ended  # semantics 36
     other = ABORTED if state is COMMITTED else COMMITTED
     with pytest.raises(TransactionConflictError, match=f"already {state}"):
         ended.ended(other, 9)

@@ -1,4 +1,4 @@
-"""Every path in the metadata store, spelled once (PIP-468 "Metadata Store Paths", DESIGN section 7)."""
+"""Every path in the metadata store, spelled once (PIP-468 "Metadata Store Paths", docs/formats/metadata.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The metadata store: small facts that must survive and be agreed upon (DESIGN section 7).
+"""The metadata store: small facts that must survive and be agreed upon (docs/formats/metadata.md).
 
 One interface, one file per implementation (`memory.py`, `sqlite.py`), one conformance suite
 (`tests/metadata/`) that each of them passes. Keys are "/"-separated paths in text, ordered by code point; values are
@@ -53,7 +53,7 @@ class EventKind(enum.Enum):
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
-    """One change. Events of a key arrive in version order; several may collapse into the last (SEMANTICS 37).
+    """One change. Events of a key arrive in version order; several may collapse into the last (semantics 37).
 
     `version` is the store-wide version at which it happened: hand the last one seen to `watch` to resume.
     """

@@ -45,7 +45,7 @@ class TransactionState(enum.StrEnum):
         return self is not TransactionState.OPEN
 
 
-# From each state, the states that ending it may ask for. To ask for the one it has changes nothing (SEMANTICS 36).
+# From each state, the states that ending it may ask for. To ask for the one it has changes nothing (semantics 36).
 MOVES: dict[TransactionState, frozenset[TransactionState]] = {
     TransactionState.OPEN: frozenset({TransactionState.COMMITTED, TransactionState.ABORTED}),
     TransactionState.COMMITTED: frozenset({TransactionState.COMMITTED}),

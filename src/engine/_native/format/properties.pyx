@@ -4,6 +4,8 @@ from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from engine._native.format.invariants cimport engine_check
+
 cdef uint64_t TOP_BITS = <uint64_t> 0x80808080 << 32 | 0x80808080  # of eight bytes
 
 
@@ -33,6 +35,7 @@ cdef int read_map(Cursor* at) noexcept nogil:
     if pairs > room:  # a pair is at least two bytes
         return -1
     at.p += 1 + width
+    engine_check(at.p <= at.end, b"nothing is read behind the end of the properties")
     return pairs
 
 
@@ -54,6 +57,7 @@ cdef bint read_text(Cursor* at, const uint8_t** start, uint32_t* size) noexcept 
         return False
     start[0] = at.p + 1 + width
     at.p = start[0] + size[0]
+    engine_check(at.p <= at.end, b"nothing is read behind the end of the properties")
     return True
 
 

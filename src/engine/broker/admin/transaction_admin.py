@@ -14,11 +14,9 @@ from engine.control.transactions.coordinator import TransactionCoordinator
 from engine.control.transactions.headers import TransactionView
 from engine.control.transactions.operations import Operation
 from engine.errors import InvalidArgumentError
+from engine.model.admin_operations import LIST_DEFAULT, LIST_MAX
 from engine.model.names import SegmentName
 from engine.model.transactions import TransactionState, parse_id, partition_of
-
-LIST_MAX = 10_000  # transactions in one answer
-LIST_DEFAULT = 1_000
 
 
 class TransactionAdmin:

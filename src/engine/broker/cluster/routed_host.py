@@ -77,7 +77,7 @@ class RoutedSegmentHost:
     async def answer(self, method: str, args: Mapping[str, Any]) -> Any:
         """Another broker asks. Raises NotOwnerError when it should ask somebody else, InvalidArgumentError."""
         spec = unpack_spec(args)
-        if self._local.get(spec.name) is None:
+        if not self._local.is_open(spec.name):
             url = await self._ownership.resolve(spec.name)
             if url != self._ownership.brokers.url:
                 raise NotOwnerError(f"{spec.name} is for the broker {url}")

@@ -101,6 +101,6 @@ async def _acknowledge_found(
 
 
 def check_attached(consumer: Consumer) -> None:
-    """Raise NotOwnerError when the consumer has detached: its acknowledgements are refused (SEMANTICS 12)."""
+    """Raise NotOwnerError when the consumer has detached: its acknowledgements are refused (semantics 12)."""
     if consumer.closed:
         raise NotOwnerError(f"the consumer {consumer.name!r} is not attached any more; attach and acknowledge again")

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyroaring import BitMap64
 
+from engine import checks
 from engine._native.format.offsets import runs
 from engine.broker.delivery.pending_claims import Claims, PendingAck, counts, parted, union
 from engine.errors import (
@@ -64,10 +65,11 @@ class Participation(NamedTuple):
 
 
 class PendingAcks:
-    """Loop thread only. Invariant: `offsets` is the union of all claims; no message is in two of them.
+    """Loop thread only.
 
-    The exception is what restore() finds (`_overlaps`): a crash may have left the records of an aborted transaction,
-    whose messages were then acknowledged in another one.
+    Invariant: `offsets` is the union of all claims, and no message is in two of them; `_overlaps` says where one is,
+    as a crash may have left the records of an aborted transaction whose messages were then acknowledged in another one.
+    Checked by _check(), with ENGINE_DEBUG=1.
     """
 
     __slots__ = ("_applying", "_claims", "_closed", "_overlaps", "buckets", "changes", "offsets", "parts",
@@ -238,6 +240,15 @@ class PendingAcks:
         self._overlaps = self._overlaps or self.offsets.intersect(offsets)
         self.offsets |= offsets
         self.changes += 1
+        if checks.COSTLY:
+            self._check()
+
+    def _check(self) -> None:
+        held = [claims.offsets for claims in self._claims.values()]
+        checks.check(self.offsets == BitMap64().union(*held), "what is pending is what open transactions claim")
+        checks.check(
+            self._overlaps or sum(map(len, held)) == len(self.offsets), "a message is claimed by one transaction"
+        )
 
     def held_by_others(self, numbers: Collection[int]) -> BitMap64:
         """The messages that other transactions than these hold."""
@@ -262,6 +273,8 @@ class PendingAcks:
             bucket &= self.offsets
         if not self.offsets:
             self._overlaps, self.buckets = False, None
+        if checks.COSTLY:
+            self._check()
 
     def _take_back(self, acks: Iterable[PendingAck]) -> None:
         """Deliver the messages again that no transaction holds now."""

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyroaring import BitMap64
 
+from engine import checks
 from engine._native.format.heads import Head, entry_heads
 from engine._native.format.offsets import offset_set, range_set, runs
 from engine.broker.delivery.consumer import CREDIT_MAX, Consumer
@@ -110,8 +111,9 @@ class QueueConsumer(Consumer):
 class QueueDispatcher:
     """Deals the entries of a segment to the consumers of one subscription. Loop thread only.
 
-    Invariant: a message from the cursor up to `_next` that is neither acknowledged nor in an open transaction is in
-    exactly one of these: `unacknowledged` of one consumer; `_replay`; `_delays` or `_kept`, until its time comes.
+    A message from the cursor up to `_next` that is neither acknowledged nor in an open transaction is in one of these:
+    `unacknowledged` of a consumer; `_replay`; `_delays` or `_kept`, until its time comes. Invariant: no message is held
+    by two consumers, and none that is held is in `_replay`. Checked by _check(), with ENGINE_DEBUG=1.
     """
 
     __slots__ = ("_asked", "_counts", "_cursor", "_delays", "_kept", "_next", "_pumping", "_reader", "_replay", "_turn",
@@ -146,7 +148,7 @@ class QueueDispatcher:
         self.consumers.sort(key=lambda c: c.priority)
 
     def detach(self, consumer: QueueConsumer) -> None:
-        """Remove a consumer; the messages that it holds are due again (SEMANTICS 22)."""
+        """Remove a consumer; the messages that it holds are due again (semantics 22)."""
         if consumer not in self.consumers:
             return
         self.consumers.remove(consumer)
@@ -186,7 +188,7 @@ class QueueDispatcher:
         self._counts.increment(offsets)
 
     def acknowledge(self, by: QueueConsumer, offsets: BitMap64) -> asyncio.Future[None]:
-        """Acknowledge messages, whichever consumer holds them (SEMANTICS 12). Done when durable."""
+        """Acknowledge messages, whichever consumer holds them (semantics 12). Done when durable."""
         self.set_aside(by, offsets)
         self._counts.clear(offsets)
         return self.subscription.ack_set(offsets)
@@ -226,6 +228,13 @@ class QueueDispatcher:
             self.close(e)
         finally:
             self._pumping = False
+        if checks.COSTLY:
+            self._check()
+
+    def _check(self) -> None:
+        shares = [self._replay, *(consumer.unacknowledged for consumer in self.consumers)]
+        together = len(BitMap64().union(*shares))
+        checks.check(sum(map(len, shares)) == together, "a message is held by one consumer, or due")
 
     def _pump(self) -> None:
         self._next = self.hosted.segment.gaps.skip(self._next)

@@ -1,4 +1,4 @@
-"""A segment shared by several stream consumers, each of which owns some of its buckets (PIP-486, SEMANTICS 16 to 20).
+"""A segment shared by several stream consumers, each of which owns some of its buckets (PIP-486, semantics 16 to 20).
 
     one reader ─> block ─> BucketLedger.route(): each entry to the owner of its bucket ─> one parcel per consumer
                                 │
@@ -13,7 +13,7 @@ runs of offsets were sent and are not acknowledged, and which are due, that is r
 3. The block there is read and routed; what is acknowledged, hidden or in an open transaction is skipped.
 
 When a bucket gets a new owner, the ledger withholds the bucket from it until the previous owner has acknowledged what
-it holds, or has detached (SEMANTICS 17); messages that it did not acknowledge are due again to the new owner, first.
+it holds, or has detached (semantics 17); messages that it did not acknowledge are due again to the new owner, first.
 A consumer without room delays only its own buckets. While others go on, a connection that is full is given some more
 (UNSENT_BYTES_MAX), so that all consumers read the same blocks, and each block is read once.
 """
@@ -115,7 +115,7 @@ class SharedConsumer(Consumer):
         self._dispatcher.detach(self)
 
     def acknowledge(self, header: dict[str, Any]) -> Awaitable[Any]:
-        """Cumulative, by `buckets` or one `position` for all of them (SEMANTICS 19)."""
+        """Cumulative, by `buckets` or one `position` for all of them (semantics 19)."""
         positions, inside = positions_of(header, self.hosted), transaction_of(header)
         if inside is not None or self._dispatcher.subscription.pending:
             return acknowledge_buckets(self._dispatcher, self, positions, inside)
@@ -125,7 +125,7 @@ class SharedConsumer(Consumer):
 class SharedDispatcher:
     """Routes the entries of a segment to the owners of their buckets. Loop thread only.
 
-    A bucket's new owner receives nothing until the previous owner has acknowledged, or detached (SEMANTICS 17).
+    A bucket's new owner receives nothing until the previous owner has acknowledged, or detached (semantics 17).
     """
 
     __slots__ = (

@@ -1,6 +1,6 @@
 """`HostedSubscription`: a subscription in an open segment: its cursor, its consumers, and when it is drained.
 
-*Drained* means: the segment is sealed and everything in it acknowledged, durably (SEMANTICS 7). Only then do consumers
+*Drained* means: the segment is sealed and everything in it acknowledged, durably (semantics 7). Only then do consumers
 go on to the children of a segment that was split or merged. look() checks for it, and is called whenever it may have
 become true: the segment was sealed, an acknowledgement was saved, a consumer has read to the end. If messages are
 acknowledged and the cursor is not saved, look() runs again when it is; if it cannot be saved, a save is tried again
@@ -348,7 +348,7 @@ class HostedSubscription:
 
     @property
     def drained(self) -> bool:
-        """The segment is sealed and everything in it acknowledged, durably (SEMANTICS 7)."""
+        """The segment is sealed and everything in it acknowledged, durably (semantics 7)."""
         return self.hosted.segment.sealed and not self.cursor.unsaved and self.backlog == 0
 
     def when_drained(self, callback: Callable[[], None]) -> Callable[[], None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
+from engine import checks
 from engine.aio.semaphore import PoolStatistics
 from engine.errors import TooManyRequestsError
 
@@ -14,7 +15,10 @@ T = TypeVar("T")
 
 
 class Attachments:
-    """One per broker. Loop thread only. Invariant: `used` is the sum of the lengths of all `Attached`."""
+    """One per broker. Loop thread only.
+
+    Invariant: `used` is the sum of the lengths of all `Attached`. Checked by remove(), which sees it fall below 0.
+    """
 
     __slots__ = ("limit", "per_connection", "refusals", "used")
 
@@ -37,6 +41,11 @@ class Attachments:
             self.refusals += 1
             raise TooManyRequestsError(f"attachment limit reached ({self.limit} producers and consumers)")
 
+    def remove(self, count: int) -> None:
+        """So many are closed."""
+        self.used -= count
+        checks.check(self.used >= 0, "no more producers and consumers are closed than were attached")
+
     def statistics(self) -> PoolStatistics:
         return PoolStatistics("attachments", "attachments", self.used, self.limit, refusals=self.refusals)
 
@@ -57,8 +66,8 @@ class Attached(dict[int, T]):
 
     def __delitem__(self, ident: int) -> None:
         super().__delitem__(ident)
-        self._all.used -= 1
+        self._all.remove(1)
 
     def clear(self) -> None:
-        self._all.used -= len(self)
+        self._all.remove(len(self))
         super().clear()

@@ -22,6 +22,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from engine import checks
 from engine.aio.semaphore import PoolStatistics
 from engine.broker.pools.file_reads import FileReads
 from engine.limits import KIB, MIB, READ_BLOCK_SIZE, SCARCE_BLOCK_SIZE
@@ -43,7 +44,7 @@ class OutboundMemory:
 
     A connection that is held back is sent no blocks until its peer has taken all that is queued, and its requests are
     not read; after that it is sent small blocks. So each connection may exceed the limit by one such block, or by one
-    entry. Invariant: `used` is the sum of all `noted`, and each is at least what is queued there.
+    entry. Invariant: `used` is the sum of all `noted`. Checked by _check(), with ENGINE_DEBUG=1.
     """
 
     __slots__ = (
@@ -160,6 +161,12 @@ class OutboundMemory:
             self._holders[connection] = None
         else:
             self._holders.pop(connection, None)
+        if checks.COSTLY:
+            self._check()
+
+    def _check(self) -> None:
+        noted = sum(connection.noted for connection in self._holders)
+        checks.check(self.used == noted, "unsent bytes are the sum over connections")
 
     def _measure(self) -> list[Held]:
         """Count all unsent bytes anew; the connections that have none any more."""

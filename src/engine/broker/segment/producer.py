@@ -78,9 +78,9 @@ class _Held(NamedTuple):
 class Producer:
     """One attachment of a producer. Loop thread only.
 
-    Invariant: entries are acknowledged, or refused, in the order in which they were sent. A refusal that concerns
-    more than one entry ends the attachment: no later entry may overtake the refused ones, so the client attaches again
-    and sends again.
+    Entries are acknowledged, or refused, in the order in which they were sent: `_in_flight` is answered from its head
+    only. A refusal that concerns more than one entry ends the attachment: no later entry may overtake the refused
+    ones, so the client attaches again and sends again.
     """
 
     __slots__ = (

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from engine import checks
 from engine.errors import EngineError
 from engine.storage.file.logfile import Block
 
@@ -28,7 +29,7 @@ class SegmentReader:
       a worker, and so are the next COLD_BLOCKS, before this is tried again.
     * on disk: a worker reads it, after a turn where many readers wait (`FileReads`).
 
-    Invariant: at most one read or one wait is under way.
+    Invariant: at most one read or one wait is under way. Checked by _watch().
     """
 
     __slots__ = ("_cold", "_has_turn", "_pending", "_waits_turn", "hosted", "owner_close", "step", "waiting")
@@ -102,6 +103,7 @@ class SegmentReader:
             pending.cancel()
 
     def _watch(self, future: asyncio.Future[Any]) -> None:
+        checks.check(self._pending is None, "a segment's reader has one read or wait under way")
         self._pending = future
         future.add_done_callback(self._done)
 

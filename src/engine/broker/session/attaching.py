@@ -44,14 +44,14 @@ def attach(connection: Connection, ident: int, request_id: int, work: Coroutine[
 async def open_segment(connection: Connection, text: str) -> HostedSegment:
     """The named segment, open. Raises NotFoundError when it is not in the topic's layout or has no store."""
     name, host = SegmentName.parse(text), connection.host
-    hosted = host.hosting.get(name)
+    hosted = host.segments.get(name)
     if hosted is not None:
         return hosted
     view = await host.service.ensure_topic(name.topic, create=False)
     info = view.layout.segment(name.segment_id)
     if info.hash_range != name.hash_range:
         raise NotFoundError(f"{name} is not in the layout; segment {info.segment_id} has the range {info.hash_range}")
-    return await host.hosting.open(segment_spec(name.topic, view.layout, info), create=info.active)
+    return await host.segments.open(segment_spec(name.topic, view.layout, info), create=info.active)
 
 
 def check_wanted(connection: Connection, ident: int) -> None:

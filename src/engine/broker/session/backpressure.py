@@ -58,9 +58,9 @@ _TURN_COMES: _Moves = {_QUEUED: _OPEN}
 
 
 class Backpressure:
-    """Loop thread only. `resumed` is called whenever writing is OPEN again. Implements `Held`.
+    """Loop thread only. Implements `Held`. `resumed` is called whenever writing is OPEN again.
 
-    Invariant: QUEUED is in the queue of `outbound`, or about to be; `writable` is whether writing is OPEN.
+    `writable` is whether writing is OPEN. A QUEUED connection is in the queue of `outbound`, which is what ends QUEUED.
     """
 
     __slots__ = ("_outbound", "_resumed", "noted", "reading", "stream", "writable", "writing")

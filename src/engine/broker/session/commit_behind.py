@@ -78,7 +78,7 @@ class CommitBehind:
         return True
 
     async def _draft_header(self) -> None:
-        known = self._connection.host.hosting.transactions.headers.known(self._number)
+        known = self._connection.host.segments.transactions.headers.known(self._number)
         if known is None:
             self._draft = await self._coordinator.draft_commit(self._number, self._accepted, self._mark)
         else:
@@ -101,7 +101,7 @@ class CommitBehind:
                 self._held.release(self._writes)  # these need a record of their own
             raise
         if self._recording is not None and record is not None:
-            self._connection.host.hosting.operations.written += 1
+            self._connection.host.segments.operations.written += 1
             asyncio.get_running_loop().call_soon(self._recorded, self._recording, record)  # after the answer
         return view
 

@@ -123,7 +123,7 @@ async def _subscription(
     known, topic = header.get("created_ms"), hosted.name.topic
     facts = await host.calls.ensure_subscription(topic, name, position, kind, known)
     header["created_ms"] = facts.created_at_ms  # for the answer
-    return await host.hosting.subscription(hosted, name, facts)
+    return await host.subscriptions.open(hosted, name, facts)
 
 
 def flow(connection: Connection, header: Header, payload: memoryview) -> None:
@@ -134,7 +134,7 @@ def flow(connection: Connection, header: Header, payload: memoryview) -> None:
 
 
 def acknowledge(connection: Connection, header: Header, payload: memoryview) -> None:
-    """ACK. Refused when the consumer is not attached any more (SEMANTICS 12)."""
+    """ACK. Refused when the consumer is not attached any more (semantics 12)."""
     consumer = connection.consumers.get(header["consumer_id"])
     if consumer is None:
         raise NotOwnerError(f"the consumer {header['consumer_id']} is not attached; attach and acknowledge again")
@@ -175,8 +175,8 @@ async def _segment_offset(connection: Connection, header: Header) -> dict[str, A
     found: dict[str, Any] = {"offset": offset, "first": segment.first_offset, "end": segment.durable_offset}
     found["sealed"] = segment.sealed
     if subscription is not None:
-        found["acknowledged"] = await connection.host.hosting.acknowledged_by(hosted, subscription)
-        known = await connection.host.hosting.known_subscription(hosted, subscription)
+        found["acknowledged"] = await connection.host.subscriptions.acknowledged_by(hosted, subscription)
+        known = await connection.host.subscriptions.find(hosted, subscription)
         if header.get("buckets") is not None and known is not None:
             found["open_buckets"] = await open_buckets(known, check_buckets(header["buckets"], hosted))
     return found

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from engine.aio.tasks import Supervisor
     from engine.broker.cluster.broker_calls import BrokerCalls
     from engine.broker.cluster.membership import Membership
+    from engine.broker.hosting.open_segments import OpenSegments
+    from engine.broker.hosting.open_subscriptions import OpenSubscriptions
     from engine.broker.hosting.segment_host import SegmentHosting
     from engine.broker.pools.pools import BrokerMemory
     from engine.broker.session.connection import Connection
@@ -67,8 +69,16 @@ class Host(Protocol):
         """Topics and subscriptions."""
 
     @property
-    def hosting(self) -> SegmentHosting:
+    def segments(self) -> OpenSegments:
         """The open segments."""
+
+    @property
+    def subscriptions(self) -> OpenSubscriptions:
+        """The subscriptions of open segments."""
+
+    @property
+    def hosting(self) -> SegmentHosting:
+        """The segments of all brokers, by their owners."""
 
     @property
     def members(self) -> Membership:

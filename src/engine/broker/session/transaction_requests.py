@@ -47,7 +47,7 @@ def end(connection: Connection, header: Header, payload: memoryview) -> None:
     number, request_id = parse_id(header["id"]), header["request_id"]
     held = None
     if header.get("sent") is not None:
-        held = connection.host.hosting.operations.hold(number)  # records are written at the end of this turn
+        held = connection.host.segments.operations.hold(number)  # records are written at the end of this turn
     if held is None:
         connection.start(request_id, _end(connection, number, header, None))
     else:

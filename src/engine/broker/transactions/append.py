@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from engine.broker.transactions.sends import TransactionSends
     from engine.broker.transactions.writes import PendingWrite, Span
     from engine.model.transactions import TransactionOperation
-    from engine.storage.commit.group import Appended
+    from engine.storage.commit.groups import Appended
 
 Places = list["Appended"]
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from engine.broker.transactions.settling import SettlingRounds
     from engine.control.transactions.headers import TransactionView
     from engine.control.transactions.operations import Operation, Part
-    from engine.storage.commit.group import Appended
+    from engine.storage.commit.groups import Appended
     from engine.storage.cursor.visibility import Visibility
     from engine.storage.segment import Segment
 
@@ -55,7 +55,8 @@ UNSAVED_MESSAGES_MAX = 1_000_000  # above the saved state, before it is saved ag
 class TransactionBuffer:
     """Loop thread only. Implements `Gate`. `changed` is called, in a later turn of the loop, when readers may go on.
 
-    Invariant: an entry in the log whose transaction is open has an operation record, or one is being written.
+    An entry whose transaction is open gets its operation record as soon as it is in the log: append() begins to write
+    it, and recovery looks for entries that a crash has left without one.
     """
 
     def __init__(

@@ -43,7 +43,7 @@ class _Followed:
 
 
 class TransactionHeaders:
-    """Loop thread only. Invariant: each listener of a transaction is called with its end, once, soon after it ended.
+    """Loop thread only. Each listener of a transaction is called with its end, once, soon after it ended.
 
     A header that is known here may be older than the one in the store. Work may begin on its word; whether that work
     counts is decided by the versions of the records (model.transactions.operation_counts).

@@ -13,7 +13,7 @@ from engine.control.transactions.headers import TransactionView
 from engine.control.transactions.operations import Operation, Part
 from engine.model.names import SegmentName
 from engine.model.transactions import OperationKind, TransactionOperation, operation_counts
-from engine.storage.commit.group import Appended
+from engine.storage.commit.groups import Appended
 from engine.storage.cursor.visibility import Write
 from engine.storage.file.logfile import Block
 from engine.storage.segment import Segment

@@ -11,7 +11,6 @@ from typing import Any, Self
 from engine.aio.backoff import Backoff
 from engine.aio.bag import Bag
 from engine.aio.turns import Turns
-from engine.client.base.options import check_number
 from engine.client.net.deadlines import Deadlines
 from engine.client.net.pool import CLOSED, Pool
 from engine.client.transact.coordination import (
@@ -37,6 +36,7 @@ from engine.errors import (
     UnknownOutcomeError,
 )
 from engine.limits import TRANSACTION_TIMEOUT_S_MAX, TRANSACTION_TIMEOUT_S_MIN
+from engine.model.checks import check_number
 from engine.model.names import check_name
 from engine.model.transactions import MARK_BITS, TransactionState, accepted_numbers, attempt_number, parse_id
 

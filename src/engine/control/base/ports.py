@@ -113,7 +113,7 @@ class SegmentHost(Protocol):
         """Seal it durably: no append succeeds after the return."""
 
     async def inherit(self, spec: SegmentSpec, producers: Sequence[bytes], *, term: int) -> None:
-        """A child knows durably what its parents knew of producers, before anybody writes to it (SEMANTICS 24)."""
+        """A child knows durably what its parents knew of producers, before anybody writes to it (semantics 24)."""
 
     async def delete_segment(self, spec: SegmentSpec, *, term: int) -> None:
         """Its store and its cursors are gone; producers and consumers attached to it are told NotFoundError."""
@@ -142,7 +142,7 @@ class SegmentHost(Protocol):
         """The first offset published at or after that wall-clock time; the segment's end when there is none."""
 
     async def backlog(self, spec: SegmentSpec, subscription: str) -> int:
-        """How many messages it has not acknowledged (SEMANTICS 7); 0 once that is durable."""
+        """How many messages it has not acknowledged (semantics 7); 0 once that is durable."""
 
     def watch_drained(self, spec: SegmentSpec, subscription: str, drained: Callable[[], None]) -> Callable[[], None]:
         """Call `drained` once, on the loop, when a sealed segment's backlog for it is zero (at once if it is so now).
@@ -185,7 +185,7 @@ class TopicListener(Protocol):
     """Wants to know how a topic changes. Must not block or raise; calls run on the loop."""
 
     def topic_changed(self, view: TopicView) -> None:
-        """The newest view. The layout's epoch never goes back; several changes may come as one (SEMANTICS 37)."""
+        """The newest view. The layout's epoch never goes back; several changes may come as one (semantics 37)."""
 
     def topic_deleted(self) -> None:
         """The topic is gone. Called at most once; nothing follows, also when a topic of that name is created anew."""

@@ -1,4 +1,4 @@
-"""`decide`: whether a topic splits, merges or rebuckets by itself now (PIP-483, PIP-486, SEMANTICS 30 to 35). Pure.
+"""`decide`: whether a topic splits, merges or rebuckets by itself now (PIP-483, PIP-486, semantics 30 to 35). Pure.
 
 Five rules in this order; the first that calls for a change has it, and what a guard held back is said beside it:
 
@@ -47,7 +47,7 @@ def decide(
     """The one change that a topic needs now, or why it needs or gets none.
 
     `loads`: by segment id, sealed ones too. `stream_consumers`, `checkpoint_consumers`: members by subscription or
-    group; the latter never share a segment, so buckets do not help them (SEMANTICS 29). `peak_consumers`: the largest
+    group; the latter never share a segment, so buckets do not help them (semantics 29). `peak_consumers`: the largest
     stream subscription within the last merge window, None when that is not known. `now_ms`: wall clock.
     `traffic`: false when consumers came or left, and only what they call for is asked.
     """
@@ -85,7 +85,7 @@ class _Case:
         self.policy = policy
         self.now_ms = now_ms
         self.active = len(layout.active)
-        self.sharing = max(stream_consumers.values(), default=0)  # the largest, not the sum (SEMANTICS 30)
+        self.sharing = max(stream_consumers.values(), default=0)  # the largest, not the sum (semantics 30)
         self.demand = max(self.sharing, max(checkpoint_consumers.values(), default=0))
         self.last = last_changes(layout)
         self.depths = merge_depths(layout)
@@ -129,7 +129,7 @@ class _Case:
     # Rebucket.
 
     def raise_buckets(self) -> Found:
-        """On a cold topic, and where there may be no more segments (SEMANTICS 31).
+        """On a cold topic, and where there may be no more segments (semantics 31).
 
         What waits for the cooldown of splits waits: it does not get buckets instead.
         """
@@ -191,7 +191,7 @@ class _Case:
         return report is not None and all(report.stats.rate(rate) < self.policy.merge_threshold(rate) for rate in RATES)
 
     def _settled(self, segment: SegmentInfo) -> bool:
-        """Whether it is below the thresholds for merging, and has been for the window (SEMANTICS 32)."""
+        """Whether it is below the thresholds for merging, and has been for the window (semantics 32)."""
         window_ms = self.policy.merge_window * 1000
         return self._below(segment) and self.now_ms - self.loads[segment.segment_id].modified_ms >= window_ms
 

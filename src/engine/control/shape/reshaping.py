@@ -1,4 +1,4 @@
-"""Splitting, merging and rebucketing segments of a live topic, step by step as PIP-468 orders them (SEMANTICS 42).
+"""Splitting, merging and rebucketing segments of a live topic, step by step as PIP-468 orders them (semantics 42).
 
     begin       the intent is recorded: who takes whose place, under ids that are never used again
     children    subscriptions are discovered, the children created with a cursor at the earliest of each

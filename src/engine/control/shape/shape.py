@@ -1,4 +1,4 @@
-"""`TopicShape`: a topic's record as its controller knows it, and the changes of its shape (PIP-468, SEMANTICS 42)."""
+"""`TopicShape`: a topic's record as its controller knows it, and the changes of its shape (PIP-468, semantics 42)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`TopicScaling`: one led topic changes its own shape: looks, decides, acts, and looks again (PIP-483, PIP-486).
 
 It looks when consumers come and go, on the broker's tick, when a cooldown ends that held something back, and after
-every change of its own, so that a burst converges without waiting for ticks (SEMANTICS 35). It makes one change at a
+every change of its own, so that a burst converges without waiting for ticks (semantics 35). It makes one change at a
 time, by the same way as an operator's, under the topic's lock. After a failure it waits for the next tick.
 """
 

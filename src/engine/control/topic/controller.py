@@ -274,7 +274,7 @@ class ScalableTopicController:
     async def create_subscription(
         self, name: str, position: InitialPosition, kind: SubscriptionKind | None, *, exist_ok: bool
     ) -> SubscriptionMetadata:
-        """It has a record, and a cursor in every segment it may read (SEMANTICS 39). Raises AlreadyExistsError."""
+        """It has a record, and a cursor in every segment it may read (semantics 39). Raises AlreadyExistsError."""
         async with self.changing():
             self._check_serving()
             await self._shape.settle()
@@ -294,7 +294,7 @@ class ScalableTopicController:
             await self._subscriptions.skip(name, segment_id, first, last)
 
     async def seek_subscription(self, name: str, position: InitialPosition | int) -> None:
-        """Move its cursors to an end, or to a wall-clock time in ms (SEMANTICS 38). Raises NotFoundError."""
+        """Move its cursors to an end, or to a wall-clock time in ms (semantics 38). Raises NotFoundError."""
         async with self.changing():
             self._check_serving()
             await self._shape.settle()
