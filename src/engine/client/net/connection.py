@@ -127,7 +127,7 @@ class Connection:
     @property
     def is_near(self) -> bool:
         """Whether the broker is on this machine, as far as this end can tell."""
-        return not self.proxied and bool(getattr(self.stream, "is_near", False))
+        return not self.proxied and self.stream.is_near
 
     def fail(self, error: ProtocolError) -> None:
         """The peer said something that cannot be: drop the connection; everything on it attaches anew."""
