@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from engine._native.consume.bucket_marks import BucketMarks
 from engine._native.format.offsets import pack
-from engine.client.net.connection import Connection, ignore_outcome
+from engine.client.net.connection import ignore_outcome
+from engine.client.net.link import Link
 from engine.client.transact.scope import Scope
 from engine.errors import ConnectError, EngineError, TimeoutError, TransactionConflictError
 from engine.model.positions import bucket_position
@@ -45,8 +46,7 @@ class Acknowledging(ABC):
         self.skipped: dict[int | None, dict[int, int]] = {}
         self.closed = False
         self._owner = owner
-        self._connection: Connection | None = None
-        self._consumer_id = 0
+        self._link: Link | None = None  # while it is open
         self._attached_again: asyncio.Event = asyncio.Event()
         # Acknowledgements that were lost with an attachment; nothing is asked for before they are through.
         self._owed = 0
@@ -106,15 +106,16 @@ class Acknowledging(ABC):
         scope: Scope | None = None,
     ) -> asyncio.Future[Any] | None:
         """Send an ACK; its future ends when the acknowledgement is durable. None while the connection is lost."""
-        if self._connection is None:
+        link = self._link
+        if link is None:
             return None
-        header = {"consumer_id": self._consumer_id, "ack_type": ack_type, "position": position}
+        header = {"consumer_id": link.ident, "ack_type": ack_type, "position": position}
         header["ranges"] = None if ranges is None else pack(ranges)
         if buckets is not None:
             header["buckets"] = [list(pair) for pair in buckets]
         if scope is not None:
             header |= scope.fields
-        sent = self._connection.start_request(Command.ACK, header)
+        sent = link.connection.start_request(Command.ACK, header)
         sent.add_done_callback(ignore_outcome)  # whoever asked may have given up by then
         return sent
 
@@ -218,7 +219,7 @@ class Acknowledging(ABC):
             return False
         finally:
             self._owed -= 1
-            if not self._owed and self._connection is not None:
+            if not self._owed and self._link is not None:
                 self._begin_delivery()
 
     @abstractmethod
@@ -231,17 +232,12 @@ class Acknowledging(ABC):
 
     async def _confirmed(self, sent: asyncio.Future[Any]) -> bool:
         """Whether it was confirmed; False when it was lost with its attachment."""
-        connection = self._connection
+        link = self._link
         try:
             await sent
             return True
         except EngineError as e:
-            if (
-                isinstance(e, ConnectError)
-                or e.layout_stale
-                or connection is None
-                or self._connection is not connection
-            ):
+            if isinstance(e, ConnectError) or e.layout_stale or link is None or self._link is not link:
                 self._owner.pool.check_open()
                 return False
             raise

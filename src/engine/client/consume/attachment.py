@@ -15,7 +15,7 @@ from engine._native.consume.entry_queue import EntryQueue
 from engine.client.base.options import ConsumerOptions
 from engine.client.consume.acknowledging import Acknowledging
 from engine.client.consume.gaps import SegmentGaps
-from engine.client.net.connection import Connection, ignore_outcome
+from engine.client.net.link import CONSUMER, Link
 from engine.client.net.pool import Pool
 from engine.client.topic.session import TopicLayout, TopicSession
 from engine.errors import (
@@ -115,15 +115,14 @@ class Attachment(Acknowledging):
         self.broken = False
         self.tried = asyncio.Event()  # the first attempt has ended, either way
         self._url: str | None = None  # the owner's, when it was attached
-        self._opening: tuple[Connection, int] | None = None  # asked for and not answered yet
-        self._ended_id = 0
+        self._opening: Link | None = None  # asked for and not answered yet
         self._attaching = False
         self.parting: dict[str, Any] = {}  # what else the broker is told by close()
 
     @property
     def connected(self) -> bool:
         """Whether the broker serves it now."""
-        return self._connection is not None
+        return self._link is not None
 
     @property
     def draining(self) -> bool:
@@ -133,7 +132,7 @@ class Attachment(Acknowledging):
     # -- Attached --------------------------------------------------------------------------------------------
 
     def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
-        """Messages, and how the attachment ends."""
+        """Messages, and where a sealed segment ends."""
         if self.closed:
             return  # another one may have the segment by now
         if command is Command.MESSAGE:
@@ -142,23 +141,20 @@ class Attachment(Acknowledging):
         elif command is Command.REACHED_END:
             self.end = header["end"]
             self._owner.end_reached(self)
-        elif command is Command.CLOSE_CONSUMER and header.get("request_id") is None:
-            self._ended_id = header["consumer_id"]
-            error = EngineError.from_code(header.get("code") or ConnectError.code, header.get("message") or "closed")
-            self._detach()
-            if isinstance(error, CorruptionError):
-                self._break_off(error)
-                self.begin()
-            else:
-                self._lost(error)
 
     def resume_writing(self) -> None:
         """Acknowledgements and credit are never held back."""
 
-    def connection_lost(self, error: EngineError) -> None:
-        """Attach again over the next connection."""
-        self._connection = None
-        self._lost(error)
+    def link_ended(self, error: EngineError) -> None:
+        """Attach again. One that the broker cannot read on acknowledges, and delivers nothing."""
+        if self.closed:
+            return
+        self._link = None
+        if isinstance(error, CorruptionError):
+            self._break_off(error)
+            self.begin()
+        else:
+            self._lost(error)
 
     def _break_off(self, error: CorruptionError) -> None:
         """What was damaged on its disk stays so. What is queued is good, and can be acknowledged."""
@@ -178,21 +174,17 @@ class Attachment(Acknowledging):
 
     def moved(self, layout: TopicLayout) -> None:
         """The segment may have another owner by now: attach there."""
-        connection, url = self._connection, layout.url_of(self.segment_id)
-        if connection is not None and url not in (None, self._url) and not self.draining:
-            self._detach()
-            self._say_close(connection, self._consumer_id)
+        url = layout.url_of(self.segment_id)
+        if self._link is not None and url not in (None, self._url) and not self.draining:
+            self._close_link()
             self._lost(NotOwnerError(f"{self.name} moved to {url}"))
 
     def rewind(self) -> None:
         """Attach again where it is attached, or about to be: what comes begins at the cursor."""
-        connection, opening = self._connection, self._opening
-        if opening is not None:
-            self._say_close(*opening)
-            self._ended_id = opening[1]
-        if connection is not None and not self.draining:
-            self._detach()
-            self._say_close(connection, self._consumer_id)
+        if self._opening is not None:
+            self._opening.close()
+        if self._link is not None and not self.draining:
+            self._close_link()
             self._lost(NotOwnerError(f"{self.name} is read again from the cursor"))
         self.again_upto = 0  # what comes again is what counts
         self.readings += 1
@@ -221,6 +213,8 @@ class Attachment(Acknowledging):
                     if self.closed or not self._survives(e):
                         return
                     error = e
+                    if isinstance(e, ConnectError):
+                        self.broken = False  # the next broker may be another one, which can read on
                 self.tried.set()
                 busy += isinstance(error, ConsumerBusyError)
                 if busy == BUSY_TOLD:
@@ -272,33 +266,16 @@ class Attachment(Acknowledging):
 
     async def _attach(self, url: str | None) -> None:
         owner = self._owner
-        connection = await owner.pool.get(url)
-        if self.closed or self.draining:
-            return
-        consumer_id = connection.next_id()
-        header = self._subscribe(consumer_id)
-        self._ended_id, self._opening = 0, (connection, consumer_id)  # ids repeat from connection to connection
-        connection.attach(consumer_id, self)
+        link = self._opening = Link(owner.pool, CONSUMER, self)
         try:
-            answer = await connection.request(Command.SUBSCRIBE, header, owner.pool.options.operation_timeout)
-        except BaseException as e:
-            connection.detach(consumer_id)
-            if not isinstance(e, EngineError) or isinstance(e, TimeoutError):
-                self._say_close(connection, consumer_id)
-            raise
+            answer = await link.open(url, self._subscribe, owner.pool.options.operation_timeout)
         finally:
             self._opening = None
-        if self.closed or self.draining:
-            self._say_close(connection, consumer_id)
+        if answer is None:
             return
-        if connection.lost is not None:  # right behind the answer; connection_lost() left it to this attempt
-            raise connection.lost
-        if self._ended_id == consumer_id:
-            connection.detach(consumer_id)
-            raise NotOwnerError(f"{self.name}: the attachment ended as it began")
         owner.subscription_ms = owner.subscription_ms or answer.get("created_ms")
-        self._connection, self._consumer_id, self.looks = connection, consumer_id, None
-        self._url = url or connection.broker_url  # asked of any broker, it was the owner
+        self._link, self.looks = link, None
+        self._url = url or link.connection.broker_url  # asked of any broker, it was the owner
         before, self._seeks = self._seeks, (url, answer.get("seeks") or 0)
         moved = before is not None and before[0] == url and before != self._seeks
         self.rewound = moved or answer["position"] < self.confirmed
@@ -324,51 +301,42 @@ class Attachment(Acknowledging):
 
     def grant(self, messages: int, size: int) -> None:
         """The consumer has room for so many messages and bytes more."""
-        if self._connection is not None and not self.broken and (messages > 0 or size > 0):
-            flow = {"consumer_id": self._consumer_id, "messages": messages, "bytes": size}
-            self._connection.stream.send(Command.FLOW, flow)
+        link = self._link
+        if link is not None and not self.broken and (messages > 0 or size > 0):
+            flow = {"consumer_id": link.ident, "messages": messages, "bytes": size}
+            link.connection.stream.send(Command.FLOW, flow)
 
     def send(self, command: Command, header: dict[str, Any]) -> None:
         """A command without an answer; nothing while the connection is lost."""
-        if self._connection is not None:
-            self._connection.stream.send(command, {"consumer_id": self._consumer_id, **header})
+        link = self._link
+        if link is not None:
+            link.connection.stream.send(command, {"consumer_id": link.ident, **header})
 
     # -- ending ----------------------------------------------------------------------------------------------
 
-    def _detach(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.detach(self._consumer_id)
-
-    @staticmethod
-    def _say_close(connection: Connection, consumer_id: int) -> None:
-        if connection.lost is None:
-            future = connection.start_request(Command.CLOSE_CONSUMER, {"consumer_id": consumer_id})
-            future.add_done_callback(ignore_outcome)
+    def _close_link(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
 
     def give_up(self) -> None:
         """End it without waiting for the broker's word. Idempotent."""
-        connection = self._end()
-        if connection is not None:
-            self._say_close(connection, self._consumer_id)
+        link = self._end()
+        if link is not None:
+            link.close()
 
-    def _end(self) -> Connection | None:
-        """The connection over which the broker is still to be told."""
+    def _end(self) -> Link | None:
+        """The link over which the broker is still to be told."""
         self.closed = True
-        connection = self._connection
-        self._detach()
+        link, self._link = self._link, None
         if self._opening is not None:
-            self._say_close(*self._opening)
+            self._opening.close()
         self._attached_again.set()
         self.tried.set()
-        return connection
+        return link
 
     async def close(self) -> None:
         """End it and wait for the broker to confirm. Acknowledges nothing. Idempotent."""
-        connection = self._end()
-        if connection is not None and connection.lost is None:
-            try:
-                header = {"consumer_id": self._consumer_id, **self.parting}
-                await connection.request(Command.CLOSE_CONSUMER, header, self._owner.pool.options.operation_timeout)
-            except EngineError as e:
-                log.debug("%s: closing the consumer: %s", self.name, e)
+        link = self._end()
+        if link is not None:
+            await link.close_and_wait(self.parting)

@@ -155,12 +155,6 @@ class Connection:
         """Frames for `ident` are dropped from now on."""
         self._attached.pop(ident, None)
 
-    def end_session(self, ident: int, command: Command) -> None:
-        """Nothing more of a session is wanted: the broker is told by this command, unless the connection is lost."""
-        if self.lost is None:
-            self.detach(ident)
-            self.stream.send(command, {"session_id": ident})
-
     def start_request(
         self, command: Command, header: dict[str, Any], payload: Payload = b"", *, timeout_s: float | None = None
     ) -> asyncio.Future[dict[str, Any]]:

@@ -27,7 +27,6 @@ from engine.errors import (
     InvalidArgumentError,
     MessageTooLargeError,
     NotFoundError,
-    NotOwnerError,
     PartlyStoredError,
     ProtocolError,
     UnknownOutcomeError,
@@ -54,18 +53,18 @@ class Lane(LaneAttachment):
 
     def transmit(self) -> None:
         """Send what is queued, as far as the connection takes it; attach first where there is no attachment."""
-        connection = self._connection
-        if connection is None:
+        link = self._link
+        if link is None:
             if self._needed:
                 self._start_attaching()
             return
         if self.held:
             return
-        backlog = self.backlog
+        backlog, connection = self.backlog, link.connection
         while backlog.queue and connection.writable:
             entries = backlog.next_frame()
             if entries:
-                header = {"producer_id": self._producer_id, "entries": len(entries)}
+                header = {"producer_id": link.ident, "entries": len(entries)}
                 if (scope := entries[0].scope) is not None:
                     header.update(scope.fields)
                     connection.stream.gather()  # what ends it may come right behind
@@ -85,6 +84,8 @@ class Lane(LaneAttachment):
     def retire(self) -> None:
         """The segment takes no more messages: send none."""
         self.retired = self.held = True
+        if self._opening is not None:
+            self._opening.close()
 
     @property
     def has_heard_all(self) -> bool:
@@ -94,7 +95,7 @@ class Lane(LaneAttachment):
     def surrender(self) -> list[SealedEntry]:
         """End the attachment; everything that was not answered, in order."""
         self.backlog.in_flight.clear()  # out of time, all of it
-        self._close_attachment()
+        self._close_link()
         return self.backlog.take_unsent()
 
     def let_go(self, predecessor: Lane) -> None:
@@ -108,26 +109,31 @@ class Lane(LaneAttachment):
     # -- Attached --------------------------------------------------------------------------------------------
 
     def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
-        """Receipts, refusals, and the end of the attachment."""
+        """Receipts and refusals."""
         if command is Command.SEND_RECEIPT:
             self._receipt(header["sequences"], header["offsets"])
         elif command is Command.SEND_ERROR:
             self._refused(header["sequence"], EngineError.from_code(header["code"], header["message"]))
-        elif command is Command.CLOSE_PRODUCER and header.get("request_id") is None:
-            error = EngineError.from_code(header.get("code") or ConnectError.code, header.get("message") or "closed")
-            self._ended_id = header["producer_id"]
-            self._detach()
-            self._ended(error)
 
     def resume_writing(self) -> None:
         """Go on sending."""
         self.transmit()
 
-    def connection_lost(self, error: EngineError) -> None:
-        """Everything in flight is sent again over the next connection."""
-        self._connection = None
+    def link_ended(self, error: EngineError) -> None:
+        """Everything in flight is sent again over the next link, unless the error is one that lasts."""
+        self._link = None
+        stale = error.layout_stale or isinstance(error, NotFoundError)
         self.backlog.requeue()
-        self._go_on()
+        if stale:
+            self.backlog.count_attempt(self.segment.name)
+        if not stale and not isinstance(error, ConnectError | AlreadyClosedError):
+            self.fail_queued(error)
+            if isinstance(error, FATAL):
+                self._owner.lane_fatal(error)
+            if self.retired:
+                self._owner.lane_retiring()
+            return
+        self._go_on(error if stale else None)
 
     def _receipt(self, sequences: list[int], offsets: list[int]) -> None:
         if self._owner.failure is not None:
@@ -150,8 +156,8 @@ class Lane(LaneAttachment):
         in_flight = self.backlog.in_flight
         waiting = in_flight[0].first_sequence if in_flight else None
         log.error("%s: receipt for sequence %s, expected %s", self.segment.name, sequence, waiting)
-        if self._connection is not None:
-            self._connection.fail(ProtocolError(f"receipt for sequence {sequence}, expected {waiting}"))
+        if self._link is not None:
+            self._link.connection.fail(ProtocolError(f"receipt for sequence {sequence}, expected {waiting}"))
 
     def _refused(self, sequence: int, error: EngineError) -> None:
         """One entry was refused; unless the error is about it alone, so was everything after it."""
@@ -172,9 +178,9 @@ class Lane(LaneAttachment):
             return
         if not backlog.in_flight:
             return
-        self._close_attachment()
+        self._close_link()
         if error.layout_stale or isinstance(error, NotFoundError):
-            self._ended(error)
+            self.link_ended(error)
             return
         entries = list(backlog.in_flight)
         backlog.in_flight.clear()
@@ -194,7 +200,7 @@ class Lane(LaneAttachment):
         scope = next((e.scope for e in backlog.in_flight if e.first_sequence == sequence), None)
         if scope is None:
             return
-        self._close_attachment()
+        self._close_link()
         backlog.requeue()
         entries = backlog.take_unsent()
         refused = [e for e in entries if e.scope is scope and e.first_sequence >= sequence]
@@ -224,7 +230,7 @@ class Lane(LaneAttachment):
     def _take_apart(self, sequence: int, error: EngineError) -> None:
         """Of one entry some messages are stored: send them one by one, before what was sent behind it."""
         backlog, owner = self.backlog, self._owner
-        self._close_attachment()
+        self._close_link()
         backlog.requeue()
         entries = backlog.take_unsent()
         for entry in entries:
@@ -242,21 +248,6 @@ class Lane(LaneAttachment):
         else:
             self.transmit()
 
-    def _ended(self, error: EngineError) -> None:
-        """The owner ended the attachment."""
-        stale = error.layout_stale or isinstance(error, NotFoundError)
-        self.backlog.requeue()
-        if stale:
-            self.backlog.count_attempt(self.segment.name)
-        if not stale and not isinstance(error, ConnectError | AlreadyClosedError):
-            self.fail_queued(error)
-            if isinstance(error, FATAL):
-                self._owner.lane_fatal(error)
-            if self.retired:
-                self._owner.lane_retiring()
-            return
-        self._go_on(error if stale else None)
-
     def _go_on(self, stale: EngineError | None = None) -> None:
         """The attachment is gone: make another one where there is need."""
         if self.retired:
@@ -266,11 +257,12 @@ class Lane(LaneAttachment):
 
     def readdress(self, segment: SegmentView) -> None:
         """The segment's newest view. Where its owner is another one by now, what is in flight is sent again there."""
-        moved = self._connection is not None and segment.url not in (None, self.segment.url)
+        moved = self._link is not None and segment.url not in (None, self.segment.url)
         self.segment = segment
         if moved:
-            self._close_attachment()
-            self.connection_lost(NotOwnerError(f"{segment.name} moved"))
+            self._close_link()
+            self.backlog.requeue()
+            self._go_on()
 
     def fail_queued(self, error: Exception) -> None:
         """Fail everything in this lane."""

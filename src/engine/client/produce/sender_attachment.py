@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from engine._native.produce.batcher import SealedEntry
 from engine.aio.backoff import Backoff
-from engine.client.net.connection import Connection, ignore_outcome
+from engine.client.net.link import PRODUCER, Link
 from engine.client.net.pool import Pool
 from engine.client.produce.backlog import Backlog, LedgerHolder
 from engine.client.topic.session import SegmentView, TopicLayout, TopicSession
@@ -19,7 +19,6 @@ from engine.errors import (
     EngineError,
     FencedError,
     NotFoundError,
-    NotOwnerError,
     ProducerBusyError,
     SegmentSealedError,
     TimeoutError,
@@ -77,9 +76,8 @@ class LaneAttachment(ABC):
         self._claims_left = 0  # how often a claim that meets another's is made again
         self._owner = owner
         self._seen: TopicLayout | None = None  # the layout that the last attempt to attach went by
-        self._connection: Connection | None = None
-        self._producer_id = 0
-        self._ended_id = 0  # of the attachment that the broker ended last
+        self._link: Link | None = None  # while it is open
+        self._opening: Link | None = None
         self._attaching = self._closed = False
         self._stale: EngineError | None = None  # why the layout that it goes by is perhaps an old one
 
@@ -107,15 +105,15 @@ class LaneAttachment(ABC):
         """Go on sending."""
 
     @abstractmethod
-    def connection_lost(self, error: EngineError) -> None:
-        """The attachment has ended with its connection."""
+    def link_ended(self, error: EngineError) -> None:
+        """The attachment was ended by the broker, or with its connection."""
 
     # -- attaching -------------------------------------------------------------------------------------------
 
     @property
     def attached(self) -> bool:
         """Whether the owner of the segment knows this producer."""
-        return self._connection is not None
+        return self._link is not None
 
     def _start_attaching(self, stale: EngineError | None = None) -> None:
         self._stale = stale or self._stale
@@ -184,42 +182,35 @@ class LaneAttachment(ABC):
         await session.at(lambda layout: layout.url_of(self.segment.segment_id), self._attach)
 
     async def _attach(self, url: str | None) -> None:
-        owner = self._owner
-        connection = await owner.pool.get(url)
-        producer_id = connection.next_id()
-        header = {
-            "producer_id": producer_id,
-            "topic": self.segment.name,
-            "producer_name": owner.name,
-            "access_mode": self._access,
-            "claim": None if self._is_first else owner.claim,
-            "renewal": owner.started,
-            "waited_ms": owner.waited_ms(),
-            "properties": owner.properties,
-        }
-        timeout = None if self._access == "wait_for_exclusive" else owner.pool.options.operation_timeout
-        self._ended_id = 0  # ids repeat from connection to connection
-        connection.attach(producer_id, self)
+        owner, options = self._owner, self._owner.pool.options
+        timeout = None if self._access == "wait_for_exclusive" else options.operation_timeout
+        link = self._opening = Link(owner.pool, PRODUCER, self)
+        claim: list[int] | None = None  # that the request carried
+
+        def header_of(ident: int) -> dict[str, Any]:
+            nonlocal claim
+            claim = None if self._is_first else owner.claim
+            return {
+                "producer_id": ident,
+                "topic": self.segment.name,
+                "producer_name": owner.name,
+                "access_mode": self._access,
+                "claim": claim,
+                "renewal": owner.started,
+                "waited_ms": owner.waited_ms(),
+                "properties": owner.properties,
+            }
+
         try:
-            answer = await connection.request(Command.PRODUCER, header, timeout)
-        except BaseException as e:
-            connection.detach(producer_id)
-            if not isinstance(e, EngineError) or isinstance(e, TimeoutError):
-                self._say_close(connection, producer_id)
-            raise
-        if self._closed or self.retired:
-            connection.detach(producer_id)
-            self._say_close(connection, producer_id)
+            answer = await link.open(url, header_of, timeout)
+        finally:
+            self._opening = None
+        if answer is None:
             return
-        if connection.lost is not None:  # right behind the answer; connection_lost() left it to this attempt
-            raise connection.lost
-        if self._ended_id == producer_id:
-            connection.detach(producer_id)
-            raise NotOwnerError(f"{self.segment.name}: the attachment ended as it began")
-        self._connection, self._producer_id = connection, producer_id
+        self._link = link
         self.used, self.eager, self._claims_left = True, False, 0
         self.last_sequence = answer["last_sequence"]
-        if header["claim"] is None:
+        if claim is None:
             owner.claim = answer.get("claim")
         owner.acknowledged_below = max(owner.acknowledged_below, answer.get("floor") or 0)
         self.transmit()
@@ -235,33 +226,16 @@ class LaneAttachment(ABC):
         """Whether its segment is the topic's first, where exclusive access is decided."""
         return self.segment.hash_range.start == 0
 
-    def _detach(self) -> None:
-        """Forget the attachment; frames that are still under way for it are dropped."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.detach(self._producer_id)
-
-    def _close_attachment(self) -> None:
-        connection = self._connection
-        self._detach()
-        if connection is not None:
-            self._say_close(connection, self._producer_id)
-
-    @staticmethod
-    def _say_close(connection: Connection, producer_id: int) -> None:
-        if connection.lost is None:
-            connection.start_request(Command.CLOSE_PRODUCER, {"producer_id": producer_id}).add_done_callback(
-                ignore_outcome
-            )
+    def _close_link(self) -> None:
+        """End the attachment, or the attempt at one, without waiting for the broker."""
+        for link in (self._link, self._opening):
+            if link is not None:
+                link.close()
+        self._link = None
 
     async def close(self) -> None:
         """End the attachment and wait for the broker to confirm it. Idempotent."""
         self._closed = True
-        connection = self._connection
-        self._detach()
-        if connection is not None and connection.lost is None:
-            header = {"producer_id": self._producer_id}
-            try:
-                await connection.request(Command.CLOSE_PRODUCER, header, self._owner.pool.options.operation_timeout)
-            except EngineError as e:
-                log.debug("%s: closing the producer: %s", self.segment.name, e)
+        link, self._link = self._link or self._opening, None
+        if link is not None:
+            await link.close_and_wait()

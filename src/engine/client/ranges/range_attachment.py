@@ -7,7 +7,7 @@ from asyncio import sleep
 from collections.abc import Callable
 
 from engine.client.consume.attachment import READER, Attachment, AttachmentOwner
-from engine.client.net.connection import Connection
+from engine.client.net.link import Link
 from engine.client.ranges.local_files import NearFiles
 from engine.errors import EngineError
 from engine.wire.commands import SHORT_CIRCUIT_READS, Command
@@ -166,6 +166,6 @@ class RangeAttachment(Attachment):
         if near is not None:
             near.close()
 
-    def _end(self) -> Connection | None:
+    def _end(self) -> Link | None:
         self._forget_files()
         return super()._end()

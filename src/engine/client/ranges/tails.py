@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from engine.client.consume.attachment import READER
-from engine.client.net.connection import Connection, ignore_outcome
+from engine.client.net.link import CONSUMER, Link
 from engine.client.topic.session import SegmentView, TopicSession
 from engine.errors import EngineError
 from engine.wire.commands import Command
@@ -24,7 +24,7 @@ class Tails:
         self._session = session
         self._layout = session.layout
         self._name = name
-        self._readers: list[tuple[Connection, int]] = []
+        self._readers: list[Link] = []
         self._missing = len(ends)  # those that the broker has not confirmed yet
         self._over = False
         for segment_id, end in ends.items():
@@ -33,14 +33,9 @@ class Tails:
 
     async def _read(self, view: SegmentView, end: int) -> None:
         pool = self._session.pool
-        try:
-            connection = await pool.get(view.url)
-            if self._over:
-                return
-            ident = connection.next_id()
-            connection.attach(ident, self)
-            self._readers.append((connection, ident))
-            header = {
+
+        def header_of(ident: int) -> dict[str, Any]:
+            return {
                 "consumer_id": ident,
                 "topic": view.name,
                 "consumer_name": self._name,
@@ -51,12 +46,18 @@ class Tails:
                 "priority": None,
                 "transactions": None,
             }
-            await connection.request(Command.SUBSCRIBE, header, pool.options.operation_timeout)
+
+        if self._over:
+            return
+        link = Link(pool, CONSUMER, self)
+        self._readers.append(link)
+        try:
+            answer = await link.open(view.url, header_of, pool.options.operation_timeout)
         except EngineError:
             self.close()
             return
-        if not self._over:
-            connection.stream.send(Command.FLOW, {"consumer_id": ident, "messages": 1, "bytes": 1})
+        if answer is not None:
+            link.connection.stream.send(Command.FLOW, {"consumer_id": link.ident, "messages": 1, "bytes": 1})
             self._missing -= 1
 
     @property
@@ -69,7 +70,7 @@ class Tails:
         """Whether all owners would have told, and none has, not even the beginning of something."""
         if self._over or self._missing or not self._session.connected or self._session.layout is not self._layout:
             return False
-        return not any(connection.stream.pending_bytes for connection, _ in self._readers)
+        return not any(link.connection.stream.pending_bytes for link in self._readers)
 
     # -- Attached --------------------------------------------------------------------------------------------
 
@@ -80,7 +81,7 @@ class Tails:
     def resume_writing(self) -> None:
         """It writes next to nothing."""
 
-    def connection_lost(self, error: EngineError) -> None:
+    def link_ended(self, error: EngineError) -> None:
         """The others are of no use alone."""
         self.close()
 
@@ -88,8 +89,5 @@ class Tails:
         """Hear no more. Idempotent."""
         self._over = True
         readers, self._readers = self._readers, []
-        for connection, ident in readers:
-            connection.detach(ident)
-            if connection.lost is None:
-                future = connection.start_request(Command.CLOSE_CONSUMER, {"consumer_id": ident})
-                future.add_done_callback(ignore_outcome)
+        for link in readers:
+            link.close()

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from engine.client.net.connection import Connection
+from engine.client.net.link import LOOKUP, Link
 from engine.client.net.pool import Pool, persist
 from engine.errors import (
     AlreadyClosedError,
@@ -125,8 +125,7 @@ class TopicSession:
         self._on_failed: Callable[[EngineError], object] | None = None
         self._on_addresses: Callable[[TopicLayout], object] | None = None
         self._layout: TopicLayout | None = None
-        self._connection: Connection | None = None
-        self._session_id = 0
+        self._link: Link | None = None  # while it is open
         self._url: str | None = None  # of the broker that serves the session
         self._closed = False
         self._reopening = False
@@ -148,7 +147,7 @@ class TopicSession:
     @property
     def connected(self) -> bool:
         """Whether a broker tells how the topic changes."""
-        return self._connection is not None
+        return self._link is not None
 
     def follow(
         self,
@@ -180,19 +179,10 @@ class TopicSession:
 
     async def _lookup(self, url: str | None, create: bool, timeout: float) -> None:
         """The session moves to the broker at `url` once that has answered."""
-        connection = await self.pool.get(url)
-        session_id = connection.next_id()
-        connection.attach(session_id, self)
-        header = {"session_id": session_id, "topic": str(self.topic), "create": create}
-        try:
-            await connection.request(Command.SCALABLE_TOPIC_LOOKUP, header, timeout)
-        except BaseException:
-            connection.end_session(session_id, Command.SCALABLE_TOPIC_CLOSE)
-            raise
-        if connection.lost is not None:
-            raise connection.lost
+        link = Link(self.pool, LOOKUP, self)
+        await link.open(url, lambda ident: {"session_id": ident, "topic": str(self.topic), "create": create}, timeout)
         self._drop_session()
-        self._connection, self._session_id, self._url = connection, session_id, url or self.pool.url
+        self._link, self._url = link, url or self.pool.url
         self.looks += 1
         self._wake()
         if self._closed:
@@ -222,13 +212,10 @@ class TopicSession:
     def resume_writing(self) -> None:
         """A session writes nothing that could be too much."""
 
-    def connection_lost(self, error: EngineError) -> None:
+    def link_ended(self, error: EngineError) -> None:
         """Look the topic up again, as often as it takes."""
-        if self._connection is not None and self._connection.lost is None:
-            return  # that of a lookup under way, which sees it itself
-        self._connection = None
-        if self._layout is not None:
-            self._reopen_soon()
+        self._link = None
+        self._reopen_soon()
 
     def look_again(self) -> None:
         """Look the topic up anew in the background, at another broker if there is one: what is known may be old."""
@@ -248,7 +235,7 @@ class TopicSession:
         backoff = self.pool.retry_delays()
         looks, tried = self.looks, {self._url}
         try:
-            while not self._closed and not self.pool.closed and (self._connection is None or self.looks == looks):
+            while not self._closed and not self.pool.closed and (self._link is None or self.looks == looks):
                 url, others = self._next_broker(tried)
                 limit = self.pool.options.operation_timeout
                 try:
@@ -385,6 +372,6 @@ class TopicSession:
         self._wake()
 
     def _drop_session(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.end_session(self._session_id, Command.SCALABLE_TOPIC_CLOSE)
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from engine.client.base.options import check_timeout
-from engine.client.net.connection import Connection
+from engine.client.net.link import TOPIC_LIST, Link
 from engine.client.net.pool import Pool, persist
 from engine.errors import AlreadyClosedError, EngineError, InvalidArgumentError, ProtocolError
 from engine.model.names import TopicName, parse_namespace
@@ -115,8 +115,7 @@ class TopicListSession:
         self._on_changed = on_changed
         self._hash: str | None = None  # of `born`, as the broker says
         self._parts: list[dict[str, Any]] = []  # of an update whose end has not come
-        self._connection: Connection | None = None
-        self._session_id = 0
+        self._link: Link | None = None  # while it is open
         self._opened = False
         self._reopening = False
         self._closed = False
@@ -126,25 +125,17 @@ class TopicListSession:
         timeout = self._pool.options.operation_timeout
         await persist(self._pool, self._watch, timeout, f"watching the topics of {self.query.namespace}")
         self._opened = True
-        if self._connection is None:
-            self._reopen_soon()
 
     async def _watch(self, url: str | None = None) -> None:
-        connection = await self._pool.get(url)
-        session_id = connection.next_id()
-        self._parts = []
-        connection.attach(session_id, self)
-        header = {**self.query.fields(), "session_id": session_id, "hash": self._hash}
-        try:
-            await connection.request(Command.WATCH_TOPIC_LIST, header, self._pool.options.operation_timeout)
-        except BaseException:
-            connection.end_session(session_id, Command.WATCH_TOPIC_LIST_CLOSE)
-            raise
-        if connection.lost is not None:
-            raise connection.lost
-        self._connection, self._session_id = connection, session_id
+        link = Link(self._pool, TOPIC_LIST, self)
+        await link.open(url, self._header, self._pool.options.operation_timeout)
+        self._link = link
         if self._closed:
             self._drop_session()
+
+    def _header(self, ident: int) -> dict[str, Any]:
+        self._parts = []  # of an attempt before this one
+        return {**self.query.fields(), "session_id": ident, "hash": self._hash}
 
     # -- Attached --------------------------------------------------------------------------------------------
 
@@ -181,13 +172,10 @@ class TopicListSession:
     def resume_writing(self) -> None:
         """A session writes nothing that could be too much."""
 
-    def connection_lost(self, error: EngineError) -> None:
+    def link_ended(self, error: EngineError) -> None:
         """Watch again, as often as it takes. Meanwhile the list is as it was."""
-        if self._connection is not None and self._connection.lost is None:
-            return  # that of an attempt under way, which sees it itself
-        self._connection = None
-        if self._opened:
-            self._reopen_soon()
+        self._link = None
+        self._reopen_soon()
 
     def _reopen_soon(self) -> None:
         if not (self._closed or self._reopening or self._pool.closed):
@@ -199,7 +187,7 @@ class TopicListSession:
         backoff = self._pool.retry_delays()
         turn = 0
         try:
-            while self._connection is None and not (self._closed or self._pool.closed):
+            while self._link is None and not (self._closed or self._pool.closed):
                 urls = [None, *self._pool.connected_urls()]
                 try:
                     await self._watch(urls[turn % len(urls)])
@@ -215,9 +203,9 @@ class TopicListSession:
         self._drop_session()
 
     def _drop_session(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.end_session(self._session_id, Command.WATCH_TOPIC_LIST_CLOSE)
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
 
 
 class AsyncTopicWatch:
