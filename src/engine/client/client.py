@@ -11,8 +11,14 @@ from typing import Any, Self, TypeVar
 from engine.aio.once import Once
 from engine.client.admin.admin import AsyncAdmin, check_properties
 from engine.client.admin.admin_backend import AdminBackend
-from engine.client.base.options import Batching, ClientOptions, ConsumerOptions, ProducerOptions
-from engine.client.base.redelivery import QueueOptions, backoff_of
+from engine.client.base.options import (
+    Batching,
+    ClientOptions,
+    ConsumerOptions,
+    ProducerOptions,
+    QueueOptions,
+    backoff_of,
+)
 from engine.client.base.schema import Schema
 from engine.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
 from engine.client.consume.queue_consumer import AsyncQueueConsumer

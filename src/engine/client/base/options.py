@@ -37,6 +37,7 @@ ACCESS_MODES = ("shared", "exclusive", "exclusive_with_fencing", "wait_for_exclu
 INITIAL_POSITIONS = ("earliest", "latest")
 ON_CORRUPT = ("stop", "skip")
 COUNT_MAX = 2**31 - 1  # of messages or bytes asked for at once
+ACK_TIMEOUT_S_MIN = 0.01
 SECONDS_MAX = 1e9  # 31 years: what an event loop's timers can count
 
 
@@ -260,3 +261,31 @@ class ConsumerOptions:
         check_choice("initial_position", self.initial_position, INITIAL_POSITIONS)
         check_number("priority", self.priority, 0, COUNT_MAX, whole=True)
         check_number("receive_queue_size", self.receive_queue_size, 1, COUNT_MAX, whole=True)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOptions:
+    """The keyword arguments of `queue_consumer()` that no other consumer has."""
+
+    ack_timeout: float | None = None
+    nack_backoff: Backoff = field(default_factory=lambda: Backoff.constant(1.0))
+    dead_letter: DeadLetter | None = None
+
+    def __post_init__(self) -> None:
+        if self.ack_timeout is not None:
+            check_seconds("ack_timeout", self.ack_timeout, ACK_TIMEOUT_S_MIN)
+        if self.dead_letter is not None and not isinstance(self.dead_letter, DeadLetter):
+            raise InvalidArgumentError(
+                f"dead_letter is {self.dead_letter!r}; engine.DeadLetter(max_redeliveries=3) is right"
+            )
+
+
+def backoff_of(option: Backoff | float | None) -> Backoff:
+    """A back-off, or a plain number of seconds; one second when it is None. Raises InvalidArgumentError."""
+    if isinstance(option, Backoff):
+        return option
+    seconds = 1.0 if option is None else option
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise InvalidArgumentError(f"nack_backoff is {option!r}; engine.Backoff(…) or a number of seconds is right")
+    check_seconds("nack_backoff", seconds)
+    return Backoff.constant(float(seconds))

@@ -17,7 +17,8 @@ from engine.client.consume.acknowledging import Acknowledging
 from engine.client.consume.gaps import SegmentGaps
 from engine.client.net.link import CONSUMER, Link
 from engine.client.net.pool import Pool
-from engine.client.topic.session import TopicLayout, TopicSession
+from engine.client.topic.layout import TopicLayout
+from engine.client.topic.session import TopicSession
 from engine.errors import (
     AlreadyClosedError,
     ConnectError,

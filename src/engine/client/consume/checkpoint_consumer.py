@@ -18,7 +18,7 @@ from engine.client.consume.attachment import READER, Attachment
 from engine.client.consume.receiver import Receiver
 from engine.client.consume.registration import Assigned, Registration
 from engine.client.net.pool import Pool
-from engine.client.topic.session import SegmentView, TopicLayout
+from engine.client.topic.layout import SegmentView, TopicLayout
 from engine.errors import InvalidArgumentError, NotFoundError
 from engine.model.names import TopicName
 from engine.model.positions import Checkpoint

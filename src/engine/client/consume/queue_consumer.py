@@ -16,9 +16,8 @@ from engine._native.consume.batch import MessageBatch
 from engine._native.consume.message import Message
 from engine._native.format.entry import Entry
 from engine._native.format.offsets import offset_set, pack, range_set, runs
-from engine.client.base.idents import offsets_of
-from engine.client.base.options import ConsumerOptions, check_seconds
-from engine.client.base.redelivery import QueueOptions
+from engine.client.base.options import ConsumerOptions, QueueOptions, check_seconds
+from engine.client.base.positions import offsets_of
 from engine.client.consume.acknowledging import all_acknowledged
 from engine.client.consume.attachment import QUEUE, Attachment
 from engine.client.consume.dead_letter import DeadLetters
@@ -26,7 +25,7 @@ from engine.client.consume.receiver import Receiver
 from engine.client.consume.receiving import ConsumerStatistics
 from engine.client.consume.unacked import Unacknowledged
 from engine.client.net.pool import Pool
-from engine.client.topic.session import TopicLayout
+from engine.client.topic.layout import TopicLayout
 from engine.client.transact.scope import InTransaction, Scope, scope_of
 from engine.errors import CorruptionError, EngineError, NotFoundError, TransactionConflictError
 from engine.model.names import TopicName

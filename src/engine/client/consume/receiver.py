@@ -26,7 +26,8 @@ from engine.client.consume.receiving import ConsumerStatistics, Gatherer, Receiv
 from engine.client.consume.writers import Writers
 from engine.client.net.pool import Pool, call_threadsafe
 from engine.client.topic.declaring import declare
-from engine.client.topic.session import TopicLayout, TopicSession
+from engine.client.topic.layout import TopicLayout
+from engine.client.topic.session import TopicSession
 from engine.errors import AlreadyClosedError, CorruptionError, EngineError, SubscriptionNotFoundError
 from engine.limits import RECEIVE_QUEUE_BYTES
 from engine.model.names import TopicName

@@ -16,7 +16,8 @@ from typing import Any
 from engine.client.base.options import ConsumerOptions
 from engine.client.net.link import REGISTRATION, Link, LinkState
 from engine.client.net.pool import persist
-from engine.client.topic.session import TopicLayout, TopicSession
+from engine.client.topic.layout import TopicLayout
+from engine.client.topic.session import TopicSession
 from engine.errors import (
     AlreadyClosedError,
     ConnectError,

@@ -13,13 +13,13 @@ from engine._native.consume.entry_queue import EntryQueue
 from engine._native.consume.message import Message
 from engine._native.format.entry import Entry
 from engine.client.base.options import ConsumerOptions
-from engine.client.base.vectors import Ack, Asked, by_segment, place_of, position_vector, without
+from engine.client.base.positions import Ack, Asked, by_segment, place_of, position_vector, without
 from engine.client.consume.acknowledging import all_acknowledged
 from engine.client.consume.attachment import SHARED, Attachment
 from engine.client.consume.receiver import Receiver
 from engine.client.consume.registration import Assigned, Registration
 from engine.client.net.pool import Pool
-from engine.client.topic.session import TopicLayout
+from engine.client.topic.layout import TopicLayout
 from engine.client.transact.scope import InTransaction, Scope, scope_of
 from engine.errors import EngineError, FencedError, NotFoundError, TransactionConflictError
 from engine.model.names import TopicName

@@ -145,7 +145,7 @@ class AsyncProducer:
     @property
     def has_room(self) -> bool:
         """Whether a quarter of the pending limit is free."""
-        return self._outbox.ledger.has_room
+        return self._outbox.in_flight.has_room
 
     async def send_batch(
         self,
@@ -183,7 +183,7 @@ class AsyncProducer:
         if self._outbox.pumping:
             self._outbox.pump()
             await asyncio.sleep(0)
-        while not self._outbox.ledger.has_room:
+        while not self._outbox.in_flight.has_room:
             await self._outbox.wait_room(None)
         self.check_open()
 
@@ -192,11 +192,11 @@ class AsyncProducer:
 
         Raises the first failure not reported yet.
         """
-        if self._outbox.failure is not None and not len(self._outbox.ledger):
-            await self._outbox.ledger.flushed()
+        if self._outbox.failure is not None and not len(self._outbox.in_flight):
+            await self._outbox.in_flight.flushed()
             raise self._outbox.failure
         self._outbox.send_open()
-        await self._outbox.ledger.flushed()
+        await self._outbox.in_flight.flushed()
 
     # -- the rest --------------------------------------------------------------------------------------------
 
@@ -227,7 +227,7 @@ class AsyncProducer:
 
     def statistics(self) -> ProducerStatistics:
         """A frozen record of totals."""
-        return self._outbox.ledger.statistics()
+        return self._outbox.in_flight.statistics()
 
     async def close(self) -> None:
         """Flush, then end. Idempotent. Raises what flush() raises, after everything is closed."""
@@ -241,9 +241,9 @@ class AsyncProducer:
                 self._outbox.refuse(closed)  # so that nothing is half sent at the end
                 await self.flush()
             else:
-                await self._outbox.ledger.flushed()
+                await self._outbox.in_flight.flushed()
         finally:
-            self._outbox.lane_fatal(closed)
+            self._outbox.fail(closed)
             await self._outbox.release()
             if self.on_closed is not None:
                 self.on_closed(self)

@@ -24,7 +24,7 @@ from engine.client.net.pool import Pool
 from engine.client.ranges.caller_reads import Handover
 from engine.client.ranges.local_files import NearBlock
 from engine.client.ranges.range_attachment import RangeAttachment
-from engine.client.topic.session import TopicLayout
+from engine.client.topic.layout import TopicLayout
 from engine.errors import AlreadyClosedError, CorruptionError, InvalidArgumentError, NotFoundError
 from engine.limits import READ_BLOCK_SIZE
 from engine.model.names import TopicName

@@ -7,7 +7,8 @@ from typing import Any
 
 from engine.client.consume.attachment import READER
 from engine.client.net.link import CONSUMER, Link
-from engine.client.topic.session import SegmentView, TopicSession
+from engine.client.topic.layout import SegmentView
+from engine.client.topic.session import TopicSession
 from engine.errors import EngineError
 from engine.wire.commands import Command
 

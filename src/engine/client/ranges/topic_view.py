@@ -10,7 +10,8 @@ from typing import Any, Self
 from engine._native.produce.hashing import MURMUR3, XXH64, key32
 from engine.client.net.pool import Pool
 from engine.client.ranges.tails import Tails
-from engine.client.topic.session import SegmentView, TopicLayout, TopicSession
+from engine.client.topic.layout import SegmentView, TopicLayout
+from engine.client.topic.session import TopicSession
 from engine.errors import AlreadyClosedError, EngineError, InvalidArgumentError, NotFoundError
 from engine.model.names import TopicName
 from engine.model.positions import Checkpoint
