@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import ssl
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any, Self, TypeVar
 
@@ -26,8 +26,9 @@ from engine.client.consume.stream_consumer import AsyncStreamConsumer
 from engine.client.many.multi import AsyncMultiQueueConsumer, AsyncMultiStreamConsumer
 from engine.client.net.children import Children, Closable
 from engine.client.net.pool import Pool
-from engine.client.planning import Planning
 from engine.client.produce.producer import AsyncProducer
+from engine.client.ranges.range_reader import AsyncRangeReader, Ranges, ReadPlan, check_keys, check_ranges
+from engine.client.ranges.topic_view import AsyncTopicView
 from engine.client.topic.session import TopicSession
 from engine.client.topic.topic_list import AsyncTopicWatch, TopicQuery, Topics, chosen, list_topics
 from engine.client.transact.entering import Entering
@@ -52,7 +53,7 @@ from engine.wire.url import parse_url
 C = TypeVar("C", bound=Closable)
 
 
-class AsyncClient(Planning):
+class AsyncClient:
     """A client of one service, `engine://host:port`. Use it from one event loop, preferably as `async with`.
 
     `token`: what the broker asks for. `tls`: an ssl.SSLContext. `memory_limit`: bytes that all its producers and
@@ -338,6 +339,50 @@ class AsyncClient(Planning):
 
     def _make_name(self, kind: str) -> str:
         return f"{kind}-{self._options.rng.getrandbits(64):016x}"
+
+    # -- reading by plan -------------------------------------------------------------------------------------
+
+    async def topic_view(self, topic: str) -> AsyncTopicView:
+        """Follows a topic's segments, and tells how far each of them reaches. The topic is not created.
+
+        Raises NotFoundError, ConnectError, TimeoutError, InvalidArgumentError.
+        """
+        view = AsyncTopicView(self._pool, TopicName.parse(topic), self._make_name("view"))
+        return await self._started(view, view.start)
+
+    async def range_reader(
+        self,
+        topic: str,
+        ranges: Ranges,
+        *,
+        buckets: tuple[int, int] | None = None,
+        keys: Iterable[bytes | str] | None = None,
+        skip_deleted: bool = False,
+        receive_queue_size: int = RECEIVE_QUEUE_MESSAGES,
+        on_corrupt: str = "stop",
+    ) -> AsyncRangeReader:
+        """Reads `ranges`, {segment id: (first offset, offset behind the last)}, and then it is done.
+
+        One segment after the other, parents before children, each in the order of its offsets; what belongs to no
+        committed transaction is left out. `buckets`: (first, last), only entries whose smallest bucket hash lies
+        there: tasks whose `buckets` tile 0..65535 share the entries out, each to one of them, and where they are cut
+        at bucket boundaries, a key is in one task. `keys`: entries that hold none of these may be left out; what comes
+        is not filtered further. `skip_deleted`: leave out what retention has deleted, and say so in `deleted`, rather
+        than raise NotFoundError where it is met. `receive_queue_size`: messages fetched ahead. `on_corrupt`: a bad
+        entry ends the reading with CorruptionError ("stop"), or is passed by, logged and counted ("skip").
+
+        Raises NotFoundError, ConnectError, TimeoutError; InvalidArgumentError, also for a range beyond a segment's end.
+        """
+        plan = ReadPlan(check_ranges(ranges), buckets, check_keys(keys), skip_deleted)
+        options = ConsumerOptions(
+            name=self._make_name("consumer"),
+            instance=self._make_name("instance"),
+            receive_queue_size=receive_queue_size,
+            create_topic=False,
+            on_corrupt=on_corrupt,
+        )
+        reader = AsyncRangeReader(self._pool, TopicName.parse(topic), options, plan)
+        return await self._started(reader, reader.start)
 
     async def _started(self, made: C, start: Callable[[], Coroutine[Any, Any, None]]) -> C:
         return await self._children.start(made, start)

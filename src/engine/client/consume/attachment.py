@@ -7,18 +7,23 @@ dropped: the broker delivers it again, from the cursor (or, for a reader, from w
 from __future__ import annotations
 
 import asyncio
+import builtins
 import logging
+from collections.abc import Coroutine
 from typing import Any, Protocol
 
 from engine._native.consume.bucket_marks import BucketMarks
 from engine._native.consume.entry_queue import EntryQueue
+from engine._native.format.offsets import pack
 from engine.client.base.options import ConsumerOptions
-from engine.client.consume.acknowledging import Acknowledging
 from engine.client.consume.gaps import SegmentGaps
+from engine.client.consume.progress import Buckets, Progress
+from engine.client.net.connection import ignore_outcome
 from engine.client.net.link import CONSUMER, Link
 from engine.client.net.pool import Pool
 from engine.client.topic.layout import TopicLayout
 from engine.client.topic.session import TopicSession
+from engine.client.transact.scope import Scope
 from engine.errors import (
     AlreadyClosedError,
     ConnectError,
@@ -82,7 +87,7 @@ class AttachmentOwner(Protocol):
         """The consumer cannot go on."""
 
 
-class Attachment(Acknowledging):
+class Attachment:
     """Loop thread only.
 
     `end`: where a sealed segment ends, None before. `arrived`: behind everything that ever came. `pushed`: how many
@@ -101,24 +106,31 @@ class Attachment(Acknowledging):
         start: int | None = None,
         bucket_ends: tuple[int, ...] = (),
     ) -> None:
-        super().__init__(owner, segment_id, name, start or 0)
+        self.segment_id = segment_id
+        self.name = name
         self.mode = mode
         self.bucket_ends = bucket_ends  # of a shared segment
-        self.end: int | None = None
+        self.progress = Progress(segment_id, name, start or 0)
         self.gaps = SegmentGaps()
-        self.arrived = 0
+        self.end: int | None = None
         self.pushed = 0
         self.rewound = False
-        self._seeks: tuple[str | None, int] | None = None  # those that the owner knew, as it was attached before
         self.looks: int | None = None
         self.parked: EntryQueue | None = None
         self.window: tuple[int, int] | None = None
         self.broken = False
+        self.closed = False
         self.tried = asyncio.Event()  # the first attempt has ended, either way
-        self._url: str | None = None  # the owner's, when it was attached
-        self._opening: Link | None = None  # asked for and not answered yet
-        self._attaching = False
+        self.transactions: set[str] = set()  # those that are open, as far as known, in which this acknowledges
         self.parting: dict[str, Any] = {}  # what else the broker is told by close()
+        self._owner = owner
+        self._link: Link | None = None  # while it is open
+        self._opening: Link | None = None
+        self._attaching = False  # in the background
+        self._url: str | None = None  # the owner's, when it was attached
+        self._seeks: tuple[str | None, int] | None = None  # those that the owner knew, as it was attached before
+        self._attached_again = asyncio.Event()
+        self._owed = 0  # acknowledgements lost with an attachment: no credit is granted before they are through
 
     @property
     def connected(self) -> bool:
@@ -168,7 +180,7 @@ class Attachment(Acknowledging):
             return
         self.broken = False
         self._attached_again.clear()
-        self.again_upto = self.arrived
+        self.progress.lost()
         self._owner.detached(self)
         if not self.draining and self._survives(error):
             self.begin()
@@ -187,8 +199,7 @@ class Attachment(Acknowledging):
         if self._link is not None and not self.draining:
             self._close_link()
             self._lost(NotOwnerError(f"{self.name} is read again from the cursor"))
-        self.again_upto = 0  # what comes again is what counts
-        self.readings += 1
+        self.progress.moved_back()
 
     # -- attaching -------------------------------------------------------------------------------------------
 
@@ -257,7 +268,7 @@ class Attachment(Acknowledging):
             "subscription": options.subscription,
             "consumer_name": options.name,
             "mode": self.mode,
-            "start": self.expected if self.mode == READER else None,
+            "start": self.progress.expected if self.mode == READER else None,
             "initial_position": options.initial_position if options.subscription is not None else None,
             "created_ms": self._owner.subscription_ms,
             "priority": options.priority or None,
@@ -279,14 +290,13 @@ class Attachment(Acknowledging):
         self._url = url or link.connection.broker_url  # asked of any broker, it was the owner
         before, self._seeks = self._seeks, (url, answer.get("seeks") or 0)
         moved = before is not None and before[0] == url and before != self._seeks
-        self.rewound = moved or answer["position"] < self.confirmed
+        self.rewound = moved or answer["position"] < self.progress.confirmed
         if self.rewound and self.mode != QUEUE:
-            self.again_upto = 0  # what was delivered before the cursor was moved back was another reading
-            self.readings += 1
+            self.progress.moved_back()
         owner.gaps_told(self.gaps.told(answer.get("gaps") or (), self.name, owner.options.subscription))
-        self.position = self.confirmed = answer["position"]
-        self.expected = self.gaps.skip(self.position)
-        self.marks = BucketMarks(self.segment_id, self.bucket_ends, True) if self.mode == SHARED else None
+        position = answer["position"]
+        marks = BucketMarks(self.segment_id, self.bucket_ends, True) if self.mode == SHARED else None
+        self.progress.begin(position, self.gaps.skip(position), marks)
         self._attached_again.set()
         if not self._owed:
             self._begin_delivery()
@@ -295,8 +305,106 @@ class Attachment(Acknowledging):
         if not self.broken:
             self._owner.attached(self)
 
-    def _acknowledged_again(self, ranges: Any) -> None:
-        self._owner.acknowledged_again(self, ranges)
+    # -- acknowledging ---------------------------------------------------------------------------------------
+
+    def start_ack(
+        self,
+        ack_type: str,
+        *,
+        position: int | None = None,
+        ranges: Any = None,
+        buckets: Buckets | None = None,
+        scope: Scope | None = None,
+    ) -> asyncio.Future[Any] | None:
+        """Send an ACK; its future ends when the acknowledgement is durable. None while the connection is lost."""
+        link = self._link
+        if link is None:
+            return None
+        header = {"consumer_id": link.ident, "ack_type": ack_type, "position": position}
+        header["ranges"] = None if ranges is None else pack(ranges)
+        if buckets is not None:
+            header["buckets"] = [list(pair) for pair in buckets]
+        if scope is not None:
+            header |= scope.fields
+        sent = link.connection.start_request(Command.ACK, header)
+        sent.add_done_callback(ignore_outcome)  # whoever asked may have given up by then
+        return sent
+
+    async def acknowledged(
+        self,
+        sent: asyncio.Future[Any] | None,
+        ack_type: str,
+        *,
+        position: int | None = None,
+        ranges: Any = None,
+        buckets: Buckets | None = None,
+        scope: Scope | None = None,
+    ) -> bool:
+        """Wait for an ACK that start_ack() has sent; send it again after a loss. True when it is durable.
+
+        In a transaction it is recorded by then, and nothing is acknowledged before note() says so.
+
+        False when the attachment was given up first: it takes the acknowledgement with it, its messages are someone
+        else's by now. Raises what the broker answers, TimeoutError.
+        """
+        timeout = self._owner.pool.options.operation_timeout
+        again = {"position": position, "ranges": ranges, "buckets": buckets, "scope": scope}
+        try:
+            async with asyncio.timeout(timeout):
+                durable = sent is not None and await self._confirmed(sent)
+                if not durable and not await self._send_again(ack_type, again):
+                    return False
+        except builtins.TimeoutError as e:
+            if isinstance(e, EngineError):
+                raise
+            raise TimeoutError(f"{self.name}: an acknowledgement was not confirmed within {timeout:g} s") from e
+        if scope is None:
+            self.note(position, ranges or (), buckets or ())
+        return True
+
+    def note(self, position: int | None, ranges: Any, buckets: Buckets) -> None:
+        """This is durable, and acknowledged."""
+        view = self._owner.session.layout.segments.get(self.segment_id)
+        again = self.progress.note(position, ranges, buckets, () if view is None else view.bucket_ends)
+        if again is not None:
+            self._owner.acknowledged_again(self, again)
+
+    async def _send_again(self, ack_type: str, again: dict[str, Any]) -> bool:
+        """Over the next attachment, before that one asks for messages: they would come again (C2, O2).
+
+        False when there is none any more. Raises TransactionConflictError when that begins before what this would
+        acknowledge in a transaction.
+        """
+        self._owed += 1
+        readings = self.progress.readings
+        backoff = self._owner.pool.retry_delays()
+        try:
+            while not (self.closed or self.draining):
+                await self._attached_again.wait()
+                if again["scope"] is not None and self.progress.readings != readings:
+                    raise self.progress.conflict()
+                sent = self.start_ack(ack_type, **again)
+                if sent is not None and await self._confirmed(sent):
+                    return True
+                if self._attached_again.is_set():  # refused by who still serves it: not at once again
+                    await asyncio.sleep(backoff.next())
+            return False
+        finally:
+            self._owed -= 1
+            if not self._owed and self._link is not None:
+                self._begin_delivery()
+
+    async def _confirmed(self, sent: asyncio.Future[Any]) -> bool:
+        """Whether it was confirmed; False when it was lost with its attachment."""
+        link = self._link
+        try:
+            await sent
+            return True
+        except EngineError as e:
+            if isinstance(e, ConnectError) or e.layout_stale or link is None or self._link is not link:
+                self._owner.pool.check_open()
+                return False
+            raise
 
     # -- credit ----------------------------------------------------------------------------------------------
 
@@ -341,3 +449,10 @@ class Attachment(Acknowledging):
         link = self._end()
         if link is not None:
             await link.close_and_wait(self.parting)
+
+
+async def all_acknowledged(waits: list[Coroutine[Any, Any, bool]]) -> list[bool]:
+    """The outcome of each; without a task where there is but one."""
+    if len(waits) == 1:
+        return [await waits[0]]
+    return await asyncio.gather(*waits)

@@ -204,14 +204,14 @@ class AsyncCheckpointConsumer(Receiver):
     def attached(self, attachment: Attachment) -> None:
         """Retention may have moved the start."""
         segment_id = attachment.segment_id
-        if attachment.position > self._standing(segment_id):
-            self._started[segment_id] = attachment.position
+        if attachment.progress.position > self._standing(segment_id):
+            self._started[segment_id] = attachment.progress.position
         super().attached(attachment)
 
     def detached(self, attachment: Attachment) -> None:
         """Go on where delivery stands."""
         super().detached(attachment)
-        attachment.expected = self._stand_still(attachment.segment_id)
+        attachment.progress.expected = self._stand_still(attachment.segment_id)
 
     def _standing(self, segment_id: int) -> int:
         """The next offset to deliver. What nobody is to get is passed with the message before it."""

@@ -86,4 +86,4 @@ class Damage:
 
 def end_of(attachment: Attachment, error: CorruptionError) -> Entry:
     """What stands for all that its broker cannot read."""
-    return damaged_entry(attachment.segment_id, attachment.expected, str(error))
+    return damaged_entry(attachment.segment_id, attachment.progress.expected, str(error))

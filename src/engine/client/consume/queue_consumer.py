@@ -18,8 +18,7 @@ from engine._native.format.entry import Entry
 from engine._native.format.offsets import offset_set, pack, range_set, runs
 from engine.client.base.options import ConsumerOptions, QueueOptions, check_seconds
 from engine.client.base.positions import offsets_of
-from engine.client.consume.acknowledging import all_acknowledged
-from engine.client.consume.attachment import QUEUE, Attachment
+from engine.client.consume.attachment import QUEUE, Attachment, all_acknowledged
 from engine.client.consume.dead_letter import DeadLetters
 from engine.client.consume.receiver import Receiver
 from engine.client.consume.receiving import ConsumerStatistics

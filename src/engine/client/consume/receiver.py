@@ -22,7 +22,7 @@ from engine.client.base.options import ConsumerOptions
 from engine.client.consume.attachment import QUEUE, SHARED, Attachment
 from engine.client.consume.credit import Budget
 from engine.client.consume.damage import Damage, end_of
-from engine.client.consume.receiving import ConsumerStatistics, Gatherer, Receiving
+from engine.client.consume.receiving import ConsumerStatistics, MemberOwner, Receiving
 from engine.client.consume.writers import Writers
 from engine.client.net.pool import Pool, call_threadsafe
 from engine.client.topic.declaring import declare
@@ -52,7 +52,7 @@ class Receiver(Receiving):
         self._pushed_messages = self._pushed_bytes = 0
         self._credited_messages = self._credited_bytes = 0
         self._budget = Budget((options.receive_queue_size, RECEIVE_QUEUE_BYTES), memory=pool.memory)
-        self._counted = self._held = 0  # attachments, and bytes, in the budget
+        self._budget_share = self._budget.share()
         # The smallest window that was granted; a quarter of it is worth a FLOW.
         self._window_messages, self._window_bytes = self._budget.whole
         self._fitted_to = (0, 0)  # of the budget, when windows were made
@@ -63,7 +63,7 @@ class Receiver(Receiving):
         self._closed = False
         self._gaps = 0
         self._end = Once()
-        self._gatherer: Gatherer | None = None
+        self._member_of: MemberOwner | None = None
         self._leave_memory: Callable[[], None] = lambda: None
 
     def _new_queue(self) -> EntryQueue:
@@ -79,7 +79,7 @@ class Receiver(Receiving):
 
     async def _open(self) -> TopicLayout:
         """Look the topic up, and tell it the schema by which its values are read."""
-        if self._gatherer is None:
+        if self._member_of is None:
             self._leave_memory = self.pool.memory.consumer_came()
         layout = await self.session.open(create=self.options.create_topic)
         await declare(self.session, self.options.schema, producer=False)
@@ -87,9 +87,9 @@ class Receiver(Receiving):
 
     # -- as one of several -----------------------------------------------------------------------------------
 
-    def gather(self, gatherer: Gatherer) -> None:
+    def become_member(self, owner: MemberOwner) -> None:
         """From now on, who receives is somebody who receives from others as well. Before start()."""
-        self._gatherer, self._budget = gatherer, gatherer.budget
+        self._member_of, self._budget, self._budget_share = owner, owner.budget, owner.budget.share()
 
     @property
     def positions(self) -> dict[int, int]:
@@ -106,10 +106,10 @@ class Receiver(Receiving):
         self._queue.set_make_id(make_id)
 
     def _wake(self) -> None:
-        if self._gatherer is None:
+        if self._member_of is None:
             super()._wake()
         elif self.waiting:
-            self._gatherer.messages_came(self)
+            self._member_of.messages_came(self)
 
     def fail(self, error: EngineError) -> None:
         """Nothing more arrives; receives raise this when they have had what is queued."""
@@ -117,8 +117,8 @@ class Receiver(Receiving):
         if before is None and isinstance(error, SubscriptionNotFoundError):
             self._abandon()
         super().fail(error)
-        if self._gatherer is not None and before is None:
-            self._gatherer.member_failed(self, error)
+        if self._member_of is not None and before is None:
+            self._member_of.member_failed(self, error)
 
     def _abandon(self) -> None:
         """The subscription was deleted: what waits cannot be acknowledged any more, and nothing is attached again."""
@@ -130,7 +130,7 @@ class Receiver(Receiving):
 
     def take_now(self, max_messages: int | None = None, max_bytes: int = -1) -> Any:
         """From any thread: the next Message (or MessageBatch), None when nothing waits or others wait for it before."""
-        if self._turns:
+        if self._receives:
             return None
         try:
             found = self._take_message() if max_messages is None else self._take_batch(max_messages, max_bytes)
@@ -213,13 +213,14 @@ class Receiver(Receiving):
     def blocks_came(self, attachment: Attachment, header: dict[str, Any], payload: memoryview) -> None:
         """Verify a block and queue it."""
         ordered = attachment.mode not in (QUEUE, SHARED)
-        start = attachment.expected if ordered else 0
+        progress = attachment.progress
+        start = progress.expected if ordered else 0
         entries, lost = take_block(payload, header["salt"], attachment.segment_id, start if ordered else -1)
         if self.options.schema.evolves:
             self._writers.look(entries)
         self._pushed_messages += header["messages"]
         self._pushed_bytes += len(payload)
-        begin = 0 if attachment.mode == QUEUE else max(start, attachment.confirmed)
+        begin = 0 if attachment.mode == QUEUE else max(start, progress.confirmed)
         pushed = self._push(attachment, entries, header, begin)
         if attachment.parked is None:
             attachment.pushed += pushed
@@ -227,8 +228,7 @@ class Receiver(Receiving):
             self._credited_messages += header["messages"]  # as if, until it is delivered after all
             self._credited_bytes += len(payload)
         if entries:
-            attachment.expected = attachment.gaps.skip(entries[-1].first_offset + entries[-1].count)
-            attachment.arrived = max(attachment.arrived, attachment.expected)
+            progress.arrive(attachment.gaps.skip(entries[-1].first_offset + entries[-1].count))
         if lost is not None:  # as are its messages, of which nothing more is known
             self._credited_messages += max(header["messages"] - sum(e.count for e in entries), 0)
             self._credited_bytes += len(payload) - sum(e.size for e in entries)
@@ -240,7 +240,7 @@ class Receiver(Receiving):
     def _push(self, attachment: Attachment, entries: list[Entry], header: dict[str, Any], begin: int) -> int:
         """Queue what a block holds for this consumer; how many messages."""
         queue = self._queue if attachment.parked is None else attachment.parked
-        return queue.push(entries, header.get("skip"), header.get("redelivered"), begin, attachment.marks)
+        return queue.push(entries, header.get("skip"), header.get("redelivered"), begin, attachment.progress.marks)
 
     def schemas_came(self) -> None:
         """What waits can be read."""
@@ -249,8 +249,7 @@ class Receiver(Receiving):
     # -- credit ----------------------------------------------------------------------------------------------
 
     def _recount(self) -> None:
-        self._held = self._budget.hold(self._held, self._pushed_bytes - self._credited_bytes)
-        self._counted = self._budget.recount(self._counted, len(self.attachments))
+        self._budget_share.set(held=self._pushed_bytes - self._credited_bytes, attachments=len(self.attachments))
 
     def _fit_windows(self) -> None:
         self._recount()
@@ -300,8 +299,8 @@ class Receiver(Receiving):
         self._recount()
         self._budget.admit(attachment)
         self._fit_windows()
-        if self._gatherer is not None:
-            self._gatherer.member_attached(self)
+        if self._member_of is not None:
+            self._member_of.member_attached(self)
 
     def detached(self, attachment: Attachment) -> None:
         """What waits of it comes again; what is queued is dropped."""
@@ -310,7 +309,7 @@ class Receiver(Receiving):
 
     def acknowledged_again(self, attachment: Attachment, ranges: Any) -> None:
         """What was delivered before a loss, and acknowledged after it, is not delivered once more."""
-        self._queue.forget(attachment.segment_id, ranges, attachment.marks)
+        self._queue.forget(attachment.segment_id, ranges, attachment.progress.marks)
         self._popped()
 
     # -- what the kinds differ in ----------------------------------------------------------------------------
@@ -443,7 +442,7 @@ class Receiver(Receiving):
         finally:
             self.session.close()
             self._leave_memory()
-            self._counted, self._held = self._budget.recount(self._counted, 0), self._budget.hold(self._held, 0)
+            self._budget_share.set(held=0, attachments=0)
             if self.on_closed is not None:
                 self.on_closed(self)
 

@@ -27,7 +27,7 @@ BATCH_MESSAGES = 10_000
 T = TypeVar("T")
 
 
-class Gatherer(Protocol):
+class MemberOwner(Protocol):
     """A consumer of several topics, made of those of one. Must neither block nor raise; calls run on the loop."""
 
     budget: Budget
@@ -60,7 +60,7 @@ class ConsumerStatistics:
     gaps: int
 
 
-class _Turn:
+class _Wait:
     """A receive that waits. `future` ends with True when it may look, False when its time is over."""
 
     __slots__ = ("future",)
@@ -79,7 +79,7 @@ class Receiving(ABC):
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._turns: deque[_Turn] = deque()
+        self._receives: deque[_Wait] = deque()
         self._failure: EngineError | None = None
 
     async def receive(self, timeout: float | None = None) -> Message | None:
@@ -89,7 +89,7 @@ class Receiving(ABC):
         InvalidArgumentError for a `timeout` below 0 or no number.
         """
         check_timeout(timeout)
-        if not self._turns and (message := self._pop_message()) is not None:
+        if not self._receives and (message := self._pop_message()) is not None:
             self._popped()
             return message
         return await self._in_turn(self._pop_message, timeout)
@@ -107,7 +107,7 @@ class Receiving(ABC):
             check_count("max_bytes", max_bytes)
         check_timeout(timeout)
         limit = -1 if max_bytes is None else max_bytes
-        if not self._turns and (batch := self._pop_batch(max_messages, limit)) is not None:
+        if not self._receives and (batch := self._pop_batch(max_messages, limit)) is not None:
             self._popped()
             return batch
         found = await self._in_turn(partial(self._pop_batch, max_messages, limit), timeout)
@@ -157,8 +157,8 @@ class Receiving(ABC):
     async def _in_turn(self, pop: Callable[[], T | None], timeout: float | None) -> T | None:
         """pop() as soon as there is something and all who came before have had theirs."""
         self._check_coming()
-        turn = _Turn(self._loop.create_future())
-        self._turns.append(turn)
+        turn = _Wait(self._loop.create_future())
+        self._receives.append(turn)
         timer = None if timeout is None else self._loop.call_later(timeout, turn.wake, False)
         if timeout is None or self.waiting:
             self._wake()
@@ -174,13 +174,13 @@ class Receiving(ABC):
         finally:
             if timer is not None:
                 timer.cancel()
-            self._turns.remove(turn)
+            self._receives.remove(turn)
             self._wake()
 
     def _wake(self) -> None:
         """Let the one who waits longest look, if there is something to see."""
-        if self._turns and self.waiting:
-            self._turns[0].wake(True)
+        if self._receives and self.waiting:
+            self._receives[0].wake(True)
 
     def _check_open(self) -> None:
         if self._failure is not None:
@@ -195,7 +195,7 @@ class Receiving(ABC):
         if self._failure is not None:
             return
         self._failure = error
-        for turn in self._turns:
+        for turn in self._receives:
             if not turn.future.done():
                 turn.future.set_exception(error)
 

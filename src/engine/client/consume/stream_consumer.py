@@ -14,8 +14,7 @@ from engine._native.consume.message import Message
 from engine._native.format.entry import Entry
 from engine.client.base.options import ConsumerOptions
 from engine.client.base.positions import Ack, Asked, by_segment, place_of, position_vector, without
-from engine.client.consume.acknowledging import all_acknowledged
-from engine.client.consume.attachment import SHARED, Attachment
+from engine.client.consume.attachment import SHARED, Attachment, all_acknowledged
 from engine.client.consume.receiver import Receiver
 from engine.client.consume.registration import Assigned, Registration
 from engine.client.net.pool import Pool
@@ -124,7 +123,7 @@ class AsyncStreamConsumer(Receiver):
             return
         del self.attachments[attachment.segment_id]
         attachment.closed = True  # from now on it says nothing: there may soon be another one
-        self._confirmed_there |= attachment.confirmed_places()
+        self._confirmed_there |= attachment.progress.confirmed_places()
         self._forget_left()
         self.pool.tasks.spawn(self._ended(attachment), name=f"release {attachment.name}")
 
@@ -132,7 +131,7 @@ class AsyncStreamConsumer(Receiver):
         """Whether something that it delivered is not acknowledged."""
         for place, position in self._queue.positions.items():
             segment_id, bucket = split_position(place)
-            if segment_id == attachment.segment_id and attachment.awaits(bucket, position):
+            if segment_id == attachment.segment_id and attachment.progress.awaits(bucket, position):
                 return True
         return False
 
@@ -144,7 +143,7 @@ class AsyncStreamConsumer(Receiver):
         """Where a cursor was moved back, what comes again was not delivered yet: no position vector covers it."""
         before = self._confirmed_there.get(attachment.segment_id, 0)
         self._confirmed_there = without(attachment.segment_id, self._confirmed_there)
-        if attachment.rewound or attachment.position < before:
+        if attachment.rewound or attachment.progress.position < before:
             self._forget_delivered(attachment.segment_id)
         super().attached(attachment)
 
@@ -162,7 +161,7 @@ class AsyncStreamConsumer(Receiver):
     def acknowledged_again(self, attachment: Attachment, ranges: Any) -> None:
         """Nor when it comes back after all."""
         if attachment.parked is not None:
-            attachment.parked.forget(attachment.segment_id, ranges, attachment.marks)
+            attachment.parked.forget(attachment.segment_id, ranges, attachment.progress.marks)
         super().acknowledged_again(attachment, ranges)
 
     def _is_done(self, segment_id: int, place: int, position: int) -> bool:
@@ -235,8 +234,8 @@ class AsyncStreamConsumer(Receiver):
     def _due(self, attachment: Attachment, asked: Asked) -> list[Ack]:
         """What the segment's owner is to be told: one ACK for the segment, one for its buckets."""
         there = self._confirmed_there.get(attachment.segment_id, 0)  # until it is attached
-        asked = {b: attachment.past_skipped(b, n) for b, n in asked.items()}
-        due = {b: n for b, n in asked.items() if n > max(there, attachment.confirmed_upto(b))}
+        asked = {b: attachment.progress.past_skipped(b, n) for b, n in asked.items()}
+        due = {b: n for b, n in asked.items() if n > max(there, attachment.progress.confirmed_upto(b))}
         whole = due.pop(None, None)
         buckets = [(b, n) for b, n in due.items() if b is not None and (whole is None or n > whole)]
         acks = [] if whole is None else [Ack(whole, None)]
@@ -268,29 +267,31 @@ class AsyncStreamConsumer(Receiver):
         """Whatever becomes of it, when the transaction is aborted all of this comes again."""
         if is_all and not due:
             raise TransactionConflictError(f"all of it is acknowledged already, outside of the transaction {scope.id}")
-        self._concerned.setdefault(scope, {}).update({attachment: attachment.readings for attachment, _ in due})
+        self._concerned.setdefault(scope, {}).update(
+            {attachment: attachment.progress.readings for attachment, _ in due}
+        )
         scope.acknowledged_by(self)
         for attachment, ack in due:
             attachment.transactions.add(scope.id)
-            attachment.check_once(ack.buckets or ())
+            attachment.progress.check_once(ack.buckets or ())
             self._check_came(attachment, ack)
 
     def _check_came(self, attachment: Attachment, ack: Ack) -> None:
         """Raise TransactionConflictError where that covers what was not delivered since the cursor was moved back."""
         delivered = self._queue.positions
         for bucket, position in ack.asked.items():
-            attachment.check_came(position, delivered.get(place_of(attachment.segment_id, bucket), 0))
+            attachment.progress.check_came(position, delivered.get(place_of(attachment.segment_id, bucket), 0))
 
     def pass_by(self, attachment: Attachment | None, entry: Entry, first: int, last: int) -> None:
         """Acknowledged with what is before it."""
         super().pass_by(attachment, entry, first, last)
         if attachment is not None:
             bucket = bisect_left(attachment.bucket_ends, entry.bucket_min) if attachment.mode == SHARED else None
-            attachment.skipped.setdefault(bucket, {})[first] = last + 1
+            attachment.progress.skipped.setdefault(bucket, {})[first] = last + 1
             self._acknowledge_skipped(attachment)
 
     def _acknowledge_skipped(self, attachment: Attachment) -> None:
-        if attachment.skipped and (due := attachment.skipped_next()):
+        if attachment.progress.skipped and (due := attachment.progress.skipped_next()):
             saving = self._save_skipped(attachment.segment_id, due)
             self.pool.tasks.spawn(saving, name=f"skip bad entries of {attachment.name}")
 
@@ -322,7 +323,9 @@ class AsyncStreamConsumer(Receiver):
                 self._is_acknowledged(attachment, ack)
             return
         for attachment, reading in concerned.items():
-            if not attachment.closed and attachment.readings == reading:  # else the broker has sent it back before this
+            if (
+                not attachment.closed and attachment.progress.readings == reading
+            ):  # else the broker has sent it back before this
                 self._rewind(attachment)
 
     def _rewind(self, attachment: Attachment) -> None:

@@ -1,4 +1,4 @@
-"""`Gathered`: a consumer of several topics, made of the consumers of one; the topics may come and go.
+"""`MultiConsumer`: a consumer of several topics, made of the consumers of one; the topics may come and go.
 
 Each topic has a consumer of its own, with its own attachments and reconnects. What they fetch ahead counts against one
 budget, and one line of those that have messages says whose turn it is, so that all topics are served in turn.
@@ -22,7 +22,7 @@ from engine.client.consume.credit import Budget, Gate
 from engine.client.consume.queue_consumer import AsyncQueueConsumer
 from engine.client.consume.receiving import ConsumerStatistics, Receiving
 from engine.client.consume.stream_consumer import AsyncStreamConsumer
-from engine.client.many.turns import Line
+from engine.client.many.turns import Turns
 from engine.client.net.pool import Pool, call_threadsafe
 from engine.client.topic.topic_list import TopicListSession, TopicQuery
 from engine.errors import (
@@ -73,8 +73,8 @@ class _Topic(Generic[R]):
         self.error: EngineError | None = None
 
 
-class Gathered(Receiving, Generic[R]):
-    """Loop thread only, but for take_now(). A Gatherer.
+class MultiConsumer(Receiving, Generic[R]):
+    """Loop thread only, but for take_now(). A MemberOwner.
 
     `make(topic, options)` makes the consumer of one topic. `topics`: the topics themselves, or the query that tells
     them, now and later; `left_out`: those of its answers that are not meant.
@@ -119,7 +119,7 @@ class Gathered(Receiving, Generic[R]):
         self._end = Once()
         self._errors: deque[EngineError] = deque()  # of single topics, each raised once
         self._past: Counter[str] = Counter()  # totals of topics that have left
-        self._line = self._make_line()
+        self._turns = self._make_turns()
 
     async def start(self) -> None:
         """Join every topic there is. Raises what one of them raises, but for one of a namespace that is gone again."""
@@ -181,7 +181,7 @@ class Gathered(Receiving, Generic[R]):
         """Whether that is settled: it has joined, or there is no use in trying again."""
         options = replace(self.options, initial_position=topic.position, create_topic=self._list is None)
         member = self._make(TopicName.parse(name), options)
-        member.gather(self)
+        member.become_member(self)
         self._members[name] = topic.member = member  # messages may come before it has quite started
         try:
             async with self._joins:
@@ -220,22 +220,22 @@ class Gathered(Receiving, Generic[R]):
     def _forget(self, name: str, member: R) -> None:
         if self._members.get(name) is member:
             del self._members[name]
-        self._line.leave(member)
+        self._turns.leave(member)
 
-    # -- a Gatherer ------------------------------------------------------------------------------------------
+    # -- a MemberOwner ------------------------------------------------------------------------------------------
 
     def messages_came(self, member: Any) -> None:
         """It gets into the line, behind those that wait."""
         ours: Any = self._members.get(member.topic)
         if ours is member and not self._closed:
-            self._line.join(ours)
+            self._turns.join(ours)
             self._wake()
 
     def member_attached(self, member: Any) -> None:
         """Where delivery stands may have been moved back."""
         ours: Any = self._members.get(member.topic)
         if ours is member:
-            self._line.interrupt(ours)
+            self._turns.interrupt(ours)
 
     def member_failed(self, member: Any, error: EngineError) -> None:
         """The others go on; what waits of this one comes first. A topic that is gone just leaves."""
@@ -259,7 +259,7 @@ class Gathered(Receiving, Generic[R]):
     def _surface(self, name: str, error: EngineError) -> None:
         """One receive raises it."""
         error.add_note(f"this befell the topic {name}; the consumer goes on with its others")
-        for turn in self._turns:
+        for turn in self._receives:
             if not turn.future.done():
                 turn.future.set_exception(error)
                 return
@@ -278,7 +278,7 @@ class Gathered(Receiving, Generic[R]):
 
     def take_now(self, max_messages: int | None = None, max_bytes: int = -1) -> Any:
         """From any thread: the next Message (or MessageBatch), None when nothing waits or others wait for it before."""
-        return None if self._turns or self._errors else self._take(max_messages, max_bytes)
+        return None if self._receives or self._errors else self._take(max_messages, max_bytes)
 
     def _pop_message(self) -> Message | None:
         self._raise_error()
@@ -296,10 +296,10 @@ class Gathered(Receiving, Generic[R]):
     @property
     def waiting(self) -> int:
         """How many messages wait to be received."""
-        return self._line.waiting
+        return self._turns.waiting
 
     def _take(self, max_messages: int | None, max_bytes: int) -> Any:
-        return self._line.take(max_messages, max_bytes)
+        return self._turns.take(max_messages, max_bytes)
 
     def _exhausted(self, member: R) -> None:
         """What waited of one that has failed was received by now; or a bad entry is next."""
@@ -318,8 +318,8 @@ class Gathered(Receiving, Generic[R]):
         else:
             self._exhausted(member)
 
-    def _make_line(self) -> Line[R]:
-        return Line(self._exhausted)
+    def _make_turns(self) -> Turns[R]:
+        return Turns(self._exhausted)
 
     # -- acknowledging ---------------------------------------------------------------------------------------
 
@@ -390,7 +390,7 @@ class Gathered(Receiving, Generic[R]):
 
     async def _close(self) -> None:
         self.end(AlreadyClosedError(f"the consumer {self.options.name} of {self.topic} was closed"))
-        self._line.clear()
+        self._turns.clear()
         if self._list is not None:
             self._list.close()
         try:

@@ -1,4 +1,4 @@
-"""`Journal`: what was delivered of each of several topics, as it was at any moment that an id may ask for.
+"""`History`: what was delivered of each of several topics, as it was at any moment that an id may ask for.
 
 A message keeps a mark of the moment it was delivered at; the vectors of that moment are put together when somebody
 asks for the message's id. A step of the journal is one topic's turn. It is kept in chapters that begin with the vectors
@@ -50,7 +50,7 @@ class Chapter:
             return self._state.copy()
 
 
-class Journal:
+class History:
     """Steps are written one at a time."""
 
     def __init__(self) -> None:

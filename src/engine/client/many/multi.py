@@ -14,8 +14,8 @@ from engine.client.base.options import ConsumerOptions, check_seconds
 from engine.client.consume.queue_consumer import Acknowledgeable, AsyncQueueConsumer
 from engine.client.consume.receiver import Receiver
 from engine.client.consume.stream_consumer import AsyncStreamConsumer
-from engine.client.many.consumer import Gathered, MultiConsumerStatistics
-from engine.client.many.turns import BirthLine, Line, VectorLine, created_ms
+from engine.client.many.consumer import MultiConsumer, MultiConsumerStatistics
+from engine.client.many.turns import QueueTurns, StreamTurns, Turns, created_ms
 from engine.client.net.pool import Pool
 from engine.client.topic.topic_list import TopicQuery
 from engine.client.transact.scope import InTransaction
@@ -25,7 +25,7 @@ from engine.model.positions import MessageId, TopicPositions
 from engine.model.redelivery import DEAD_LETTER_SUFFIX, DeadLetter
 
 
-class AsyncMultiStreamConsumer(Gathered[AsyncStreamConsumer]):
+class AsyncMultiStreamConsumer(MultiConsumer[AsyncStreamConsumer]):
     """Receives the messages of its share of several topics: per segment in order, the topics in turn.
 
     Made by `client.stream_consumer()` with a list of topics, or with `namespace=`; usable with `async with`. What is
@@ -39,8 +39,8 @@ class AsyncMultiStreamConsumer(Gathered[AsyncStreamConsumer]):
         # is not delivered further is asked for with every acknowledgement.
         self._saved: dict[str, Mapping[int, int]] = {}
 
-    def _make_line(self) -> Line[AsyncStreamConsumer]:
-        return VectorLine(self._exhausted)
+    def _make_turns(self) -> Turns[AsyncStreamConsumer]:
+        return StreamTurns(self._exhausted)
 
     def member_attached(self, member: Any) -> None:
         """A cursor may have been moved back."""
@@ -109,7 +109,7 @@ class MultiQueueConsumerStatistics(MultiConsumerStatistics):
     unacknowledged: int
 
 
-class AsyncMultiQueueConsumer(Gathered[AsyncQueueConsumer]):
+class AsyncMultiQueueConsumer(MultiConsumer[AsyncQueueConsumer]):
     """Receives messages of several topics that no other consumer of the subscription has, the topics in turn.
 
     Made by `client.queue_consumer()` with a list of topics, or with `namespace=`; usable with `async with`. What is
@@ -119,7 +119,7 @@ class AsyncMultiQueueConsumer(Gathered[AsyncQueueConsumer]):
     """
 
     _TOTALS: ClassVar[tuple[str, ...]] = (
-        *Gathered._TOTALS, "acknowledged", "negatively_acknowledged", "timed_out", "dead_lettered",
+        *MultiConsumer._TOTALS, "acknowledged", "negatively_acknowledged", "timed_out", "dead_lettered",
     )  # fmt: skip
 
     def __init__(
@@ -132,8 +132,8 @@ class AsyncMultiQueueConsumer(Gathered[AsyncQueueConsumer]):
     ) -> None:
         super().__init__(pool, topics, options, make, partial(_takes_dead_letters, dead_letter))
 
-    def _make_line(self) -> Line[AsyncQueueConsumer]:
-        return BirthLine(self._exhausted)
+    def _make_turns(self) -> Turns[AsyncQueueConsumer]:
+        return QueueTurns(self._exhausted)
 
     async def acknowledge(self, x: Acknowledgeable, *, transaction: InTransaction | None = None) -> None:
         """Acknowledge a Message, an id, every message of a MessageBatch, or several messages or ids, of whatever

@@ -1,4 +1,4 @@
-"""`Line`: the consumers of single topics that have messages, each served in its turn."""
+"""`Turns`: the consumers of single topics that have messages, each served in its turn."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engine.aio.locks import Lock
 from engine.client.consume.queue_consumer import AsyncQueueConsumer
 from engine.client.consume.receiver import Receiver
 from engine.client.consume.stream_consumer import AsyncStreamConsumer
-from engine.client.many.history import Chapter, Journal
+from engine.client.many.history import Chapter, History
 from engine.model.positions import MessageId, TopicPositions
 
 TURN_MESSAGES = 100  # received one by one from a topic while others wait; or one batch
@@ -19,7 +19,7 @@ TURN_MESSAGES = 100  # received one by one from a topic while others wait; or on
 R = TypeVar("R", bound=Receiver)
 
 
-class Line(Generic[R]):
+class Turns(Generic[R]):
     """Any thread. The first one's turn it is, until it has nothing, or has given enough while others wait.
 
     `exhausted(member)` is called when one has nothing more, on the thread that found out.
@@ -109,24 +109,24 @@ class Line(Generic[R]):
         """It is none of ours any more."""
 
 
-class VectorLine(Line[AsyncStreamConsumer]):
+class StreamTurns(Turns[AsyncStreamConsumer]):
     """Gives every message an id that knows what was delivered before it, in all topics (SEMANTICS 11)."""
 
     def __init__(self, exhausted: Callable[[AsyncStreamConsumer], object]) -> None:
         super().__init__(exhausted)
-        self._journal = Journal()
+        self._history = History()
 
     def _identify(self, member: AsyncStreamConsumer) -> None:
-        member.identify(partial(_make_id, member.topic, created_ms(member), *self._journal.mark()))
+        member.identify(partial(_make_id, member.topic, created_ms(member), *self._history.mark()))
 
     def _note(self, member: AsyncStreamConsumer) -> None:
-        self._journal.note(member.topic, TopicPositions(created_ms(member), member.positions))
+        self._history.note(member.topic, TopicPositions(created_ms(member), member.positions))
 
     def _forget(self, member: AsyncStreamConsumer) -> None:
-        self._journal.note(member.topic, None)
+        self._history.note(member.topic, None)
 
 
-class BirthLine(Line[AsyncQueueConsumer]):
+class QueueTurns(Turns[AsyncQueueConsumer]):
     """Gives every message an id that tells its topic from a later one of its name."""
 
     def _identify(self, member: AsyncQueueConsumer) -> None:

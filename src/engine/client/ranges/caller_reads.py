@@ -1,4 +1,4 @@
-"""`Handover`: files that whoever receives reads in its own thread, as far as they go.
+"""`CallerReads`: files that whoever receives reads in its own thread, as far as they go.
 
 A blocking client's loop is in another thread. What that reads from files wakes two threads, and goes from one
 processor's cache to another's; and for files nobody needs a loop.
@@ -14,24 +14,24 @@ from engine.aio.locks import Lock
 from engine.errors import CorruptionError, EngineError
 
 if TYPE_CHECKING:
-    from engine.client.ranges.local_files import NearFiles
+    from engine.client.ranges.local_files import LocalFiles
     from engine.client.ranges.range_attachment import RangeAttachment
     from engine.client.ranges.range_reader import AsyncRangeReader
 
 
-class Handover:
+class CallerReads:
     """From any thread. While there is one, the reader's loop reads nothing; when it is over, that has to be told.
 
-    `error`: why it was over before the files were. `near`: it stands behind what is queued. At a bad entry it is over:
+    `error`: why it was over before the files were. `files`: it stands behind what is queued. At a bad entry it is over:
     that is met on the loop.
     """
 
-    def __init__(self, reader: AsyncRangeReader, attachment: RangeAttachment, near: NearFiles) -> None:
+    def __init__(self, reader: AsyncRangeReader, attachment: RangeAttachment, files: LocalFiles) -> None:
         self.attachment = attachment
-        self.near = near
+        self.files = files
         self.error: OSError | EngineError | None = None
         self._reader = reader
-        self._upto = min(near.upto, attachment.stop)
+        self._upto = min(files.upto, attachment.stop)
         self._over = False
         self._lock = Lock()
 
@@ -53,14 +53,14 @@ class Handover:
 
     def _read(self) -> bool:
         """Queue a block. False when there is none."""
-        near, begin = self.near, self.near.offset
+        files, begin = self.files, self.files.offset
         if begin >= self._upto or self.attachment.broken:
             return False
         try:
-            block = near.next_now()
+            block = files.next_now()
         except (OSError, EngineError) as e:
             self.error = e
             return False
         entries, lost = take_block(block.data, block.salt, self.attachment.segment_id, begin)
-        self._reader.queue_near(self.attachment, block, entries, begin, lost)
+        self._reader.queue_local(self.attachment, block, entries, begin, lost)
         return True

@@ -1,4 +1,4 @@
-"""`NearFiles`: a segment's messages from the broker's log files, where these are on this machine and may be read.
+"""`LocalFiles`: a segment's messages from the broker's log files, where these are on this machine and may be read.
 
 The broker says where they lie (SEGMENT_FILES); what is read is checked like what comes over a connection. Files are
 opened when they are needed, and read in order. What retention deletes meanwhile is read on if it is open.
@@ -22,7 +22,7 @@ _WANTED = READ_BLOCK_SIZE + LOG_INDEX_BYTES_STEP  # what it takes to find a whol
 OpenFile = Callable[[str], ReadFile]
 
 
-class NearBlock(NamedTuple):
+class LocalBlock(NamedTuple):
     """Whole entries, back to back. `messages`: those that are for readers; `skip`: inclusive ranges of the others."""
 
     data: memoryview
@@ -49,7 +49,7 @@ class _Stretch(NamedTuple):
             raise ProtocolError(f"the broker says that messages lie in {tuple(self)!r:.200}")
 
 
-class NearFiles:
+class LocalFiles:
     """Loop thread only, but for next_now(). `upto`: what is at or above this offset is not here."""
 
     __slots__ = (
@@ -79,7 +79,7 @@ class NearFiles:
         self._file, self._position = file, stretch.position
         return file
 
-    async def next(self) -> NearBlock:
+    async def next(self) -> LocalBlock:
         """The block at `offset`, which is below `upto`. Raises OSError, CorruptionError, NotFoundError."""
         block = None
         while block is None:
@@ -90,7 +90,7 @@ class NearFiles:
                 block = self._cut(view, await file.read_into(view, self._position))
         return block
 
-    def next_now(self) -> NearBlock:
+    def next_now(self) -> LocalBlock:
         """The same. Blocks; for one thread at a time, and none of the loop meanwhile."""
         block = None
         while block is None:
@@ -110,7 +110,7 @@ class NearFiles:
         finally:
             self._chunks.give(chunk, chunk.size)
 
-    def _cut(self, view: memoryview, count: int) -> NearBlock | None:
+    def _cut(self, view: memoryview, count: int) -> LocalBlock | None:
         """The block in the first `count` bytes, None when more has to be read. Raises CorruptionError."""
         stretch, data = self._left[-1], view[:count].toreadonly()
         start, stop, first, after, messages, missing = log.cut(
@@ -127,7 +127,7 @@ class NearFiles:
             self._left.pop()
             self.close()
         skip = self._skipped(first, after)
-        return NearBlock(data[start:stop], stretch.salt, messages - sum(b + 1 - a for a, b in skip), skip)
+        return LocalBlock(data[start:stop], stretch.salt, messages - sum(b + 1 - a for a, b in skip), skip)
 
     def _skipped(self, first: int, after: int) -> list[list[int]]:
         found = []

@@ -21,8 +21,8 @@ from engine.client.base.options import ConsumerOptions, check_count
 from engine.client.consume.attachment import Attachment
 from engine.client.consume.receiver import Receiver
 from engine.client.net.pool import Pool
-from engine.client.ranges.caller_reads import Handover
-from engine.client.ranges.local_files import NearBlock
+from engine.client.ranges.caller_reads import CallerReads
+from engine.client.ranges.local_files import LocalBlock
 from engine.client.ranges.range_attachment import RangeAttachment
 from engine.client.topic.layout import TopicLayout
 from engine.errors import AlreadyClosedError, CorruptionError, InvalidArgumentError, NotFoundError
@@ -75,8 +75,8 @@ class AsyncRangeReader(Receiver):
         self._arrived = self._exhausted = False  # all of it; and received by the user
         self._window = messages, size = self._budget.whole
         self._near_window = messages, min(size, NEAR_WINDOW_BYTES)
-        self.hands_over = False  # whoever receives calls next_batch_or_handover(), and reads files itself
-        self._handover: Handover | None = None
+        self.hands_over = False  # whoever receives calls next_batch_or_reads(), and reads files itself
+        self._caller_reads: CallerReads | None = None
 
     async def start(self) -> None:
         """Look whether all of it is there, and begin."""
@@ -134,28 +134,28 @@ class AsyncRangeReader(Receiver):
 
     # -- who receives in threads reads files itself ------------------------------------------------------------
 
-    def _hand_over(self, attachment: RangeAttachment) -> None:
-        if (near := attachment.near) is not None and self._failure is None:
-            attachment.handed_over = True
-            self._handover = Handover(self, attachment, near)
+    def _let_caller_read(self, attachment: RangeAttachment) -> None:
+        if (files := attachment.files) is not None and self._failure is None:
+            attachment.read_by_caller = True
+            self._caller_reads = CallerReads(self, attachment, files)
             self._wake()
 
-    async def next_batch_or_handover(self, max_messages: int) -> MessageBatch | Handover | None:
+    async def next_batch_or_reads(self, max_messages: int) -> MessageBatch | CallerReads | None:
         """As next_batch(); or what the caller is to read by itself. For the blocking client, which has threads."""
         check_count("max_messages", max_messages)
 
-        def pop() -> MessageBatch | Handover | None:
+        def pop() -> MessageBatch | CallerReads | None:
             batch = self._pop_batch(max_messages, -1)
-            return self._handover if batch is None else batch
+            return self._caller_reads if batch is None else batch
 
-        if not self._turns and (found := pop()) is not None:
+        if not self._receives and (found := pop()) is not None:
             self._popped()
             return found
         return await self._or_end(self._in_turn(pop, None))
 
     def _wake(self) -> None:
-        if self._handover is not None and self._turns:
-            self._turns[0].wake(True)
+        if self._caller_reads is not None and self._receives:
+            self._receives[0].wake(True)
         else:
             super()._wake()
 
@@ -163,8 +163,8 @@ class AsyncRangeReader(Receiver):
         """From the thread that reads."""
         return None if self._closed else self._queue.pop_batch(max_messages, -1) or None
 
-    def queue_near(
-        self, attachment: RangeAttachment, block: NearBlock, entries: list[Entry], begin: int, lost: Entry | None
+    def queue_local(
+        self, attachment: RangeAttachment, block: LocalBlock, entries: list[Entry], begin: int, lost: Entry | None
     ) -> None:
         """From the thread that reads."""
         self._pushed_messages += block.messages
@@ -175,19 +175,19 @@ class AsyncRangeReader(Receiver):
         if lost is not None:
             self._break_off(attachment, lost)
 
-    def given_back(self, handover: Handover) -> None:
+    def given_back(self, reads: CallerReads) -> None:
         """It is over, and what it has read was received."""
-        if self._handover is not handover:
+        if self._caller_reads is not reads:
             return  # somebody else has said so
-        self._handover = None
+        self._caller_reads = None
         self._queue.take_credit()
         self._credited_messages = self._pushed_messages - self._queue.messages
         self._credited_bytes = self._pushed_bytes - self._queue.bytes
-        attachment = handover.attachment
+        attachment = reads.attachment
         if self._failure is not None or attachment.broken:
             return
-        attachment.go_on(handover.near, handover.error, self._hand_over)
-        if attachment.expected >= attachment.stop and not attachment.closed:
+        attachment.go_on(reads.files, reads.error, self._let_caller_read)
+        if attachment.progress.expected >= attachment.stop and not attachment.closed:
             self._finish(attachment)
 
     # -- bad entries -----------------------------------------------------------------------------------------
@@ -244,28 +244,29 @@ class AsyncRangeReader(Receiver):
         """Retention may have moved the start."""
         assert isinstance(attachment, RangeAttachment)
         self._lose(
-            attachment.segment_id, min(attachment.position, attachment.stop) - self._standing(attachment.segment_id)
+            attachment.segment_id,
+            min(attachment.progress.position, attachment.stop) - self._standing(attachment.segment_id),
         )
-        near, attachment.ungranted = attachment.near, attachment.stop - attachment.expected
-        self._budget.whole = self._window if near is None else self._near_window
+        files, attachment.ungranted = attachment.files, attachment.stop - attachment.progress.expected
+        self._budget.whole = self._window if files is None else self._near_window
         if attachment.ungranted <= 0:
             self._finish(attachment)
-        elif near is not None and self.hands_over and not self.options.schema.evolves:
-            self._hand_over(attachment)
+        elif files is not None and self.hands_over and not self.options.schema.evolves:
+            self._let_caller_read(attachment)
         else:
             super().attached(attachment)
 
     def detached(self, attachment: Attachment) -> None:
         """Go on where delivery stands."""
-        self._handover = None
+        self._caller_reads = None
         super().detached(attachment)
-        attachment.expected = self._standing(attachment.segment_id)
+        attachment.progress.expected = self._standing(attachment.segment_id)
 
     def blocks_came(self, attachment: Attachment, header: dict[str, Any], payload: memoryview) -> None:
         """Queue what belongs to the range; the range may end here."""
         assert isinstance(attachment, RangeAttachment)
         super().blocks_came(attachment, header, payload)
-        if self._failure is None and attachment.expected >= attachment.stop and not attachment.broken:
+        if self._failure is None and attachment.progress.expected >= attachment.stop and not attachment.broken:
             self._finish(attachment)
 
     def _push(self, attachment: Attachment, entries: list[Entry], header: dict[str, Any], begin: int) -> int:
@@ -305,7 +306,7 @@ class AsyncRangeReader(Receiver):
     def segment_gone(self, attachment: Attachment) -> None:
         """Deleted by retention."""
         assert isinstance(attachment, RangeAttachment)
-        self._lose(attachment.segment_id, attachment.stop - attachment.expected)
+        self._lose(attachment.segment_id, attachment.stop - attachment.progress.expected)
         self._finish(attachment)
 
     def _finish(self, attachment: Attachment) -> None:

@@ -1,4 +1,4 @@
-"""`Spares`: transactions that are begun ahead, for whoever runs many.
+"""`Prefetched`: transactions that are begun ahead, for whoever runs many.
 
 To begin a transaction takes a commit of the metadata store, and so does its end. Who runs one after the other, or many
 at a time, need not wait for the first: some are begun with one request before they are asked for. Nothing takes part in
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 IN_A_ROW = 8  # begun soon after another one's end, before there are spares
 LOW = 2  # more are begun when so many are left, and one more for each time that none was
-SPARES_MAX = 64
+PREFETCHED_MAX = 64
 TIMEOUTS_MAX = 8  # of which there are spares
 PATIENCE_MAX = 1024  # in a row, where spares were left unused: the number doubles each time
 KEPT_S_MAX = 1.0
@@ -71,7 +71,7 @@ class _Stock:
             self._patience = IN_A_ROW
             return self.waiting.popleft()[1]
         if self._in_a_row > self._patience:
-            self._low = min(self._low + 1, SPARES_MAX - BEGUN_MAX)
+            self._low = min(self._low + 1, PREFETCHED_MAX - BEGUN_MAX)
         return None
 
     def take_late(self, now: float) -> list[Standing]:
@@ -97,13 +97,13 @@ class _Stock:
         if self._in_a_row <= self._patience:
             return 0
         took_s = (self._begun_at[-1] - self._begun_at[0]) / (IN_A_ROW - 1)
-        soon = SPARES_MAX if not took_s else int(self.kept_s / _USED_SHARE / took_s)
+        soon = PREFETCHED_MAX if not took_s else int(self.kept_s / _USED_SHARE / took_s)
         if len(self.waiting) + self.coming > min(self._low, soon):
             return 0
         return min(soon, self._in_a_row // 2, BEGUN_MAX)
 
 
-class Spares:
+class Prefetched:
     """Those of one client; they have no names. Loop thread only.
 
     There are some only when several transactions were begun soon after others had ended, and while that goes on.

@@ -25,7 +25,7 @@ from engine.client.transact.coordination import (
     send_commit,
 )
 from engine.client.transact.entering import Entering
-from engine.client.transact.prefetched import Spares
+from engine.client.transact.prefetched import Prefetched
 from engine.client.transact.scope import InTransaction, Scope
 from engine.errors import (
     AlreadyClosedError,
@@ -347,7 +347,7 @@ class Transactions:
         self._check_open = check_open  # raises from the beginning of the client's close() on
         self._open: Bag[AsyncTransaction] = Bag()
         self._deadlines = Deadlines[AsyncTransaction](AsyncTransaction.follow)  # of the same
-        self._spares = Spares(pool)
+        self._prefetched = Prefetched(pool)
 
     def begin(self, timeout: float, name: str | None) -> Entering:
         """A new one, or the one of that name."""
@@ -357,7 +357,7 @@ class Transactions:
         check_number("timeout", timeout, TRANSACTION_TIMEOUT_S_MIN, TRANSACTION_TIMEOUT_S_MAX)
         self._check_open()
         if name is None:
-            standing = self._spares.take(timeout) or await begin(self._pool, timeout, None)
+            standing = self._prefetched.take(timeout) or await begin(self._pool, timeout, None)
             return await self._make(standing, None, None, False)
         check_name(name, "transaction name")
         return await self._make(await begin(self._pool, timeout, name), name, None, False)
@@ -397,14 +397,14 @@ class Transactions:
     def _has_ended(self, one: AsyncTransaction) -> None:
         self._open.discard(one)
         self._deadlines.discard(one)
-        self._spares.ended()
+        self._prefetched.ended()
 
     async def close(self) -> None:
         """Abort what this client has begun, as far as that can be done soon; its timeout does the rest."""
         for one in self._open:
             one.close()
         begun = [one.abort_quietly() for one in self._open if not one.joined]
-        aborts = [asyncio.ensure_future(abort) for abort in (*begun, *self._spares.close())]
+        aborts = [asyncio.ensure_future(abort) for abort in (*begun, *self._prefetched.close())]
         if aborts:
             _, late = await asyncio.wait(aborts, timeout=GOODBYE_S_MAX)
             for task in late:

@@ -10,7 +10,7 @@ from fake_broker import FakeBroker
 
 from engine.client.client import AsyncClient
 from engine.client.transact import prefetched as spares
-from engine.client.transact.prefetched import IN_A_ROW, LOW, SPARES_MAX, TIMEOUTS_MAX, kept_s
+from engine.client.transact.prefetched import IN_A_ROW, LOW, PREFETCHED_MAX, TIMEOUTS_MAX, kept_s
 from engine.errors import EngineError
 from engine.limits import TRANSACTION_TIMEOUT_S_MAX
 from engine.model.transactions import BEGUN_MAX
@@ -97,7 +97,7 @@ async def test_who_runs_many_at_a_time_has_as_many_ready(broker: FakeBroker):
         found = [one for row in await asyncio.gather(*(in_a_row(client, 40) for _ in range(20))) for one in row]
         assert waited_for(broker) - before < 40  # until the first of them came
         assert len(set(found)) == 800
-        assert sum(asked(broker)) <= 4 * BEGUN_MAX + 800 + SPARES_MAX
+        assert sum(asked(broker)) <= 4 * BEGUN_MAX + 800 + PREFETCHED_MAX
 
 
 async def test_it_lives_longer_by_what_it_may_be_kept(broker: FakeBroker):
@@ -158,8 +158,8 @@ async def test_one_that_was_long_in_coming_has_no_less_time(broker: FakeBroker, 
     monkeypatch.setattr(spares, "begin_some", slow)
     async with broker.client() as client:
         found = await in_a_row(client)
-        await broker.until(lambda: bool(client._transactions._spares._stock(TIMEOUT_S).waiting))
-        client._transactions._spares.ended()
+        await broker.until(lambda: bool(client._transactions._prefetched._stock(TIMEOUT_S).waiting))
+        client._transactions._prefetched.ended()
         before = waited_for(broker)
         passed[0] += 0.2 * KEPT_S
         found += await in_a_row(client, 1)
@@ -172,7 +172,7 @@ async def test_who_leaves_them_unused_has_to_go_on_longer_each_time(
 ):
     """Until he uses one."""
     async with broker.client() as client:
-        stock, loop = client._transactions._spares._stock(TIMEOUT_S), asyncio.get_running_loop()
+        stock, loop = client._transactions._prefetched._stock(TIMEOUT_S), asyncio.get_running_loop()
         time, passed, rows = loop.time, [0.0], []
         monkeypatch.setattr(loop, "time", lambda: time() + passed[0])
         for _ in range(4):
@@ -183,13 +183,13 @@ async def test_who_leaves_them_unused_has_to_go_on_longer_each_time(
                 count += 1
             rows.append(count)
             passed[0] += 2 * KEPT_S
-            client._transactions._spares._expire(stock)
+            client._transactions._prefetched._expire(stock)
         assert rows == [IN_A_ROW * 2**i + 1 for i in range(4)]
         await in_a_row(client, 16 * IN_A_ROW + 1)
         await broker.settle()
         await in_a_row(client, 1)
         passed[0] += 2 * KEPT_S
-        client._transactions._spares._expire(stock)
+        client._transactions._prefetched._expire(stock)
         before = len(asked(broker))
         await in_a_row(client, 2 * IN_A_ROW + 1)
         await broker.settle()
@@ -232,7 +232,7 @@ async def test_what_nobody_needs_is_aborted_and_no_more_are_begun(broker: FakeBr
     monkeypatch.setattr(spares, "_USED_SHARE", 1e-9)
     monkeypatch.setattr(spares, "KEPT_S_MAX", 0.02)
     async with broker.client() as client:
-        stock = client._transactions._spares._stock(TIMEOUT_S)
+        stock = client._transactions._prefetched._stock(TIMEOUT_S)
         monkeypatch.setattr(spares, "KEPT_S_MAX", KEPT_S)
         found = await in_a_row(client)
         await broker.until(lambda: len(aborted(broker)) == sum(asked(broker)) > 0)
@@ -259,7 +259,7 @@ async def test_those_that_come_too_late_are_given_to_nobody(broker: FakeBroker, 
     """It took long to begin them, and all of their time is over."""
     async with broker.client() as client:
         found = await in_a_row(client, IN_A_ROW)
-        client._transactions._spares._stock(TIMEOUT_S).kept_s = 1e-9
+        client._transactions._prefetched._stock(TIMEOUT_S).kept_s = 1e-9
         monkeypatch.setattr(spares, "_USED_SHARE", 1e-9)
         found += await in_a_row(client, IN_A_ROW)
         await broker.until(lambda: bool(aborted(broker)))
