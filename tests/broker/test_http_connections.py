@@ -67,7 +67,7 @@ class Few:
 
     async def __aenter__(self) -> Few:
         self.address = await self.broker.serve_admin("127.0.0.1", 0)
-        server = self.broker._admin_server
+        server = self.broker.addresses.admin_server
         assert server is not None
         self.door, server.connections_max = server, 2
         for _ in range(2):

@@ -38,7 +38,7 @@ async def test_stray_names_in_a_topics_directory_stop_no_retention(start_broker,
         (place / "notes.txt").write_text("mine")
         assert [n.segment_id for n in await broker.hosting.stored(ORDERS)] == [0, 1, 2]
         assert await broker.hosting.rolled([ORDERS]) == []
-        assert await broker._retention.look() >= 0
+        assert await broker.parts.retention.look() >= 0
 
 
 async def test_whatever_goes_wrong_in_one_look_of_retention_the_next_one_comes(start_broker, monkeypatch, caplog):
@@ -52,7 +52,7 @@ async def test_whatever_goes_wrong_in_one_look_of_retention_the_next_one_comes(s
                 seen.set()
             raise ValueError("a bug")
 
-        monkeypatch.setattr(broker._retention, "look", look)
+        monkeypatch.setattr(broker.parts.retention, "look", look)
         await asyncio.wait_for(seen.wait(), 10)
     failures = [r for r in caplog.records if r.levelno == logging.ERROR]
     assert failures
@@ -73,7 +73,7 @@ async def test_a_sealed_segment_is_not_gone_when_nothing_of_its_topic_is_there(s
         with pytest.raises(CorruptionError, match="mounted"):
             await broker.hosting.backlog(spec, "s")
         with pytest.raises(CorruptionError, match="mounted"):
-            await broker._retention._sealed.collect(ORDERS, Rule(0, 0, ("s",)))
+            await broker.parts.retention._sealed.collect(ORDERS, Rule(0, 0, ("s",)))
         assert 0 in (await broker.service.ensure_topic("orders")).layout.segments
 
 

@@ -117,14 +117,14 @@ async def test_a_slow_call_is_its_own_matter_and_only_silence_ends_the_connectio
         silent, trusted = asyncio.Event(), asyncio.Event()
         trust = _Peer._trust
         monkeypatch.setattr(_Peer, "_trust", lambda peer: (trusted.set(), trust(peer)))
-        answer = broker.members.answer
+        answer = broker.calls.answer
 
-        async def slow(admin: Any, service: Any, target: str, *rest: Any) -> Any:
+        async def slow(target: str, *rest: Any) -> Any:
             if target == "slow":
                 await silent.wait()
-            return await answer(admin, service, target, *rest)
+            return await answer(target, *rest)
 
-        broker.members.answer = slow  # type: ignore[method-assign]
+        broker.calls.answer = slow  # type: ignore[method-assign]
         peers = Peers(TcpConnector(), TOKEN)
         other = asyncio.create_task(peers.call(broker.service_url, "slow", "other", {}, 10))
         with pytest.raises(TimeoutError):
@@ -156,11 +156,11 @@ async def test_a_call_is_given_up_and_the_connection_made_anew(tmp_path: Path) -
             await silent.wait()
             return {}
 
-        answer, broker.members.answer = broker.members.answer, never  # type: ignore[method-assign,assignment]
+        answer, broker.calls.answer = broker.calls.answer, never  # type: ignore[method-assign,assignment]
         peers = Peers(TcpConnector(), TOKEN)
         with pytest.raises(TimeoutError, match="may be asked again"):
             await peers.call(broker.service_url, "segment", "statistics", {}, 0.05)
-        broker.members.answer = answer  # type: ignore[method-assign]
+        broker.calls.answer = answer  # type: ignore[method-assign]
         with pytest.raises(InvalidArgumentError):
             await peers.call(broker.service_url, "segment", "statistics", {}, 5)
         for connection in list(broker.connections):

@@ -1,52 +1,134 @@
-"""What each part of a broker is told of its configuration."""
+"""How a broker is put together: bottom-up, each part with what it needs; nothing starts here."""
 
 from __future__ import annotations
 
-import ssl
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
+from engine.broker.addresses import Addresses
+from engine.broker.admin.dynamic import DynamicConfig
+from engine.broker.admin.leader import LeaderAdmin
+from engine.broker.admin.service import AdminService
+from engine.broker.admin.transaction_admin import TransactionAdmin
+from engine.broker.cluster.broker_calls import BrokerCalls
+from engine.broker.cluster.membership import Membership
+from engine.broker.cluster.participants import Participants
 from engine.broker.hosting.segment_host import SegmentHosting
-from engine.broker.session.transaction_requests import Participants
+from engine.broker.metrics.catalogue import metrics_page
+from engine.broker.metrics.ports import Observed
+from engine.broker.pools.pools import BrokerMemory
 from engine.broker.settings.config import BrokerConfig
+from engine.broker.settings.current import CurrentConfig
+from engine.broker.upkeep.idle import IdleLoop
 from engine.broker.upkeep.load_reporter import LoadReports
+from engine.broker.upkeep.retention import RetentionLoop
+from engine.broker.upkeep.transaction_sweep import TransactionSweep
 from engine.clock import Clock
-from engine.control.auto_scaler import AutoScaling
 from engine.control.base.config import ControlConfig
+from engine.control.service import ScalableTopicService
 from engine.control.transactions.coordinator import TransactionCoordinator
-from engine.errors import InvalidConfigurationError
 from engine.metadata.store import MetadataStore
 from engine.storage.disk.config import StorageConfig
+from engine.storage.store import SegmentStore
+from engine.wire.stream import Connector
 
-if TYPE_CHECKING:
-    import random
-
-    from engine.broker.cluster.membership import Membership
-    from engine.control.service import ScalableTopicService
+Loop = tuple[str, Callable[[], Coroutine[Any, Any, None]]]
 
 
-class Certified(Protocol):
-    """The configuration of something that may be served by TLS."""
+@dataclass(frozen=True, slots=True)
+class Foundation:
+    """What the parts stand on, made or handed in before them. `shared`: other brokers may use the metadata store."""
 
-    @property
-    def tls_cert(self) -> str | None:
-        """The path of its certificate; None: in the clear."""
+    store: SegmentStore
+    metadata: MetadataStore
+    shared: bool
+    current: CurrentConfig
+    addresses: Addresses
+    memory: BrokerMemory
+    clock: Clock
+    connector: Connector | None
 
-    @property
-    def tls_key(self) -> str | None:
-        """That of its key."""
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of a broker on its foundation. `loops`: what runs beside traffic, by name, until it is cancelled."""
+
+    members: Membership
+    hosting: SegmentHosting
+    service: ScalableTopicService
+    calls: BrokerCalls
+    transactions: TransactionSweep
+    dynamic: DynamicConfig
+    admin: AdminService
+    loads: LoadReports
+    retention: RetentionLoop
+    loops: tuple[Loop, ...]
 
 
-def tls_context(config: Certified) -> ssl.SSLContext | None:
-    """What both doors are served with; None: in the clear. Raises InvalidConfigurationError."""
-    if config.tls_cert is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(config.tls_cert, config.tls_key)
-    except OSError as e:  # an SSLError is one
-        files = f"tls_cert {config.tls_cert} and tls_key {config.tls_key}"
-        raise InvalidConfigurationError(f"{files} cannot be used: {e.strerror or e}") from e
-    return context
+def build(base: Foundation, observed: Observed) -> Parts:
+    """All parts. `observed`: what the metrics page reads, when it is asked for."""
+    config = base.current.value
+    members = _membership(base, config)
+    hosting = members.hosting
+    service = ScalableTopicService(
+        base.metadata,
+        members.host,
+        clock=base.clock,
+        broker_url=base.addresses.identity,
+        config=control_config(config),
+        brokers=members.brokers,
+        list_pace=base.memory.list_pace,
+        list_memory=base.memory.topic_lists,
+    )
+    calls = BrokerCalls(members, service, LeaderAdmin(service), base.metadata)
+    coordinator = TransactionCoordinator(
+        base.metadata,
+        base.clock,
+        base.store.rng,  # ids that cannot be guessed
+        Participants(service, members.transactions).settle,
+        retention_s=config.transaction_retention_time,
+        named_retention_s=config.transaction_named_retention_time,
+    )
+    transactions = TransactionSweep(coordinator, members.brokers, config.transaction_sweep_interval)
+    dynamic = DynamicConfig(base.current, base.metadata)
+    admin = AdminService(
+        service,
+        config,
+        calls.forward if base.shared else None,
+        dynamic=dynamic,
+        transactions=TransactionAdmin(coordinator, hosting.operations),
+        metrics=partial(metrics_page, observed),
+    )
+    loads = LoadReports(
+        hosting,
+        base.metadata,
+        interval=config.scalable_topic_load_report_interval,
+        threshold=config.scalable_topic_load_report_rate_change_threshold,
+        loaded=service.scaling.loaded,
+    )
+    retention = RetentionLoop(service, hosting, config, base.clock, admin.prune_segment)
+    loops: list[Loop] = [("transactions", transactions.run), ("retention", retention.run), ("load reports", loads.run)]
+    if config.segment_idle_time is not None:
+        loops.append(("idle segments", IdleLoop(hosting, config.segment_idle_time).run))
+    return Parts(members, hosting, service, calls, transactions, dynamic, admin, loads, retention, tuple(loops))
+
+
+def _membership(base: Foundation, config: BrokerConfig) -> Membership:
+    return Membership(
+        base.store,
+        base.metadata,
+        clock=base.clock,
+        url=base.addresses.identity,
+        admin_url=base.addresses.admin_url,
+        session_timeout=config.session_timeout,
+        token=config.auth_token,
+        connector=base.connector,
+        shared=base.shared,
+        loads=base.memory.topic_loads,
+        reads=base.memory.outbound.reads,
+    )
 
 
 def storage_config(config: BrokerConfig) -> StorageConfig:
@@ -72,36 +154,4 @@ def control_config(config: BrokerConfig) -> ControlConfig:
         grace_period=config.consumer_grace_period,
         auto_scale=config.auto_scale_policy(),
         auto_scale_interval=config.scalable_topic_auto_scale_interval,
-    )
-
-
-def load_reports(
-    config: BrokerConfig, hosting: SegmentHosting, metadata: MetadataStore, scaling: AutoScaling
-) -> LoadReports:
-    """The reporters of this broker's segments, with their part of the configuration."""
-    return LoadReports(
-        hosting,
-        metadata,
-        interval=config.scalable_topic_load_report_interval,
-        threshold=config.scalable_topic_load_report_rate_change_threshold,
-        loaded=scaling.loaded,
-    )
-
-
-def coordinator(
-    config: BrokerConfig,
-    service: ScalableTopicService,
-    members: Membership,
-    metadata: MetadataStore,
-    clock: Clock,
-    rng: random.Random,
-) -> TransactionCoordinator:
-    """Of transactions, with its part of the configuration. Nobody guesses the id of one of somebody else."""
-    return TransactionCoordinator(
-        metadata,
-        clock,
-        rng,
-        Participants(service, members.transactions).settle,
-        retention_s=config.transaction_retention_time,
-        named_retention_s=config.transaction_named_retention_time,
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
+from engine.aio.memory_limiter import AsyncDualMemoryLimiter
+from engine.aio.pace import Pace
 from engine.aio.tasks import Supervisor
 from engine.clock import Clock
 from engine.control.auto_scaler import AutoScaling
@@ -61,8 +63,13 @@ class ScalableTopicService:
         broker_url: str,
         config: ControlConfig | None = None,
         brokers: Brokers | None = None,
+        list_pace: Pace | None = None,
+        list_memory: AsyncDualMemoryLimiter | None = None,
     ) -> None:
-        """`brokers`: on whose session the leaderships hang; without, they have one of their own."""
+        """`brokers`: leaderships hang on its session; without it they have one of their own.
+
+        `list_pace`, `list_memory`: see TopicLists.
+        """
         self.config = config or ControlConfig()
         self._host = host
         self._clock = clock
@@ -80,7 +87,7 @@ class ScalableTopicService:
         )
         self.statistics = self._controllers.statistics
         self.schemas = TopicSchemas(self._resources)
-        self.topic_lists = TopicLists(self._resources)
+        self.topic_lists = TopicLists(self._resources, list_pace, list_memory)
         self.segments = SegmentAdmin(self._controllers, self._resources, host)
         self.scaling = AutoScaling(self._controllers, self._resources, self.config, self._tasks)
         self._watches = TopicWatches(

@@ -11,8 +11,8 @@ from engine.aio.bag import Bag
 from engine.aio.memory_limiter import AsyncDualMemoryLimiter, LimitType
 from engine.aio.semaphore import PoolStatistics
 from engine.aio.tasks import Supervisor
-from engine.broker.assembly import tls_context
 from engine.broker.settings.doors import Doors, check_exposed
+from engine.broker.settings.tls import tls_context
 from engine.clock import SystemClock
 from engine.errors import AlreadyClosedError, ConnectError, EngineError, InvalidConfigurationError
 from engine.proxy.config import ProxyConfig

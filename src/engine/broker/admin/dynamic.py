@@ -9,21 +9,19 @@ import dataclasses
 import json
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.aio.tasks import Supervisor
 from engine.broker.settings.config import BrokerConfig, setting
+from engine.broker.settings.current import CurrentConfig
 from engine.errors import InvalidArgumentError, InvalidConfigurationError
 from engine.metadata import keys
 from engine.metadata.following import follow
 from engine.metadata.store import Event, EventKind, MetadataStore
 
-if TYPE_CHECKING:
-    from engine.broker.server import Broker
-
 log = logging.getLogger(__name__)
 
-# Whoever needs one of these asks broker.config at each use, or is told by Broker.take_config().
+# What needs one of these reads the CurrentConfig at each use, or follows it.
 DYNAMIC = (
     "attachments_max",
     "attachments_per_connection_max",
@@ -45,12 +43,13 @@ DYNAMIC = (
 
 
 class DynamicConfig:
-    """What is in effect is `broker.config`; here is how it changes. Loop thread only."""
+    """Puts what operators set at run time into effect, on this broker and on the others. Loop thread only."""
 
-    def __init__(self, broker: Broker, metadata: MetadataStore) -> None:
-        self._broker = broker
+    def __init__(self, current: CurrentConfig, metadata: MetadataStore) -> None:
+        """The configuration in effect so far becomes the base, which settings made at run time override."""
+        self._current = current
         self._metadata = metadata
-        self._base = broker.config
+        self._base = current.value
         self._set: dict[str, Any] = {}  # as far as was heard here
         self._tasks = Supervisor("configuration")
 
@@ -89,7 +88,7 @@ class DynamicConfig:
 
     def runtime(self) -> dict[str, Any]:
         """What is in effect, of all that may be set."""
-        return {name: getattr(self._broker.config, name) for name in self.names()}
+        return {name: getattr(self._current.value, name) for name in self.names()}
 
     async def set(self, name: str, value: Any) -> None:
         """Durably, for all brokers; it counts here when this returns, and for the others a moment later.
@@ -146,13 +145,13 @@ class DynamicConfig:
 
     def _apply(self) -> None:
         """Make it count, and say what has changed."""
-        before = self._broker.config
+        before = self._current.value
         try:
             now = dataclasses.replace(self._base, **self._set)
         except InvalidConfigurationError as e:
             log.warning("the settings in the metadata store are ignored, since they do not fit together: %s", e)
             return
-        self._broker.take_config(now)
+        self._current.replace(now)
         for name in DYNAMIC:
             value = getattr(now, name)
             if value != getattr(before, name):

@@ -36,10 +36,11 @@ class AdminService:
         forward: Forward | None = None,
         *,
         dynamic: DynamicConfig | None = None,
+        transactions: TransactionAdmin | None = None,
         metrics: Callable[[], Awaitable[str]] | None = None,
     ) -> None:
         self.leading = LeaderAdmin(service)
-        self.transactions: TransactionAdmin  # the broker's
+        self._transactions = transactions
         self._service = service
         self._config = config
         self._forward = forward
@@ -178,15 +179,15 @@ class AdminService:
         self, *, open_longer_than: float | None = None, segment: str | None = None, limit: int | None = None
     ) -> list[dict[str, Any]]:
         """Open ones, the oldest first: at least so many seconds old; with operations in the segment "segment://…"."""
-        return await self.transactions.list_open(open_longer_than, segment, limit)
+        return await _there(self._transactions).list_open(open_longer_than, segment, limit)
 
     async def get_transaction(self, ident: str) -> dict[str, Any]:
         """One, and where it has operations that are not applied yet. Raises TransactionNotFoundError."""
-        return await self.transactions.get(ident)
+        return await _there(self._transactions).get(ident)
 
     async def abort_transaction(self, ident: str) -> None:
         """Abort it. Raises TransactionNotFoundError, TransactionConflictError when it was committed."""
-        await self.transactions.abort(ident)
+        await _there(self._transactions).abort(ident)
 
     # -- namespaces ------------------------------------------------------------------------------------------------
 

@@ -50,7 +50,16 @@ class OpenSegments:
     compare-and-set and stamped into everything appended under it (L1).
     """
 
-    def __init__(self, store: SegmentStore, metadata: MetadataStore, ownership: Ownership) -> None:
+    def __init__(
+        self,
+        store: SegmentStore,
+        metadata: MetadataStore,
+        ownership: Ownership,
+        *,
+        loads: AsyncSemaphore | None = None,
+        reads: FileReads | None = None,
+    ) -> None:
+        """`loads`: how many segments may be opened at once; `reads`: counts reads from files. None: no limit."""
         self._store = store
         self._cursors = store.cursors
         self._metadata = metadata
@@ -65,8 +74,8 @@ class OpenSegments:
         self.undeleted: dict[SegmentName, None] = {}  # whose deletion has begun; it may have failed
         self.damaged: dict[SegmentName, str] = {}  # whose files were found damaged, when last opened
         self._closed = False
-        self.loads: AsyncSemaphore | None = None  # how many may be opened at once
-        self.reads: FileReads | None = None  # counts what is being read
+        self._loads = loads
+        self._reads = reads
 
     def __iter__(self) -> Iterator[HostedSegment]:
         return iter(list(self._hosted.values()))
@@ -116,13 +125,13 @@ class OpenSegments:
             return None
 
     async def _open(self, spec: SegmentSpec, create: bool) -> HostedSegment:
-        if self.loads is None:
+        if self._loads is None:
             return await self._load(spec, create)
-        permit = await self.loads.acquire(1)
+        permit = await self._loads.acquire(1)
         try:
             return await self._load(spec, create)
         finally:
-            self.loads.release(permit)
+            self._loads.release(permit)
 
     async def _load(self, spec: SegmentSpec, create: bool) -> HostedSegment:
         await self._left(spec.name)
@@ -156,7 +165,7 @@ class OpenSegments:
             await self._store.abandon(spec.name)
             owned.lease.check()
         hosted = HostedSegment(spec, segment, term, self._served_since(owned))
-        hosted.reads = self.reads
+        hosted.reads = self._reads
         await self.transactions.recover(hosted)
         return hosted
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from engine._native.format.offsets import range_set
+from engine.aio.semaphore import AsyncSemaphore
 from engine.aio.tasks import Supervisor
 from engine.broker.delivery.redelivery import RedeliveryCounts
 from engine.broker.delivery.subscription import HostedSubscription
@@ -16,6 +17,7 @@ from engine.broker.hosting.leader_terms import LeaderTerms
 from engine.broker.hosting.open_segments import OpenSegments
 from engine.broker.hosting.ownership import Ownership
 from engine.broker.hosting.statistics import segment_statistics
+from engine.broker.pools.file_reads import FileReads
 from engine.broker.segment.hosted import HostedSegment
 from engine.control.base.ports import SegmentEnd, SegmentSpec, SegmentStatistics
 from engine.control.subscription.subscriptions import deleted_subscription
@@ -45,8 +47,16 @@ _WATCH_AGAIN_S = 1.0  # a segment whose backlog could not be looked at is looked
 class SegmentHosting(OpenSegments):
     """Implements control.ports.SegmentHost over the local storage. Loop thread only."""
 
-    def __init__(self, store: SegmentStore, metadata: MetadataStore, ownership: Ownership) -> None:
-        super().__init__(store, metadata, ownership)
+    def __init__(
+        self,
+        store: SegmentStore,
+        metadata: MetadataStore,
+        ownership: Ownership,
+        *,
+        loads: AsyncSemaphore | None = None,
+        reads: FileReads | None = None,
+    ) -> None:
+        super().__init__(store, metadata, ownership, loads=loads, reads=reads)
         self._leaders = LeaderTerms(metadata)
         self._tasks = Supervisor("segments")
         # Of a subscription in a segment: held while it is opened or deleted. As long as a task holds or awaits it.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from engine.broker.server import Broker
+    from engine.broker.metrics.ports import Vital
 
 DISK_S = 30.0  # since a failed write, unless one succeeds before
 LAG_S_MAX = 2.0  # a loop that was held up for so long lately cannot be relied upon
@@ -20,7 +20,7 @@ class Reason:
     why: str
 
 
-def unready(broker: Broker) -> list[Reason]:
+def unready(broker: Vital) -> list[Reason]:
     """Everything that speaks against sending work here; nothing: ready."""
     if broker.closing:
         return [Reason("closing", "the broker is closing")]
@@ -29,7 +29,7 @@ def unready(broker: Broker) -> list[Reason]:
     return [*_metadata(broker), *_disk(broker), *_loop(broker)]
 
 
-def _metadata(broker: Broker) -> list[Reason]:
+def _metadata(broker: Vital) -> list[Reason]:
     if broker.trouble is not None:
         return [Reason("metadata", broker.trouble)]
     if broker.members.brokers.deadline <= broker.clock.monotonic():
@@ -37,7 +37,7 @@ def _metadata(broker: Broker) -> list[Reason]:
     return []
 
 
-def _disk(broker: Broker) -> list[Reason]:
+def _disk(broker: Vital) -> list[Reason]:
     """For a while, since only work that is sent here shows that it is over."""
     trouble = broker.store.statistics().trouble
     if trouble is None or broker.clock.monotonic() - trouble[0] > DISK_S:
@@ -45,6 +45,6 @@ def _disk(broker: Broker) -> list[Reason]:
     return [Reason("disk", f"the last write to the log failed: {trouble[1]}")]
 
 
-def _loop(broker: Broker) -> list[Reason]:
+def _loop(broker: Vital) -> list[Reason]:
     lag = broker.loop_lag.recent
     return [Reason("loop", f"the event loop was held up for {lag:.1f} s")] if lag > LAG_S_MAX else []

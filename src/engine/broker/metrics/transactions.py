@@ -10,7 +10,7 @@ from engine.aio.histogram import HistogramStatistics
 from engine.broker.metrics.exposition import AnyFamily, counter, gauge, histogram
 
 if TYPE_CHECKING:
-    from engine.broker.server import Broker
+    from engine.broker.metrics.ports import Observed
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class TransactionStatistics:
     index_query_s: HistogramStatistics
 
 
-def statistics(broker: Broker) -> TransactionStatistics:
+def statistics(broker: Observed) -> TransactionStatistics:
     """As of now."""
     counted, operations = broker.transactions.coordinator.counters, broker.hosting.operations
     return TransactionStatistics(
@@ -50,7 +50,7 @@ def statistics(broker: Broker) -> TransactionStatistics:
     )
 
 
-def _records(broker: Broker) -> int:
+def _records(broker: Observed) -> int:
     """Operation records of this broker's segments that are not deleted yet."""
     found = 0
     for hosted in broker.hosting:
@@ -59,7 +59,7 @@ def _records(broker: Broker) -> int:
     return found
 
 
-def transaction_families(broker: Broker) -> Iterator[AnyFamily]:
+def transaction_families(broker: Observed) -> Iterator[AnyFamily]:
     """Under the specification's names, and those of its counts that a coordinator has had before."""
     now = statistics(broker)
     cas = {"ok": now.cas_ok, "conflict": now.cas_conflict, "reject": now.cas_reject}

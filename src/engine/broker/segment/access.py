@@ -157,7 +157,7 @@ class Access:
     def _settling(self, who: Applicant) -> float:
         """For so many seconds those who wait stand back: somebody may come back who was let in before."""
         broker, served = who.connection.broker, self._hosted.segment.next_offset or self._hosted.incoming.heir
-        if self._served_since is None or not served or not broker.reachable:
+        if self._served_since is None or not served or not broker.addresses.reachable:
             return 0.0
         return max(0.0, max(self._served_since, broker.up_since) + SETTLING_S - self._loop.time())
 

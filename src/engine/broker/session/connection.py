@@ -334,8 +334,8 @@ class Connection:
         answer = {
             "protocol": min(PROTOCOL_VERSION, header["protocol"]),
             "features": [f for f in FEATURES if f in self.features],
-            "broker": self.broker.url_for(self.stream),
-            "admin": self.broker.admin_url_for(self.stream),
+            "broker": self.broker.addresses.url_for(self.stream),
+            "admin": self.broker.addresses.admin_url_for(self.stream),
             "keep_alive": config.keep_alive,
             "frame_size_max": config.frame_size_max,
         }

@@ -127,11 +127,11 @@ class DagWatchSession:
             "createdAtMs": layout.created_at_ms,
             "segments": [s.to_json() for s in layout.segments.values()],
             "segmentBrokers": self._urls,
-            "controllerBrokerUrl": broker.dial(view.controller_url, stream),
+            "controllerBrokerUrl": broker.addresses.dial(view.controller_url, stream),
         }
 
     def _owners(self, view: TopicView) -> dict[str, str]:
         """Whom the client should dial for each segment, by its id."""
         broker, stream = self._connection.broker, self._connection.stream
         names = [view.topic.segment(s.hash_range, s.segment_id) for s in view.layout.segments.values()]
-        return {str(name.segment_id): broker.dial(broker.hosting.segment_url(name), stream) for name in names}
+        return {str(name.segment_id): broker.addresses.dial(broker.hosting.segment_url(name), stream) for name in names}

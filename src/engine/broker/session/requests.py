@@ -296,7 +296,7 @@ async def _subscription(
     position = InitialPosition.parse(header.get("initial_position") or InitialPosition.LATEST)
     broker = connection.broker
     known, topic = header.get("created_ms"), hosted.name.topic
-    facts = await broker.members.ensure_subscription(broker.service, topic, name, position, kind, known)
+    facts = await broker.calls.ensure_subscription(topic, name, position, kind, known)
     header["created_ms"] = facts.created_at_ms  # for the answer
     return await broker.hosting.subscription(hosted, name, facts)
 
@@ -367,7 +367,7 @@ def broker_call(connection: Connection, header: Header, payload: memoryview) -> 
 
 async def _answer_broker(connection: Connection, header: Header, args: dict[str, Any]) -> None:
     broker = connection.broker
-    value = await broker.members.answer(broker.admin, broker.service, header["target"], header["method"], args)
+    value = await broker.calls.answer(header["target"], header["method"], args)
     connection.send(Command.SUCCESS, {"request_id": header["request_id"], "result": None}, pack(value))
 
 

@@ -11,8 +11,8 @@ from typing import Protocol
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from engine.broker.assembly import Certified, tls_context
 from engine.broker.settings.attempts import PENDING_MAX, Attempts
+from engine.broker.settings.tls import Certified, tls_context
 from engine.broker.settings.tokens import Guarded, bearer_token
 from engine.clock import Clock
 from engine.errors import InvalidConfigurationError

@@ -153,10 +153,13 @@ def _digest(name: str, born: int) -> int:
 class TopicLists:
     """Loop thread only."""
 
-    def __init__(self, resources: ScalableTopicResources) -> None:
+    def __init__(
+        self, resources: ScalableTopicResources, pace: Pace | None = None, memory: AsyncDualMemoryLimiter | None = None
+    ) -> None:
+        """`pace`: of reading a namespace and making lists of it. `memory`: what both may take; None: no limit."""
         self._resources = resources
-        self.pace = Pace()  # of reading a namespace and making lists of it
-        self.memory: AsyncDualMemoryLimiter | None = None  # for a namespace that is read and a list that is made
+        self.pace = pace or Pace()
+        self.memory = memory
         self._namespaces: dict[str, _Namespace] = {}
         self._tasks = Supervisor("topic lists")
 
