@@ -7,52 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from scripted_pool import ScriptedPool
 
-from engine.client.net.connection import Connection
 from engine.client.net.link import CONSUMER, LOOKUP, PRODUCER, REGISTRATION, TOPIC_LIST, Link, LinkKind, LinkState
 from engine.errors import ConnectError, EngineError, FencedError, NotFoundError, NotOwnerError, TimeoutError
 from engine.wire.commands import Command
 
-Frame = tuple[Command, dict[str, Any]]
 SUBSCRIBED = {"position": 0, "first": 0}
 KINDS = [PRODUCER, CONSUMER, REGISTRATION, LOOKUP, TOPIC_LIST]
-
-
-class Stream:
-    """Keeps what the client sends."""
-
-    def __init__(self) -> None:
-        self.sent: list[Frame] = []
-
-    def send(self, command: Command, header: dict[str, Any], payload: object = b"") -> None:
-        self.sent.append((command, dict(header)))
-
-    def abort(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class Options:
-    operation_timeout = 60.0
-
-
-class ScriptedPool:
-    """Gives out one connection after the other; `door` is clear while none can be had."""
-
-    def __init__(self) -> None:
-        self.options = Options()
-        self.door = asyncio.Event()
-        self.door.set()
-        self.reconnect()
-
-    def reconnect(self) -> Connection:
-        self.stream = Stream()
-        self.connection = Connection("engine://b", self.stream)  # type: ignore[arg-type]
-        return self.connection
-
-    async def get(self, url: str | None) -> Connection:
-        await self.door.wait()
-        return self.connection
 
 
 class Session:
@@ -95,7 +57,7 @@ class Bench:
         return opening
 
     @property
-    def sent(self) -> list[Frame]:
+    def sent(self) -> list[tuple[Command, dict[str, Any]]]:
         return self.pool.stream.sent
 
     @property

@@ -364,8 +364,11 @@ class Attachment:
 
     def note(self, position: int | None, ranges: Any, buckets: Buckets) -> None:
         """This is durable, and acknowledged."""
-        view = self._owner.session.layout.segments.get(self.segment_id)
-        again = self.progress.note(position, ranges, buckets, () if view is None else view.bucket_ends)
+        ends: tuple[int, ...] = ()
+        if buckets and self.progress.marks is None:
+            view = self._owner.session.layout.segments.get(self.segment_id)
+            ends = () if view is None else view.bucket_ends
+        again = self.progress.note(position, ranges, buckets, ends)
         if again is not None:
             self._owner.acknowledged_again(self, again)
 

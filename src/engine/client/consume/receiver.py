@@ -263,6 +263,7 @@ class Receiver(Receiving):
         dropped = self._queue.drop(segment_id)
         self._credited_messages += dropped
         self._credited_bytes += size - self._queue.bytes
+        self._recount()
         return dropped
 
     def _popped(self) -> None:
