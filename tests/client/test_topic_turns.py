@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from engine.client.consume.credit import Budget, Gate
 from engine.client.many.history import History
-from engine.client.many.turns import TURN_MESSAGES, StreamTurns, Turns
+from engine.client.many.turns import TURN_MESSAGES, StreamTurns, TopicTurns
 from engine.model.positions import TopicPositions
 
 
@@ -51,7 +51,7 @@ class Member:
         return self.topic, offset, None if made is None else lambda: made(0, offset, positions)
 
 
-def line_of(count: int, kind: Any = Turns) -> tuple[Any, list[Member]]:
+def line_of(count: int, kind: Any = TopicTurns) -> tuple[Any, list[Member]]:
     members = [Member(f"t{i}") for i in range(count)]
     return kind(lambda member: None), members
 
@@ -137,12 +137,12 @@ def test_semantics_11_an_id_knows_exactly_what_was_delivered_before_it(steps):
         assert all(v.created_ms == 7 for v in vectors.values())
 
 
-def test_a_journal_forgets_what_nobody_holds():
-    journal = History()
+def test_a_history_forgets_what_nobody_holds():
+    history = History()
     marks = []
     for i in range(10_000):
-        marks.append(journal.mark())
-        journal.note(f"t{i % 3}", TopicPositions(0, {0: i}))
+        marks.append(history.mark())
+        history.note(f"t{i % 3}", TopicPositions(0, {0: i}))
     assert len({id(chapter) for chapter, _ in marks}) > 5
     assert max(step for _, step in marks) < 2_000
     for i in (0, 1, 2, 5_000, 9_999):

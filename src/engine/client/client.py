@@ -57,10 +57,10 @@ class AsyncClient:
     """A client of one service, `engine://host:port`. Use it from one event loop, preferably as `async with`.
 
     `token`: what the broker asks for. `tls`: an ssl.SSLContext. `memory_limit`: bytes that all its producers and
-    consumers may hold together. `operation_timeout`: seconds for whatever has no time limit of its own. `connector`,
-    `clock`, `rng`, `admin` are for embedding and for tests.
+    consumers may hold together. `operation_timeout`: seconds for each operation that has no time limit of its own.
+    `connector`, `clock`, `rng`, `admin` are for embedding and for tests.
 
-    Nothing is connected before it is needed (`async with` needs it at once, and raises ConnectError when nobody
+    Nothing is connected before it is needed (`async with` connects at once, and raises ConnectError when no broker
     answers). A lost connection is made again in the background. Raises InvalidArgumentError for a malformed URL.
     """
 
@@ -81,7 +81,7 @@ class AsyncClient:
         if connector is None:
             parse_url(url)
         if tls is not None and not isinstance(tls, ssl.SSLContext):
-            raise InvalidArgumentError(f"tls is {type(tls).__name__}; an ssl.SSLContext is right")
+            raise InvalidArgumentError(f"tls must be an ssl.SSLContext, got {type(tls).__name__}")
         self.service_url = url
         self._options = ClientOptions(
             connector=connector or TcpConnector(tls=tls),
@@ -258,7 +258,7 @@ class AsyncClient:
         TimeoutError, InvalidArgumentError.
         """
         if start is not None and not isinstance(start, Checkpoint):
-            raise InvalidArgumentError(f"start is {type(start).__name__}; an engine.Checkpoint is right")
+            raise InvalidArgumentError(f"start must be an engine.Checkpoint, got {type(start).__name__}")
         more: dict[str, Any] = {"schema": schema, "on_corrupt": on_corrupt, "group": group}
         options = self._consumer_options(name, None, "latest", receive_queue_size, **more)
         consumer = AsyncCheckpointConsumer(self._pool, TopicName.parse(topic), options)
@@ -315,7 +315,7 @@ class AsyncClient:
         return self._transactions.begin(timeout, name)
 
     def join_transaction(self, id: str, attempt: str | None = None) -> Entering:  # noqa: A002 - what it is called
-        """Takes part in a transaction that somebody else has begun and ends: await it, or enter it with `async with`,
+        """Takes part in a transaction that is begun and ended elsewhere: await it, or enter it with `async with`,
         which waits at its end until everything is written.
 
         `attempt`: what is done with this object belongs to that attempt, and takes effect only if the commit accepts

@@ -1,4 +1,4 @@
-"""What a user gives to be acknowledged: the ids in it, and what that means for each segment."""
+"""What a user acknowledges: the ids in it, and the position vector that follows, segment by segment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def id_of(x: object, topic: str) -> MessageId:
     ident = x.id if isinstance(x, Message) else x
     if not isinstance(ident, MessageId):
         raise InvalidArgumentError(
-            f"{type(x).__name__} names no message; a Message, MessageId or MessageBatch is right"
+            f"what is acknowledged must be a Message, MessageId or MessageBatch, got {type(x).__name__}"
         )
     check_topic(ident, ident.topic, topic)
     if ident.segment_id < 0 or ident.offset < 0 or ident == MessageId.latest:
@@ -50,7 +50,8 @@ def offsets_of(x: object, topic: str) -> dict[int, BitMap64]:
     if isinstance(x, Iterable) and not isinstance(x, (str, bytes, bytearray, memoryview)):
         return _offsets_of_many(x, topic)
     raise InvalidArgumentError(
-        f"{type(x).__name__} names no message; a Message, MessageId, MessageBatch, or several of the first two is right"
+        "what is acknowledged must be a Message, a MessageId, a MessageBatch or several of the first two, got "
+        f"{type(x).__name__}"
     )
 
 
@@ -90,7 +91,7 @@ def position_vector(x: object, topic: str) -> Mapping[int, int]:
 
 
 def by_segment(vector: Mapping[int, int]) -> dict[int, Asked]:
-    """The same, segment by segment."""
+    """A position vector, segment by segment."""
     found: dict[int, Asked] = {}
     for place, position in vector.items():
         segment_id, bucket = split_position(place)
@@ -99,19 +100,19 @@ def by_segment(vector: Mapping[int, int]) -> dict[int, Asked]:
 
 
 def without(segment_id: int, vector: Mapping[int, int]) -> dict[int, int]:
-    """A vector without what it says of one segment and its buckets."""
+    """A vector without the positions of one segment and its buckets."""
     return {place: position for place, position in vector.items() if split_position(place)[0] != segment_id}
 
 
 class Ack(NamedTuple):
-    """What one ACK says: of the segment as a whole, or of its buckets."""
+    """The positions in one ACK: of the segment as a whole, or of its buckets."""
 
     position: int | None
     buckets: list[tuple[int, int]] | None
 
     @property
     def asked(self) -> Asked:
-        """The same, by bucket."""
+        """The positions by bucket."""
         return {None: self.position} if self.position is not None else dict(self.buckets or ())
 
 

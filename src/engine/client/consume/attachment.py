@@ -1,7 +1,22 @@
-"""A consumer's attachment to one segment: subscribe at its owner, grant credit, attach again after a loss.
+"""A consumer's attachment to one segment: subscribe at its owner, grant credit, acknowledge, attach again after a loss.
 
-What arrives goes to the consumer's one queue. When an attachment ends, what it has queued and not delivered is
-dropped: the broker delivers it again, from the cursor (or, for a reader, from where this reader stands).
+Attaching. SUBSCRIBE at the segment's owner, as the newest layout names it; the answer tells the durable cursor. Errors
+that pass (lost connection, stale layout, another consumer that has not detached yet) lead to another attempt; others
+end the consumer. What comes next happens in this order, and that is what prevents a message from being delivered twice
+or never:
+
+    1. Acknowledgements that were lost with the attachment before are sent again, and confirmed.
+    2. What of them is queued here a second time is dropped from the queue.
+    3. Credit is granted (FLOW), so the first message arrives behind both.
+
+Credit. The window is the attachment's part of the consumer's budget (credit.py). The broker sends what the window
+allows; what was consumed is granted again.
+
+Losing. What arrived and was not delivered is dropped from the consumer's queue, without credit: the broker sends it
+again, from the cursor (or, for a reader, from where this reader stands), over an attachment with a window of its own.
+
+A bad entry. An attachment whose broker cannot read on is *broken*: it still acknowledges, and delivers nothing before
+it is attached again for another reason.
 """
 
 from __future__ import annotations
@@ -45,8 +60,8 @@ SHARED = "shared"
 QUEUE = "queue"
 READER = "reader"
 
-BUSY_S_MAX = 0.2  # between two looks at whether the segment's consumer before us has let go
-BUSY_TOLD = 10  # refusals after which it is perhaps no handover
+BUSY_S_MAX = 0.2  # between two attempts while another consumer is attached to the segment
+BUSY_TOLD = 10  # refusals after which the other one is perhaps not about to detach
 
 _PASSING = (ConnectError, TimeoutError, ConsumerBusyError, AlreadyClosedError)
 
@@ -63,25 +78,25 @@ class AttachmentOwner(Protocol):
         """A MESSAGE frame."""
 
     def attached(self, attachment: Attachment) -> None:
-        """It begins, or begins again, at `attachment.position`: grant it credit."""
+        """Delivery begins, or begins again, at `attachment.progress.position`: grant credit."""
 
     def detached(self, attachment: Attachment) -> None:
-        """What is queued of it will be delivered again."""
+        """What is queued from it will be delivered again."""
 
     def acknowledged_again(self, attachment: Attachment, ranges: Any) -> None:
-        """These are acknowledged now, and may be queued from before."""
+        """These ranges are acknowledged now, and may be queued a second time."""
 
     def broken_off(self, attachment: Attachment, error: CorruptionError) -> None:
-        """Its broker cannot read on."""
+        """The broker cannot read on in its segment."""
 
     def gaps_told(self, count: int) -> None:
-        """So many more gaps are passed: messages may be lost there."""
+        """More gaps were passed: messages may be lost there."""
 
     def end_reached(self, attachment: Attachment) -> None:
         """`attachment.end` is known now."""
 
     def segment_missing(self, attachment: Attachment, error: EngineError) -> bool:
-        """The broker does not know the segment or the subscription. Whether to try again."""
+        """The broker knows no such segment or subscription. Whether to try again."""
 
     def fail(self, error: EngineError) -> None:
         """The consumer cannot go on."""
@@ -90,11 +105,10 @@ class AttachmentOwner(Protocol):
 class Attachment:
     """Loop thread only.
 
-    `end`: where a sealed segment ends, None before. `arrived`: behind everything that ever came. `pushed`: how many
-    messages were queued and not dropped again. `rewound`: the cursor was moved since it was attached before. `looks`:
-    those of the session when the segment was first said to be missing. `parked`: while it drains, what came and waits.
-    `window`: the messages and bytes that it may be sent ahead, None until it has got credit. `broken`: it stands at
-    something bad; it acknowledges, and delivers nothing before it is attached anew for another reason.
+    `end`: where a sealed segment ends, None before that is known. `pushed`: messages queued and not dropped again.
+    `rewound`: the cursor was moved back since the attachment before. `looks`: the session's count of lookups when the
+    segment was first reported missing. `parked`: while it drains, the queue of what arrived. `window`: the messages and
+    bytes that may be sent ahead, None before credit was granted. `broken`: see above.
     """
 
     def __init__(
@@ -121,14 +135,14 @@ class Attachment:
         self.broken = False
         self.closed = False
         self.tried = asyncio.Event()  # the first attempt has ended, either way
-        self.transactions: set[str] = set()  # those that are open, as far as known, in which this acknowledges
-        self.parting: dict[str, Any] = {}  # what else the broker is told by close()
+        self.transactions: set[str] = set()  # open ones, as far as known, in which it has acknowledged
+        self.parting: dict[str, Any] = {}  # further fields of the frame that close() sends
         self._owner = owner
         self._link: Link | None = None  # while it is open
         self._opening: Link | None = None
         self._attaching = False  # in the background
         self._url: str | None = None  # the owner's, when it was attached
-        self._seeks: tuple[str | None, int] | None = None  # those that the owner knew, as it was attached before
+        self._seeks: tuple[str | None, int] | None = None  # (owner, its count of seeks) at the attachment before
         self._attached_again = asyncio.Event()
         self._owed = 0  # acknowledgements lost with an attachment: no credit is granted before they are through
 
@@ -139,7 +153,7 @@ class Attachment:
 
     @property
     def draining(self) -> bool:
-        """Whether it delivers no more for now; acknowledgements still go through."""
+        """Whether it delivers nothing for now; acknowledgements still go through."""
         return self.parked is not None
 
     # -- Attached --------------------------------------------------------------------------------------------
@@ -147,7 +161,7 @@ class Attachment:
     def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
         """Messages, and where a sealed segment ends."""
         if self.closed:
-            return  # another one may have the segment by now
+            return  # there may be another attachment to the segment by now
         if command is Command.MESSAGE:
             if not self.broken:
                 self._owner.blocks_came(self, header, payload)
@@ -170,7 +184,7 @@ class Attachment:
             self._lost(error)
 
     def _break_off(self, error: CorruptionError) -> None:
-        """What was damaged on its disk stays so. What is queued is good, and can be acknowledged."""
+        """What is queued is good, and can be acknowledged; nothing follows it."""
         if not self.broken and not self.closed:
             self._attached_again.clear()
             self._owner.broken_off(self, error)
@@ -186,14 +200,14 @@ class Attachment:
             self.begin()
 
     def moved(self, layout: TopicLayout) -> None:
-        """The segment may have another owner by now: attach there."""
+        """Attach to the segment's owner in this layout, if that is another one."""
         url = layout.url_of(self.segment_id)
         if self._link is not None and url not in (None, self._url) and not self.draining:
             self._close_link()
             self._lost(NotOwnerError(f"{self.name} moved to {url}"))
 
     def rewind(self) -> None:
-        """Attach again where it is attached, or about to be: what comes begins at the cursor."""
+        """Attach again, so that delivery begins at the cursor."""
         if self._opening is not None:
             self._opening.close()
         if self._link is not None and not self.draining:
@@ -287,7 +301,7 @@ class Attachment:
             return
         owner.subscription_ms = owner.subscription_ms or answer.get("created_ms")
         self._link, self.looks = link, None
-        self._url = url or link.connection.broker_url  # asked of any broker, it was the owner
+        self._url = url or link.connection.broker_url  # any broker was asked, and it was the owner
         before, self._seeks = self._seeks, (url, answer.get("seeks") or 0)
         moved = before is not None and before[0] == url and before != self._seeks
         self.rewound = moved or answer["position"] < self.progress.confirmed
@@ -316,7 +330,7 @@ class Attachment:
         buckets: Buckets | None = None,
         scope: Scope | None = None,
     ) -> asyncio.Future[Any] | None:
-        """Send an ACK; its future ends when the acknowledgement is durable. None while the connection is lost."""
+        """Send an ACK; its future ends when the acknowledgement is durable. None while it is not attached."""
         link = self._link
         if link is None:
             return None
@@ -327,7 +341,7 @@ class Attachment:
         if scope is not None:
             header |= scope.fields
         sent = link.connection.start_request(Command.ACK, header)
-        sent.add_done_callback(ignore_outcome)  # whoever asked may have given up by then
+        sent.add_done_callback(ignore_outcome)  # the caller may be cancelled by then
         return sent
 
     async def acknowledged(
@@ -342,10 +356,10 @@ class Attachment:
     ) -> bool:
         """Wait for an ACK that start_ack() has sent; send it again after a loss. True when it is durable.
 
-        In a transaction it is recorded by then, and nothing is acknowledged before note() says so.
+        In a transaction it is recorded then, and nothing is acknowledged before note() is called.
 
-        False when the attachment was given up first: it takes the acknowledgement with it, its messages are someone
-        else's by now. Raises what the broker answers, TimeoutError.
+        False when the attachment was given up first: another consumer may have its messages by then. Raises what the
+        broker answers, TimeoutError.
         """
         timeout = self._owner.pool.options.operation_timeout
         again = {"position": position, "ranges": ranges, "buckets": buckets, "scope": scope}
@@ -373,10 +387,10 @@ class Attachment:
             self._owner.acknowledged_again(self, again)
 
     async def _send_again(self, ack_type: str, again: dict[str, Any]) -> bool:
-        """Over the next attachment, before that one asks for messages: they would come again (C2, O2).
+        """Send it over the next attachment, before credit is granted there: else the messages come again (C2, O2).
 
-        False when there is none any more. Raises TransactionConflictError when that begins before what this would
-        acknowledge in a transaction.
+        False when there is no next attachment. Raises TransactionConflictError when delivery begins there before what
+        this would acknowledge in a transaction.
         """
         self._owed += 1
         readings = self.progress.readings
@@ -389,7 +403,7 @@ class Attachment:
                 sent = self.start_ack(ack_type, **again)
                 if sent is not None and await self._confirmed(sent):
                     return True
-                if self._attached_again.is_set():  # refused by who still serves it: not at once again
+                if self._attached_again.is_set():  # refused by the broker that still serves it: pause
                     await asyncio.sleep(backoff.next())
             return False
         finally:
@@ -412,14 +426,14 @@ class Attachment:
     # -- credit ----------------------------------------------------------------------------------------------
 
     def grant(self, messages: int, size: int) -> None:
-        """The consumer has room for so many messages and bytes more."""
+        """Grant credit for more messages and bytes."""
         link = self._link
         if link is not None and not self.broken and (messages > 0 or size > 0):
             flow = {"consumer_id": link.ident, "messages": messages, "bytes": size}
             link.connection.stream.send(Command.FLOW, flow)
 
     def send(self, command: Command, header: dict[str, Any]) -> None:
-        """A command without an answer; nothing while the connection is lost."""
+        """Send a command without an answer; nothing while it is not attached."""
         link = self._link
         if link is not None:
             link.connection.stream.send(command, {"consumer_id": link.ident, **header})
@@ -432,13 +446,13 @@ class Attachment:
             link.close()
 
     def give_up(self) -> None:
-        """End it without waiting for the broker's word. Idempotent."""
+        """End it without waiting for the broker. Idempotent."""
         link = self._end()
         if link is not None:
             link.close()
 
     def _end(self) -> Link | None:
-        """The link over which the broker is still to be told."""
+        """The link over which the broker still has to be told."""
         self.closed = True
         link, self._link = self._link, None
         if self._opening is not None:
@@ -455,7 +469,7 @@ class Attachment:
 
 
 async def all_acknowledged(waits: list[Coroutine[Any, Any, bool]]) -> list[bool]:
-    """The outcome of each; without a task where there is but one."""
+    """The outcome of each. A single one needs no task."""
     if len(waits) == 1:
         return [await waits[0]]
     return await asyncio.gather(*waits)

@@ -1,6 +1,6 @@
 """`Progress`: how far one segment was delivered to a consumer and acknowledged by it, over several attachments.
 
-Pure: the attachment says what happened, and asks what follows from it.
+Without I/O: the attachment records what happened, and queries what follows from it.
 
 What is acknowledged is only ever what the broker has said is durable (SEMANTICS 12). After an attachment is lost,
 delivery begins again at the broker's cursor: what comes below `again_upto` may have been delivered before. An

@@ -1,6 +1,6 @@
-"""A consumer's session with its topic's controller: register, follow assignments, leave.
+"""A consumer's session with its topic's controller: register, follow the assignments, leave.
 
-The controller is where the newest layout says; when it moves, the consumer registers there and keeps its share.
+The newest layout names the controller; when that moves, the consumer registers there and keeps its share.
 """
 
 from __future__ import annotations
@@ -49,9 +49,10 @@ class Assigned:
 
 
 class Registration:
-    """Loop thread only. The session is known by the consumer's name, this object of it by `options.instance`.
+    """Loop thread only. The controller identifies the session by the consumer's name, this object by
+    `options.instance`.
 
-    `on_assignment` gets the epoch of the layout that the share follows from, and the whole share.
+    `on_assignment` gets the epoch of the layout that the share is computed from, and the whole share.
     """
 
     def __init__(
@@ -70,8 +71,8 @@ class Registration:
         self._on_failed = on_failed
         self._link: Link | None = None  # while it is open
         self._opening: Link | None = None
-        self._url: str | None = None  # the controller's, where it registered
-        self.created_ms: int | None = None  # when the subscription was, once that is known
+        self._url: str | None = None  # of the controller that it registered with
+        self.created_ms: int | None = None  # of the subscription, once known
         self._refused = 0  # in a row
         self._registered = False
         self._registering = False  # again, in the background
@@ -144,8 +145,8 @@ class Registration:
             self._pool.tasks.spawn(self._again(), name=f"register {self._options.name}")
 
     def look(self) -> None:
-        """The layout may name another controller by now: register there. The old one is not told: it is a leave
-        that it would hear.
+        """Register with another controller if the layout names one. The old one is not told: to it, that would be a
+        leave.
         """
         moved = self._session.layout.controller_url not in (None, self._url)
         if moved and self._registered and not self._registering and self._link is not None:
@@ -175,8 +176,8 @@ class Registration:
     async def close(self) -> None:
         """Leave explicitly (SEMANTICS 13). Idempotent.
 
-        When the controller is not where it was, it is looked for a little, as long as there are brokers: else the
-        others would wait for the end of the grace period.
+        A controller that has moved is looked up, for a few seconds, as long as brokers are connected: otherwise the
+        other consumers would wait for the end of the grace period.
         """
         self._closed = True
         backoff = self._pool.retry_delays()
@@ -202,7 +203,7 @@ class Registration:
                 link.drop()
 
     async def _leave_at(self, url: str | None) -> None:
-        """Anybody may say that this instance leaves; over its own connection the registration is named by its id."""
+        """Any connection may carry the leave of this instance; its own one names the registration by its id."""
         known, ident = self._link or self._opening, None
         if known is not None and known.state is not LinkState.NEW and known.connection.lost is None:
             ident = known.ident if url == self._url else None

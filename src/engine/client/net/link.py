@@ -154,7 +154,7 @@ class Link:
     # -- ending ----------------------------------------------------------------------------------------------
 
     def drop(self) -> bool:
-        """End it without telling the broker, who may have to be told: whether that is so. Idempotent."""
+        """End it without telling the broker; whether the broker still has the session. Idempotent."""
         live = self.state in (LinkState.OPENING, LinkState.OPEN)
         if live or self.state is LinkState.NEW:
             self._move_to(LinkState.CLOSED)

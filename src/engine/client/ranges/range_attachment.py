@@ -1,4 +1,4 @@
-"""`RangeAttachment`: a segment's range from its owner, or, on the owner's machine, from the log files themselves."""
+"""`RangeAttachment`: reads a range of a segment from its owner or, on the owner's machine, from the log files."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ class RangeAttachment(Attachment):
         self.ungranted = 0
         self.read_by_caller = False
         self._files: LocalFiles | None = None
-        self._files_url: str | None = None  # whom it asked for them
-        self._asked = False  # whether there are files
+        self._files_url: str | None = None  # of the owner that named them
+        self._asked = False  # the owner was asked for files
         self._reading = False
         self._messages = self._bytes = 0  # credit for what is read from files
 
     @property
     def files(self) -> LocalFiles | None:
-        """What it is served from now, if from files."""
+        """The files that it reads now."""
         return self._files
 
     @property
     def connected(self) -> bool:
-        """Whether it is served now."""
+        """Whether it is attached, or reads files."""
         return self._files is not None or super().connected
 
     async def _attach(self, url: str | None) -> None:
@@ -50,7 +50,7 @@ class RangeAttachment(Attachment):
             await super()._attach(url)
 
     async def _find_files(self, url: str | None) -> bool:
-        """Whether it is served from files now."""
+        """Read files if there are any; whether that is so."""
         files = await self._ask(url)
         if files is None or self.closed:
             return False
@@ -61,7 +61,7 @@ class RangeAttachment(Attachment):
         return True
 
     async def _ask(self, url: str | None) -> LocalFiles | None:
-        """Files that have what is expected next. What the owner says instead, SUBSCRIBE will hear as well."""
+        """Files with what is expected next. An error is raised by SUBSCRIBE as well, so it is not raised here."""
         pool = self._owner.pool
         connection = await pool.get(url)
         if SHORT_CIRCUIT_READS not in connection.features or not connection.is_near:
@@ -81,7 +81,7 @@ class RangeAttachment(Attachment):
         return files
 
     def grant(self, messages: int, size: int) -> None:
-        """Whole blocks come, so the last one may go beyond."""
+        """Whole blocks are sent, so the last one may go beyond the range."""
         messages = min(messages, self.ungranted)
         self.ungranted -= messages
         if self._files is None:
@@ -104,7 +104,7 @@ class RangeAttachment(Attachment):
             while self._has_credit and self._files is files:
                 if files.offset < files.upto:
                     await self._read_block(files)
-                    await sleep(0)  # others' turn
+                    await sleep(0)  # let other tasks run
                     continue
                 if not await self._ask_more(files):
                     return
@@ -116,7 +116,7 @@ class RangeAttachment(Attachment):
             self._reading = False
 
     async def _ask_more(self, files: LocalFiles) -> bool:
-        """Behind the end of what the owner has told. Whether there is more."""
+        """Ask for files behind the end of the present ones; whether there are any."""
         more = await self._ask(self._files_url)
         if self._files is not files:
             return False
@@ -127,8 +127,8 @@ class RangeAttachment(Attachment):
         return True
 
     def go_on(self, files: LocalFiles, error: Exception | None, more: Callable[[RangeAttachment], None]) -> None:
-        """Behind what somebody else has read of them, as far as they go, or until there was an error. `more`: is told
-        when there are others.
+        """Continue behind what the receiving thread has read, to the end of the files or to `error`. `more` is called
+        when there are further files.
         """
         if self._files is not files:
             return
@@ -157,7 +157,7 @@ class RangeAttachment(Attachment):
             self._owner.blocks_came(self, header, block.data)
 
     def _leave_files(self, why: str) -> None:
-        """The owner sends the rest."""
+        """Attach to the owner for the rest."""
         log.debug("%s is not read from files any more: %s", self.name, why)
         self._forget_files()
         self._owner.detached(self)

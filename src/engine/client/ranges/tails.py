@@ -1,4 +1,4 @@
-"""`Tails`: hears that there may be more in a topic, so that nobody needs to ask for it again and again."""
+"""`Tails`: learns that there may be new messages in a topic, so that its end is not requested again and again."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from engine.wire.commands import Command
 
 
 class Tails:
-    """Readers behind the last messages of segments, each with credit for what comes there first.
+    """Readers behind the last messages of segments, each with credit for the next message there.
 
-    A segment's owner sends that before it confirms it to its producer. Whatever happens ends it for good: something
-    came, a segment was sealed, the layout is another, a connection was lost, an owner refused. Then it is time to ask,
-    and for another one of these. Loop thread only.
+    A segment's owner sends a message to readers before it confirms it to the producer. Any event ends all readers for
+    good: a message, a sealed segment, another layout, a lost connection, a refusal. Then the ends are requested again,
+    and another Tails is made. Loop thread only.
     """
 
     def __init__(self, session: TopicSession, name: str, ends: Mapping[int, int]) -> None:
@@ -26,7 +26,7 @@ class Tails:
         self._layout = session.layout
         self._name = name
         self._readers: list[Link] = []
-        self._missing = len(ends)  # those that the broker has not confirmed yet
+        self._missing = len(ends)  # readers that are not attached yet
         self._over = False
         for segment_id, end in ends.items():
             view = self._layout.segments[segment_id]
@@ -63,12 +63,12 @@ class Tails:
 
     @property
     def over(self) -> bool:
-        """Whether it hears nothing any more."""
+        """Whether it has ended."""
         return self._over
 
     @property
     def quiet(self) -> bool:
-        """Whether all owners would have told, and none has, not even the beginning of something."""
+        """Whether all readers are attached and nothing has arrived, not even a part of a frame."""
         if self._over or self._missing or not self._session.connected or self._session.layout is not self._layout:
             return False
         return not any(link.connection.stream.pending_bytes for link in self._readers)
@@ -80,14 +80,14 @@ class Tails:
         self.close()
 
     def resume_writing(self) -> None:
-        """It writes next to nothing."""
+        """It writes almost nothing."""
 
     def link_ended(self, error: EngineError) -> None:
-        """The others are of no use alone."""
+        """End the other readers as well."""
         self.close()
 
     def close(self) -> None:
-        """Hear no more. Idempotent."""
+        """End all readers. Idempotent."""
         self._over = True
         readers, self._readers = self._readers, []
         for link in readers:

@@ -1,4 +1,4 @@
-"""A topic's layout as a client sees it: which segments there are, which of them take messages, and where they are."""
+"""A topic's layout as a client sees it: its segments, which of them are active, and the addresses of their owners."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TopicLayout:
     segments: dict[int, SegmentView]
     active: tuple[SegmentView, ...]
     controller_url: str | None
-    created_ms: int | None = None  # when the topic was created: a later one of its name has another
+    created_ms: int | None = None  # of the topic's creation: a later one of its name has another
 
     @classmethod
     def from_dag(cls, topic: TopicName, dag: dict[str, Any]) -> TopicLayout:
@@ -61,11 +61,11 @@ class TopicLayout:
         return None if view is None else view.url
 
     def has_lost(self, segment_id: int) -> bool:
-        """Whether the topic had such a segment and has it no more: ids only rise, and what is pruned has children."""
+        """Whether the topic had such a segment and deleted it: ids only rise, and deleted segments have children."""
         return segment_id not in self.segments and segment_id < max(self.segments)
 
     def readdressed(self, newer: TopicLayout) -> TopicLayout:
-        """This layout with the addresses of another view of the same epoch; itself when they are the same."""
+        """This layout with the addresses of a newer view of the same epoch; itself when they are equal."""
         moved = {i: replace(v, url=newer.url_of(i)) for i, v in self.segments.items() if v.url != newer.url_of(i)}
         if not moved and self.controller_url == newer.controller_url:
             return self

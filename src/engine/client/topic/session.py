@@ -1,8 +1,8 @@
 """`TopicSession`: keeps a client's layout of a topic current.
 
 A broker answers SCALABLE_TOPIC_LOOKUP with the layout and pushes every later one. Several changes may arrive as one,
-or out of order after a reconnect; a layout is applied only when its epoch is newer (SEMANTICS 37). One of the same
-epoch brings newer addresses, and nothing else of it counts.
+or out of order after a reconnect; a layout is applied only when its epoch is newer (SEMANTICS 37). Of one of the same
+epoch only the addresses are taken.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from engine.errors import (
 from engine.model.names import TopicName
 from engine.wire.commands import Command
 
-LOOK_S_MAX = 5.0  # a broker has this long to answer before another one is asked
-REFUSALS_MAX = 4  # in a row, after which the layout is looked up anew: what is known may be old
+LOOKUP_S_MAX = 5.0  # a broker has this long to answer before another one is asked
+REFUSALS_MAX = 4  # in a row, after which the layout is looked up again: the known one may be out of date
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ class TopicSession:
 
     @property
     def connected(self) -> bool:
-        """Whether a broker tells how the topic changes."""
+        """Whether a broker pushes changes of the layout."""
         return self._link is not None
 
     def follow(
@@ -75,9 +75,9 @@ class TopicSession:
         on_addresses: Callable[[TopicLayout], object] | None = None,
     ) -> None:
         """From now on call `on_layout` with every newer layout, `on_addresses` when only addresses are newer, and
-        `on_failed` once when the topic is gone.
+        `on_failed` once when the topic is deleted.
 
-        Raises if it is.
+        Raises NotFoundError if it is deleted already.
         """
         if self._failure is not None:
             raise self._failure
@@ -97,7 +97,7 @@ class TopicSession:
         return await persist(self.pool, once, timeout, f"looking up {self.topic}")
 
     async def _lookup(self, url: str | None, create: bool, timeout: float) -> None:
-        """The session moves to the broker at `url` once that has answered."""
+        """Move the session to the broker at `url`, once that has answered."""
         link = Link(self.pool, LOOKUP, self)
         await link.open(url, lambda ident: {"session_id": ident, "topic": str(self.topic), "create": create}, timeout)
         self._drop_session()
@@ -110,7 +110,7 @@ class TopicSession:
     # -- Attached --------------------------------------------------------------------------------------------
 
     def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
-        """A layout, or the news that the topic is gone."""
+        """A layout, or an error: the topic was deleted."""
         if self._closed:
             return
         if command is Command.ERROR:
@@ -129,7 +129,7 @@ class TopicSession:
             tell(layout)
 
     def resume_writing(self) -> None:
-        """A session writes nothing that could be too much."""
+        """A session writes little: nothing is held back."""
 
     def link_ended(self, error: EngineError) -> None:
         """Look the topic up again, as often as it takes."""
@@ -137,11 +137,11 @@ class TopicSession:
         self._reopen_soon()
 
     def look_again(self) -> None:
-        """Look the topic up anew in the background, at another broker if there is one: what is known may be old."""
+        """Look the topic up again in the background, at another broker if one is known."""
         self._reopen_soon()
 
     def refused(self, times: int) -> None:
-        """Somebody was refused so often in a row, going by the layout: it is looked up anew now and then."""
+        """A session that followed the layout was refused `times` times in a row: look it up every few times."""
         if times % REFUSALS_MAX == 0:
             self.look_again()
 
@@ -158,7 +158,7 @@ class TopicSession:
                 url, others = self._next_broker(tried)
                 limit = self.pool.options.operation_timeout
                 try:
-                    await self._lookup(url, False, min(limit, LOOK_S_MAX) if others else limit)
+                    await self._lookup(url, False, min(limit, LOOKUP_S_MAX) if others else limit)
                 except NotFoundError as e:
                     self._fail(e)
                     return
@@ -168,7 +168,7 @@ class TopicSession:
             self._reopening = False
 
     def _next_broker(self, tried: set[str | None]) -> tuple[str, bool]:
-        """The address of a broker that was not tried yet, connected ones first; and whether others are known."""
+        """The URL of a broker that was not tried yet, connected ones first; and whether others are known."""
         layout = self.layout
         urls = (self.pool.url, layout.controller_url, *(v.url for v in layout.segments.values()))
         known = [url for url in dict.fromkeys(urls) if url is not None]
@@ -198,7 +198,7 @@ class TopicSession:
         return self._changed
 
     async def wait_newer(self, epoch: int, timeout: float) -> bool:
-        """Wait until a layout newer than `epoch` is known, at most `timeout` seconds. Raises once the topic is gone."""
+        """Wait up to `timeout` seconds for a layout newer than `epoch`. Raises if the topic is deleted."""
         return await self._wait(lambda: self._layout is not None and self._layout.epoch > epoch, timeout)
 
     async def wait_changed(self, seen: TopicLayout, timeout: float) -> bool:
@@ -219,9 +219,9 @@ class TopicSession:
         return True
 
     async def at(self, place: Callable[[TopicLayout], str | None], work: Callable[[str | None], Awaitable[T]]) -> T:
-        """Await `work` with the address that `place` finds in the layout.
+        """Await `work` with the URL that `place` finds in the layout.
 
-        NotOwnerError, and `work` cancelled, when another address is known there before it has ended.
+        Cancels `work` and raises NotOwnerError when the layout names another URL before it has ended.
         """
         url = place(self.layout)
         task = asyncio.ensure_future(work(url))
@@ -240,7 +240,7 @@ class TopicSession:
                 task.exception()  # retrieved: it may have failed in this very turn
 
     async def ask(self, segment_id: int, command: Command, fields: dict[str, Any]) -> dict[str, Any]:
-        """The answer of a segment's owner, wherever that is by now; asked again after errors that pass.
+        """Ask the owner of a segment, with retries after errors that pass; the answer.
 
         Raises NotFoundError when the segment is not (or no longer) there, ConnectError, TimeoutError.
         """
@@ -266,23 +266,23 @@ class TopicSession:
         return await persist(self.pool, once, timeout, f"asking the owner of segment {segment_id} of {self.topic}")
 
     async def ever_had(self, segment_id: int) -> bool:
-        """Whether the topic has or had such a segment; looked up anew for one that nobody here has heard of."""
+        """Whether the topic has or had such a segment; an id that is not known is looked up."""
         if segment_id > max(self.layout.segments):
             await self.look()
         return segment_id <= max(self.layout.segments)
 
     async def look(self) -> None:
-        """Look the topic up anew, and wait for that.
+        """Look the topic up again, and wait for the answer.
 
-        Raises TimeoutError, AlreadyClosedError; NotFoundError once the topic is gone.
+        Raises TimeoutError, AlreadyClosedError; NotFoundError if the topic is deleted.
         """
         looks, timeout = self.looks, self.pool.options.operation_timeout
         self.look_again()
         if not await self._wait(lambda: self.looks != looks, timeout):
             self.pool.check_open()
             if self._closed:
-                raise AlreadyClosedError(f"what followed {self.topic} was closed")
-            raise TimeoutError(f"no broker has told the layout of {self.topic} within {timeout:g} s")
+                raise AlreadyClosedError(f"the session of {self.topic} was closed")
+            raise TimeoutError(f"no broker has answered with the layout of {self.topic} within {timeout:g} s")
 
     def close(self) -> None:
         """Stop following. Idempotent."""
