@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.aio.backoff import Backoff
+from engine.aio.backoff import RetryDelay
 from engine.client.base.options import Batching
 from engine.client.produce.in_flight import InFlight
 
@@ -159,7 +159,7 @@ class Owner(Flying):
         self.pool = pool
         self.pool.tasks = Tasks()
         self.pool.options.rng = random.Random(1)
-        self.pool.retry_delays = lambda: Backoff(random.Random(1), initial=1e-6, maximum=1e-6)
+        self.pool.retry_delays = lambda: RetryDelay(random.Random(1), initial=1e-6, maximum=1e-6)
         self.session = Layouts()
         self.claim: list[int] | None = None
         self.acknowledged_below = 0

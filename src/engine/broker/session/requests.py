@@ -298,7 +298,7 @@ async def _subscription(
     known, topic = header.get("created_ms"), hosted.name.topic
     facts = await broker.calls.ensure_subscription(topic, name, position, kind, known)
     header["created_ms"] = facts.created_at_ms  # for the answer
-    return await broker.hosting.subscription(hosted, name, facts)
+    return await broker.subscriptions.open(hosted, name, facts)
 
 
 def flow(connection: Connection, header: Header, payload: memoryview) -> None:
@@ -309,7 +309,7 @@ def flow(connection: Connection, header: Header, payload: memoryview) -> None:
 
 
 def acknowledge(connection: Connection, header: Header, payload: memoryview) -> None:
-    """ACK. One of a consumer that is not attached any more is refused, not remembered (SEMANTICS 12)."""
+    """ACK. One of a consumer that is not attached any more is refused, not remembered (semantics 12)."""
     consumer = connection.consumers.get(header["consumer_id"])
     if consumer is None:
         raise NotOwnerError(f"the consumer {header['consumer_id']} is not attached; attach and acknowledge again")
@@ -350,8 +350,8 @@ async def _segment_offset(connection: Connection, header: Header) -> dict[str, A
     found: dict[str, Any] = {"offset": offset, "first": segment.first_offset, "end": segment.durable_offset}
     found["sealed"] = segment.sealed
     if subscription is not None:
-        found["acknowledged"] = await connection.broker.hosting.acknowledged_by(hosted, subscription)
-        known = await connection.broker.hosting.known_subscription(hosted, subscription)
+        found["acknowledged"] = await connection.broker.subscriptions.acknowledged_by(hosted, subscription)
+        known = await connection.broker.subscriptions.find(hosted, subscription)
         if header.get("buckets") is not None and known is not None:
             found["open_buckets"] = await open_buckets(known, check_buckets(header["buckets"], hosted))
     return found
@@ -378,14 +378,14 @@ async def open_segment(connection: Connection, text: str) -> HostedSegment:
     """The named segment, open. Raises NotFoundError when it is not in the topic's layout or its store is gone."""
     name = SegmentName.parse(text)
     broker = connection.broker
-    hosted = broker.hosting.get(name)
+    hosted = broker.segments.get(name)
     if hosted is not None:
         return hosted
     view = await broker.service.ensure_topic(name.topic, create=False)
     info = view.layout.segment(name.segment_id)
     if info.hash_range != name.hash_range:
         raise NotFoundError(f"{name} is not in the layout; segment {info.segment_id} has the range {info.hash_range}")
-    return await broker.hosting.open(segment_spec(name.topic, view.layout, info), create=info.active)
+    return await broker.segments.open(segment_spec(name.topic, view.layout, info), create=info.active)
 
 
 def _check_wanted(connection: Connection, ident: int) -> None:

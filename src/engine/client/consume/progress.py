@@ -2,7 +2,7 @@
 
 Without I/O: the attachment records what happened, and queries what follows from it.
 
-What is acknowledged is only ever what the broker has said is durable (SEMANTICS 12). After an attachment is lost,
+What is acknowledged is only ever what the broker has said is durable (semantics 12). After an attachment is lost,
 delivery begins again at the broker's cursor: what comes below `again_upto` may have been delivered before. An
 acknowledgement that was confirmed meanwhile has to be taken out of what is queued a second time. When the cursor was
 moved back on purpose (a seek, an aborted transaction), what comes is another *reading*: what was delivered in the one

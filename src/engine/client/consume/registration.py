@@ -174,7 +174,7 @@ class Registration:
             self._registering = False
 
     async def close(self) -> None:
-        """Leave explicitly (SEMANTICS 13). Idempotent.
+        """Leave explicitly (semantics 13). Idempotent.
 
         A controller that has moved is looked up, for a few seconds, as long as brokers are connected: otherwise the
         other consumers would wait for the end of the grace period.

@@ -393,7 +393,7 @@ class MultiConsumer(Receiving, Generic[R]):
         return kind(**sums, topics=tuple(self.topics), failed=tuple(failed))
 
     async def close(self) -> None:
-        """Leave every topic. Acknowledges nothing (SEMANTICS 13); waiting receives raise AlreadyClosedError.
+        """Leave every topic. Acknowledges nothing (semantics 13); waiting receives raise AlreadyClosedError.
 
         Idempotent.
         """

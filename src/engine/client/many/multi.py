@@ -35,7 +35,7 @@ class AsyncMultiStreamConsumer(MultiConsumer[AsyncStreamConsumer]):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        # By topic: the vector that was found to be acknowledged since the last attachment (SEMANTICS 12): topics
+        # By topic: the vector that was found to be acknowledged since the last attachment (semantics 12): topics
         # without new messages are part of every acknowledgement.
         self._saved: dict[str, Mapping[int, int]] = {}
 
@@ -54,7 +54,7 @@ class AsyncMultiStreamConsumer(MultiConsumer[AsyncStreamConsumer]):
     async def acknowledge_cumulative(
         self, x: Message | MessageId | MessageBatch, *, transaction: InTransaction | None = None
     ) -> None:
-        """Acknowledge `x` and everything delivered before it, in all topics (SEMANTICS 11); durable when this returns.
+        """Acknowledge `x` and everything delivered before it, in all topics (semantics 11); durable when this returns.
 
         `x`: a Message, its id (also one kept from before a reconnect, or by an earlier consumer of this subscription)
         or a MessageBatch (its last message). In topics that have left, or were created again since, nothing is
@@ -139,8 +139,8 @@ class AsyncMultiQueueConsumer(MultiConsumer[AsyncQueueConsumer]):
         """Acknowledge a Message, an id, every message of a MessageBatch, or several messages or ids, of any of its
         topics; durable when this returns.
 
-        In a topic that has left, or was created again since, nothing is acknowledged. Raises as AsyncQueueConsumer does;
-        in the topics that do not fail, it is saved.
+        In a topic that has left, or was created again since, nothing is acknowledged. Raises as AsyncQueueConsumer
+        does; in the topics that do not fail, it is saved.
         """
         parts = self._by_member(x)
         acks = [member.acknowledge(part, transaction=transaction) for member, part in parts]

@@ -110,7 +110,7 @@ class TopicTurns(Generic[R]):
 
 
 class StreamTurns(TopicTurns[AsyncStreamConsumer]):
-    """Gives every message an id with the positions delivered before it in all topics (SEMANTICS 11)."""
+    """Gives every message an id with the positions delivered before it in all topics (semantics 11)."""
 
     def __init__(self, exhausted: Callable[[AsyncStreamConsumer], object]) -> None:
         super().__init__(exhausted)

@@ -296,7 +296,7 @@ class Outbox:
 
     def _message_failed(self, error: Exception) -> None:
         """End a named producer that was given sequence ids: the program sends the failed message again, with a new
-        producer of the name. If a later message was stored first, it would be taken for a duplicate (SEMANTICS 24).
+        producer of the name. If a later message was stored first, it would be taken for a duplicate (semantics 24).
         """
         if isinstance(error, TRANSACTION_OVER):
             return

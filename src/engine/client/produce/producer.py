@@ -187,7 +187,7 @@ class AsyncProducer:
         self.check_open()
 
     async def flush(self) -> None:
-        """Wait until every message sent before this call is durable (SEMANTICS 26).
+        """Wait until every message sent before this call is durable (semantics 26).
 
         Raises the first failure that was not reported yet.
         """

@@ -6,7 +6,7 @@ entry sent is a protocol error, and drops the connection.
 
 Resending. Whatever ends the attachment (a lost connection, a segment that moved) puts what was sent and not answered
 back to the head of the queue, still in order. The next attachment sends it again. The broker recognises each entry by
-producer name and sequence, and answers one that it has stored without storing it again (SEMANTICS 23, 24). An entry
+producer name and sequence, and answers one that it has stored without storing it again (semantics 23, 24). An entry
 that the broker refuses on its own account fails alone; any other refusal also refuses what was sent behind that entry,
 since it must not be stored ahead of it.
 
@@ -31,7 +31,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from engine._native.produce.batcher import SealedEntry
-from engine.aio.backoff import Backoff
+from engine.aio.backoff import RetryDelay
 from engine.client.net.link import PRODUCER, Link
 from engine.client.net.pool import Pool
 from engine.client.produce.backlog import ATTEMPTS_MAX, Backlog
@@ -389,7 +389,7 @@ class Sender:
     async def _attach_in_background(self) -> None:
         """Attach, as often as it takes, while there is something to send; errors that do not pass fail the queue."""
         backoff = self._owner.pool.retry_delays()
-        sealed = Backoff(self._owner.pool.options.rng, initial=SEALED_S_FIRST, maximum=SEALED_S_MAX)
+        sealed = RetryDelay(self._owner.pool.options.rng, initial=SEALED_S_FIRST, maximum=SEALED_S_MAX)
         refusals = losses = 0
         try:
             while self._needed and not self.attached:

@@ -2,9 +2,9 @@
 
 When a layout seals a segment, its sender retires, and senders of the segments that now own its hashes are held.
 Entries in flight are waited for: receipts of those that were stored before the seal still come. What is left is split
-by message into the successors, ahead of everything newer; then the successors are released (SEMANTICS 23). Entries
+by message into the successors, ahead of everything newer; then the successors are released (semantics 23). Entries
 whose outcome was lost with a connection go the same way: the successors' owners recognise them by producer and
-sequence (SEMANTICS 24).
+sequence (semantics 24).
 
 Order is kept over several generations at once: a successor that is sealed before it was released hands on what it has
 only after its own predecessors have.

@@ -1,7 +1,7 @@
 """`TopicSession`: keeps a client's layout of a topic current.
 
 A broker answers SCALABLE_TOPIC_LOOKUP with the layout and pushes every later one. Several changes may arrive as one,
-or out of order after a reconnect; a layout is applied only when its epoch is newer (SEMANTICS 37). Of one of the same
+or out of order after a reconnect; a layout is applied only when its epoch is newer (semantics 37). Of one of the same
 epoch only the addresses are taken.
 """
 

@@ -1,7 +1,7 @@
 """The topics of a namespace as a client sees them: the session that follows the list, and the public watch.
 
 A broker answers WATCH_TOPIC_LIST with the whole list and sends every change after it. After a reconnect the client
-sends the hash of its list; when the list is unchanged, it is not sent again (SEMANTICS 40).
+sends the hash of its list; when the list is unchanged, it is not sent again (semantics 40).
 """
 
 from __future__ import annotations

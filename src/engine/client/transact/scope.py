@@ -2,7 +2,7 @@
 
 Messages and acknowledgements enter when they are sent and leave when they are answered. The end of the transaction
 waits until all have left, and raises the first failure. Consumers that acknowledged here are told how the transaction
-ended: before that, nothing is acknowledged (SEMANTICS 12).
+ended: before that, nothing is acknowledged (semantics 12).
 """
 
 from __future__ import annotations
