@@ -26,8 +26,8 @@ class Pace:
         steps: int = STEPS,
         room: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`busy`: whether there is other work that should not wait. `steps`: steps between pauses while the loop is idle; 0
-        means no pauses then. `room`: whether a step may begin; the caller runs go_on() when that becomes true.
+        """`busy`: whether there is other work that should not wait. `steps`: steps between pauses while the loop is
+        idle; 0 means no pauses then. `room`: whether a step may begin; the caller runs go_on() when that becomes true.
         """
         self._busy = busy
         self._room = room
