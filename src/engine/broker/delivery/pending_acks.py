@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from engine.broker.transactions.headers import TransactionHeaders
     from engine.broker.transactions.operations import Operations
     from engine.control.transactions.headers import TransactionView
-    from engine.control.transactions.operations import Operation
+    from engine.control.transactions.operations import RecordedOperation
 
 log = logging.getLogger(__name__)
 
@@ -357,13 +357,13 @@ class PendingAcks:
 
     # -- recovery ----------------------------------------------------------------------------------------------------
 
-    def restore(self, found: Iterable[Operation]) -> None:
+    def restore(self, found: Iterable[RecordedOperation]) -> None:
         """Hold the messages of records found as the subscription is opened, until their transactions are looked up."""
         self._adopt(found)
         if self._claims:
             self.parts.tasks.spawn(self._look_at_all(), f"transactions of {self.subscription}")
 
-    def _adopt(self, found: Iterable[Operation]) -> list[Operation]:
+    def _adopt(self, found: Iterable[RecordedOperation]) -> list[RecordedOperation]:
         """Hold the messages of records, and return these; without transactions whose records are being written."""
         adopted = []
         known = {ack.key for claims in self._claims.values() for ack in claims.acks}

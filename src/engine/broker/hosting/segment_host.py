@@ -12,7 +12,7 @@ from engine.broker.hosting.leader_terms import LeaderTerms
 from engine.broker.hosting.open_segments import OpenSegments
 from engine.broker.hosting.open_subscriptions import OpenSubscriptions
 from engine.broker.hosting.statistics import segment_statistics
-from engine.control.base.ports import SegmentEnd, SegmentSpec, SegmentStatistics
+from engine.control.base.ports import HostedSegmentStatistics, SegmentEnd, SegmentSpec
 from engine.errors import (
     EngineError,
     NotFoundError,
@@ -172,11 +172,11 @@ class SegmentHosting:
             await found.cursor.settled()  # whoever hears of zero lets the segment go
         return found.backlog
 
-    async def statistics(self, spec: SegmentSpec) -> SegmentStatistics:
+    async def statistics(self, spec: SegmentSpec) -> HostedSegmentStatistics:
         """See the port."""
         hosted = await self._segments.open_existing(spec)
         if hosted is None:
-            return SegmentStatistics(sealed=spec.sealed)
+            return HostedSegmentStatistics(sealed=spec.sealed)
         for name, _ in await self._cursors.list(spec.name):
             await self._subscriptions.find(hosted, name)
         return segment_statistics(hosted)

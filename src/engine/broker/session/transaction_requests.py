@@ -59,15 +59,16 @@ async def _end(connection: Connection, number: int, header: Header, held: Held |
     coordinator = connection.host.transactions.coordinator
     try:
         if (sent := header.get("sent")) is None:
-            view = await coordinator.end(number, state, accepted)
+            view: TransactionView | None = await coordinator.end(number, state, accepted)
+        elif held is None:  # by another request
+            view = None
         else:
-            behind = CommitBehind(connection, number, held, sent, accepted, header.get("mark"))
-            if not await behind.ready():
-                return {"state": str(TransactionState.OPEN)}
-            view = await behind.commit()
+            view = await CommitBehind(connection, number, held, sent).commit(accepted, header.get("mark"))
     except TRANSACTION_OVER:
         connection.sends.forget(number)
         raise
+    if view is None:
+        return {"state": str(TransactionState.OPEN)}
     connection.sends.forget(number)
     return {"state": str(view.header.state)}
 

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from engine.control.transactions.operations import Operation
+from engine.control.transactions.operations import RecordedOperation
 from engine.errors import EngineError
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class TransactionalAppend:
         """As Writer."""
         return not self.confirmed.done()
 
-    def recorded(self, record: Operation) -> None:
+    def recorded(self, record: RecordedOperation) -> None:
         """Its operation record is durable."""
         write = self._write
         if write is not None and not self.confirmed.done():

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from engine.broker.transactions.sends import TransactionSends
     from engine.broker.transactions.settling import SettlingRounds
     from engine.control.transactions.headers import TransactionView
-    from engine.control.transactions.operations import Operation, Part
+    from engine.control.transactions.operations import Part, RecordedOperation
     from engine.storage.commit.groups import Appended
     from engine.storage.cursor.visibility import Visibility
     from engine.storage.segment import Segment
@@ -368,7 +368,7 @@ class TransactionBuffer:
             await self._resume(number)
         await self._operations.forget(strays)  # of writes that are decided, or never reached the log
 
-    def _found(self, entry: Transacted, records: Iterable[Operation]) -> None:
+    def _found(self, entry: Transacted, records: Iterable[RecordedOperation]) -> None:
         span = Span(entry.producer, entry.first_sequence, entry.last_sequence)
         write = self.visibility.wrote(entry.first, entry.last)
         pending = PendingWrite(entry.number, entry.attempt, write, entry.term, span)

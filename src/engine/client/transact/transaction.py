@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Self
 
-from engine.aio.backoff import Backoff
+from engine.aio.backoff import RetryDelay
 from engine.aio.bag import Bag
 from engine.aio.turns import Turns
 from engine.client.net.deadlines import Deadlines
@@ -297,7 +297,7 @@ class AsyncTransaction(InTransaction):
             self._pool.tasks.spawn(self._look(), name=f"look at transaction {self.id}")
 
     async def _look(self) -> None:
-        delays = Backoff(self._pool.options.rng, initial=LOOK_S_FIRST, maximum=LOOK_S_MAX)
+        delays = RetryDelay(self._pool.options.rng, initial=LOOK_S_FIRST, maximum=LOOK_S_MAX)
         while not self._over:
             try:
                 standing = await look(self._pool, self.id)

@@ -36,7 +36,7 @@ LEFT = "left"
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerStatistics:
+class HostedConsumerStatistics:
     """One consumer attached to one segment, or that was so a moment ago. Rates are per second."""
 
     name: str
@@ -66,11 +66,11 @@ class SubscriptionStatistics:
     consumers: int = 0
     msg_rate_out: float = 0.0
     bytes_rate_out: float = 0.0
-    members: tuple[ConsumerStatistics, ...] = ()  # the consumers, in the order in which they came
+    members: tuple[HostedConsumerStatistics, ...] = ()  # the consumers, in the order in which they came
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentStatistics:
+class HostedSegmentStatistics:
     """One segment as its owner sees it now. Rates are per second."""
 
     first_offset: int = 0
@@ -151,7 +151,7 @@ class SegmentHost(Protocol):
         cancels the watch; it may be called at any time.
         """
 
-    async def statistics(self, spec: SegmentSpec) -> SegmentStatistics:
+    async def statistics(self, spec: SegmentSpec) -> HostedSegmentStatistics:
         """What it is doing now. A segment that was never used has the record of zeros."""
 
     def segment_url(self, name: SegmentName) -> str:

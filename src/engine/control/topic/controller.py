@@ -19,7 +19,7 @@ from engine.control.base.leadership import Leadership, LeaderState
 from engine.control.base.ports import ConsumerChannel, SegmentHost
 from engine.control.base.topic_records import ScalableTopicResources, TopicRecord
 from engine.control.shape.deletion import TopicDeletion
-from engine.control.shape.shape import Ended, Plan, TopicShape
+from engine.control.shape.shape import Plan, ReshapeEnded, TopicShape
 from engine.control.shape.topic_scaling import AutoScaleCounts, TopicScaling
 from engine.control.subscription.coordinator import SubscriptionCoordinator
 from engine.control.subscription.subscriptions import TopicSubscriptions
@@ -53,7 +53,7 @@ class ScalableTopicController:
         broker_url: str,
         session: Callable[[], Awaitable[Session]],
         unfinished: Callable[[TopicName], None],
-        ended: Ended,
+        ended: ReshapeEnded,
         scaled: AutoScaleCounts,
         tasks: Supervisor,
     ) -> None:
