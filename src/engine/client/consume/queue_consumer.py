@@ -20,7 +20,7 @@ from engine.client.base.idents import offsets_of
 from engine.client.base.options import ConsumerOptions, check_seconds
 from engine.client.base.redelivery import QueueOptions
 from engine.client.consume.acknowledging import all_acknowledged
-from engine.client.consume.attachment import QUEUE, Attachment
+from engine.client.consume.attachment import Attachment
 from engine.client.consume.dead_letter import DeadLetters
 from engine.client.consume.receiver import Receiver
 from engine.client.consume.receiving import ConsumerStatistics
@@ -32,6 +32,7 @@ from engine.errors import CorruptionError, EngineError, NotFoundError, Transacti
 from engine.model.names import TopicName
 from engine.model.positions import MessageId
 from engine.model.redelivery import Backoff
+from engine.model.subscriptions import DeliveryMode
 from engine.wire.commands import Command
 
 RANGES_MAX = 20_000  # of one frame, so that it fits its header
@@ -103,7 +104,7 @@ class AsyncQueueConsumer(Receiver):
             return  # nothing would end what begins now
         for segment in layout.segments.values():
             if segment.segment_id not in self.attachments and segment.segment_id not in self._finished:
-                attachment = Attachment(self, segment.segment_id, segment.name, QUEUE)
+                attachment = Attachment(self, segment.segment_id, segment.name, DeliveryMode.QUEUE)
                 self.attachments[segment.segment_id] = attachment
                 attachment.begin()
         for segment_id in self.attachments.keys() - layout.segments.keys():

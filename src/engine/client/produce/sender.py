@@ -32,6 +32,7 @@ from engine.errors import (
     ProtocolError,
     UnknownOutcomeError,
 )
+from engine.model.access import AccessMode
 from engine.model.transactions import TRANSACTION_OVER
 from engine.wire.commands import Command
 
@@ -281,4 +282,4 @@ class Lane(LaneAttachment):
         """Whether there must be an attachment: to send something, or to hold a claim to exclusive access."""
         if self._closed or self.retired or not self._owner.started:
             return False
-        return bool(self.backlog) or self.eager or self._owner.access_mode != "shared"
+        return bool(self.backlog) or self.eager or self._owner.access_mode != AccessMode.SHARED

@@ -40,7 +40,7 @@ class HostedConsumerStatistics:
     """One consumer attached to one segment, or that was so a moment ago. Rates are per second."""
 
     name: str
-    mode: str  # "exclusive", "shared" or "queue"; LEFT: not attached any more
+    mode: str  # a DeliveryMode; LEFT: not attached any more
     unacknowledged: int = 0  # messages it was sent and has not acknowledged
     msg_rate_out: float = 0.0
     bytes_rate_out: float = 0.0
