@@ -27,8 +27,10 @@ from shared_segment import (
 )
 
 import engine
-from engine.client.consume.attachment import EXCLUSIVE, SHARED
 from engine.model.positions import split_position
+from engine.model.subscriptions import DeliveryMode
+
+EXCLUSIVE, SHARED = DeliveryMode.EXCLUSIVE, DeliveryMode.SHARED
 
 
 @pytest.fixture

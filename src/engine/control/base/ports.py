@@ -39,7 +39,7 @@ class HostedConsumerStatistics:
     """One consumer attached to one segment, or detached a moment ago. Rates are per second."""
 
     name: str
-    mode: str  # "exclusive", "shared" or "queue"; LEFT: detached
+    mode: str  # a DeliveryMode; LEFT: detached
     unacknowledged: int = 0  # messages sent and not acknowledged
     msg_rate_out: float = 0.0
     bytes_rate_out: float = 0.0

@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 
 from engine.model.layout import SegmentLayout
 from engine.model.segment import SegmentInfo
-from engine.model.subscriptions import AttachMode, Share, Shares, SubscriptionKind
+from engine.model.subscriptions import DeliveryMode, Share, Shares, SubscriptionKind
 
 
 def assign(
@@ -51,7 +51,7 @@ def _deal_places(room: Mapping[int, int], names: Sequence[str]) -> dict[str, Sha
     places = [segment_id for turn in rounds for segment_id, count in room.items() if count > turn]
     readers = Counter(places[: len(names)])
     taken = dict(zip(names, (segment_id for segment_id in room for _ in range(readers[segment_id])), strict=False))
-    modes = {i: AttachMode.SHARED if count > 1 else AttachMode.EXCLUSIVE for i, count in readers.items()}
+    modes = {i: DeliveryMode.SHARED if count > 1 else DeliveryMode.EXCLUSIVE for i, count in readers.items()}
     return {name: (Share(taken[name], modes[taken[name]]),) if name in taken else () for name in names}
 
 

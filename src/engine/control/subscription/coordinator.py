@@ -24,9 +24,9 @@ from engine.model.layout import SegmentLayout
 from engine.model.names import TopicName
 from engine.model.subscriptions import (
     AssignedSegment,
-    AttachMode,
     ConsumerAssignment,
     ConsumerRegistration,
+    DeliveryMode,
     Share,
     SubscriptionKind,
 )
@@ -249,7 +249,7 @@ class SubscriptionCoordinator:
 
     def _assigned(self, share: Share) -> AssignedSegment:
         info = self._layout.segments[share.segment_id]
-        ends = info.bucket_ends if share.mode is AttachMode.SHARED else ()
+        ends = info.bucket_ends if share.mode is DeliveryMode.SHARED else ()
         return AssignedSegment(self.topic.segment(info.hash_range, info.segment_id), share.mode, ends)
 
     # Its end, and what it looks like.
