@@ -13,7 +13,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
-from engine._native.produce.batcher import SealedEntry
+from engine._native.produce.sealed import SealedEntry
 from engine.client.produce.backlog import ATTEMPTS_MAX
 from engine.client.produce.sender_attachment import FATAL, LaneAttachment, LaneOwner
 from engine.client.topic.session import SegmentView

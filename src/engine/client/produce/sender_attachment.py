@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from engine._native.produce.batcher import SealedEntry
+from engine._native.produce.sealed import SealedEntry
 from engine.aio.backoff import RetryDelay
 from engine.client.net.connection import Connection, ignore_outcome
 from engine.client.net.pool import Pool
