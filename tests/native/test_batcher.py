@@ -11,8 +11,9 @@ from entry_reference import PlainMessage, crc32c, decode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine._native.produce.batcher import Batcher, SealedEntry
+from engine._native.produce.batcher import Batcher
 from engine._native.produce.hashing import MURMUR3, XXH64
+from engine._native.produce.sealed import SealedEntry
 from engine.errors import InvalidArgumentError, QueueFullError
 from engine.limits import ENTRY_SIZE_MAX
 

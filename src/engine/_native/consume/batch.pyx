@@ -1,10 +1,9 @@
 # cython: language_level=3, auto_pickle=False
 """What a consumer receives: blocks checked into entries, and batches of their messages."""
 cimport cython
-from engine._native.consume.arrow cimport stream_of
+from engine._native.consume.arrow cimport join_texts, stream_of
 from engine._native.format.body cimport Lease, hold
 from engine._native.format.entry cimport FAULT_NONE, GIL_FREE_BYTES, Entry, Fault, entry_at, raise_fault, unknown
-from engine._native.consume.joined cimport join_texts
 from engine._native.consume.message cimport Message, Origin, Slice, message_at, new_origin, whole
 from engine._native.consume.opening cimport check_block
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t

@@ -36,6 +36,9 @@ cdef class EntryQueue:
     cdef dict delivered
     cdef dict credit
 
+    # Take the lock and set `busy`, until leave(). Only enter() and leave() change either.
+    cdef void enter(self) noexcept
+    cdef void leave(self) noexcept
     # Invariant of all that follows but pop_carefully(): the lock is held, and `busy` set. Checked by push_entry(),
     # settle() and advance(), with ENGINE_DEBUG=1.
     cdef Py_ssize_t push_entry(

@@ -61,13 +61,20 @@ cdef class EntryQueue:
                 bucket = marks.bucket_of(entry)
                 marks.marks[bucket].arrived = True
                 start, place = max(start_offset, marks.marks[bucket].acknowledged), marks.key_of(bucket)
-            with self.lock:
-                self.busy = True
-                try:
-                    added += self.push_entry(entry, skip, redelivered, start, place)
-                finally:
-                    self.busy = False
+            self.enter()
+            try:
+                added += self.push_entry(entry, skip, redelivered, start, place)
+            finally:
+                self.leave()
         return added
+
+    cdef void enter(self) noexcept:
+        self.lock.acquire()
+        self.busy = True
+
+    cdef void leave(self) noexcept:
+        self.busy = False
+        self.lock.release()
 
     cdef Py_ssize_t push_entry(
         self, Entry entry, object skip, object redelivered, uint64_t start_offset, uint64_t place
@@ -105,18 +112,17 @@ cdef class EntryQueue:
 
     cdef Message pop_carefully(self):
         cdef Message message = None
-        with self.lock:
-            self.busy = True
-            try:
-                if self.current is not None or self.begin():
-                    message = message_at(self.current, self.index)
-                    self.index += 1
-                    self.messages -= 1
-                    if self.index == self.current.stop:
-                        self.settle()
-                        self.current = None
-            finally:
-                self.busy = False
+        self.enter()
+        try:
+            if self.current is not None or self.begin():
+                message = message_at(self.current, self.index)
+                self.index += 1
+                self.messages -= 1
+                if self.index == self.current.stop:
+                    self.settle()
+                    self.current = None
+        finally:
+            self.leave()
         return message
 
     cdef bint begin(self) except -1:
@@ -171,12 +177,11 @@ cdef class EntryQueue:
         max_bytes bounds its keys and values together (-1: no bound), but one message is always given. Its compressed
         entries become 32 MiB at most, but one always. Raises CorruptionError when it would begin in a bad entry.
         """
-        with self.lock:
-            self.busy = True
-            try:
-                return self.take_batch(max_messages, max_bytes)
-            finally:
-                self.busy = False
+        self.enter()
+        try:
+            return self.take_batch(max_messages, max_bytes)
+        finally:
+            self.leave()
 
     # Nothing is popped before all of it is there: what decompresses and what is told may raise, as any Python may.
     cdef MessageBatch take_batch(self, Py_ssize_t max_messages, Py_ssize_t max_bytes):
@@ -221,32 +226,30 @@ cdef class EntryQueue:
         """(entry, first offset, last offset) where a bad entry comes next, else None. drop: pop these messages."""
         cdef Slice slice
         cdef uint32_t start
-        with self.lock:
-            self.busy = True
-            try:
-                self.settle()
-                if self.head == len(self.items) or (<Slice> self.items[self.head]).entry.failure is None:
-                    return None
-                slice, start = self.items[self.head], self.front
-                if drop:
-                    self.messages -= slice.stop - start
-                    self.advance(slice.stop)
-            finally:
-                self.busy = False
+        self.enter()
+        try:
+            self.settle()
+            if self.head == len(self.items) or (<Slice> self.items[self.head]).entry.failure is None:
+                return None
+            slice, start = self.items[self.head], self.front
+            if drop:
+                self.messages -= slice.stop - start
+                self.advance(slice.stop)
+        finally:
+            self.leave()
         return slice.entry, slice.entry.first_offset + start, slice.entry.first_offset + slice.stop - 1
 
     def close_front(self):
         """Let go of what was decompressed; it is again when its turn comes. Nothing while another thread is at it."""
         if self.busy:
             return
-        with self.lock:
-            self.busy = True
-            try:
-                self.settle()
-                self.current = None
-                close_slices(self.items, self.head)
-            finally:
-                self.busy = False
+        self.enter()
+        try:
+            self.settle()
+            self.current = None
+            close_slices(self.items, self.head)
+        finally:
+            self.leave()
 
     @property
     def opened(self):
@@ -258,27 +261,25 @@ cdef class EntryQueue:
 
         The bytes are those of whole entries, counted when the last message of one is popped.
         """
-        with self.lock:
-            self.busy = True
-            try:
-                self.settle()
-                taken, self.credit = self.credit, {}
-            finally:
-                self.busy = False
+        self.enter()
+        try:
+            self.settle()
+            taken, self.credit = self.credit, {}
+        finally:
+            self.leave()
         return taken
 
     def drop(self, uint64_t segment_id):
         """Forget what waits of one segment, and its credit: its attachment has ended. Returns how many messages."""
         cdef Py_ssize_t before
-        with self.lock:
-            self.busy = True
-            try:
-                before = self.messages
-                self.take_segment(segment_id)
-                self.credit.pop(segment_id, None)
-                return before - self.messages
-            finally:
-                self.busy = False
+        self.enter()
+        try:
+            before = self.messages
+            self.take_segment(segment_id)
+            self.credit.pop(segment_id, None)
+            return before - self.messages
+        finally:
+            self.leave()
 
     cdef list take_segment(self, uint64_t segment_id):
         cdef Slice slice, rest
@@ -305,57 +306,52 @@ cdef class EntryQueue:
         cdef Py_ssize_t count = 0
         cdef Slice slice
         cdef list taken
-        with self.lock:
-            self.busy = True
-            try:
-                taken = self.take_segment(segment_id)
-            finally:
-                self.busy = False
-        with other.lock:
-            other.busy = True
-            try:
-                for slice in taken:
-                    if other.head == len(other.items):
-                        other.front = slice.start
-                    other.items.append(slice)
-                    other.messages += slice.stop - slice.start
-                    other.bytes += slice.weight
-                    count += slice.stop - slice.start
-            finally:
-                other.busy = False
+        self.enter()
+        try:
+            taken = self.take_segment(segment_id)
+        finally:
+            self.leave()
+        other.enter()
+        try:
+            for slice in taken:
+                if other.head == len(other.items):
+                    other.front = slice.start
+                other.items.append(slice)
+                other.messages += slice.stop - slice.start
+                other.bytes += slice.weight
+                count += slice.stop - slice.start
+        finally:
+            other.leave()
         return count
 
     def set_make_id(self, make_id):
         """From now on, ids of what is popped are made by `make_id`."""
-        with self.lock:
-            self.busy = True
-            try:
-                self.settle()
-                self.current, self.make_id = None, make_id
-            finally:
-                self.busy = False
+        self.enter()
+        try:
+            self.settle()
+            self.current, self.make_id = None, make_id
+        finally:
+            self.leave()
 
     def forget_positions(self, upto):
         """Until more is delivered there, positions say nothing of what stands no higher than `upto` says."""
-        with self.lock:
-            self.busy = True
-            try:
-                self.settle()
-                for place, position in upto.items():
-                    if self.delivered.get(place, OFFSET_MAX) <= position:
-                        self.current = None
-                        del self.delivered[place]
-            finally:
-                self.busy = False
+        self.enter()
+        try:
+            self.settle()
+            for place, position in upto.items():
+                if self.delivered.get(place, OFFSET_MAX) <= position:
+                    self.current = None
+                    del self.delivered[place]
+        finally:
+            self.leave()
 
     def forget(self, uint64_t segment_id, ranges, BucketMarks marks=None):
         """Pop, unread, what waits of one segment in these inclusive ranges or below the marks: how many messages."""
-        with self.lock:
-            self.busy = True
-            try:
-                return self.forget_ranges(segment_id, sorted(ranges), marks)
-            finally:
-                self.busy = False
+        self.enter()
+        try:
+            return self.forget_ranges(segment_id, sorted(ranges), marks)
+        finally:
+            self.leave()
 
     cdef Py_ssize_t forget_ranges(self, uint64_t segment_id, list ranges, BucketMarks marks) except -1:
         cdef uint64_t below
@@ -390,13 +386,12 @@ cdef class EntryQueue:
     @property
     def positions(self):
         """{segment: next offset} of everything popped so far, a new dict; in shared segments one for each bucket."""
-        with self.lock:
-            self.busy = True
-            try:
-                self.settle()
-                return self.delivered.copy()
-            finally:
-                self.busy = False
+        self.enter()
+        try:
+            self.settle()
+            return self.delivered.copy()
+        finally:
+            self.leave()
 
     def __len__(self):
         return self.messages

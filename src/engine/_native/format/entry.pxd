@@ -11,6 +11,9 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 cdef Fault check_header(const uint8_t* p, size_t room) noexcept nogil
 # Check body_crc of an entry whose header was checked and whose size fits.
 cdef Fault check_body(const uint8_t* p) noexcept nogil
+# Check n bytes of whole entries back to back, from `at`: headers and, where asked, body_crc. `at` is moved to the first
+# bad entry, or to n.
+cdef Fault check_entries(const uint8_t* start, size_t n, bint check_bodies, size_t* at) noexcept nogil
 # Check stamp_crc under a file's salt.
 cdef Fault check_stamp(const uint8_t* p, uint32_t salt) noexcept nogil
 # Compute header_crc and body_crc of a complete entry (producer side).

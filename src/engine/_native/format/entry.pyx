@@ -20,8 +20,12 @@ cdef uint32_t COUNT_MAX = ENTRY_MESSAGES_MAX
 cdef uint32_t NAME_SIZE_MAX = PRODUCER_NAME_SIZE_MAX
 cdef int64_t NO_TIME = -(<int64_t> 1 << 62) * 2  # INT64_MIN
 
+if AT_BODY != HEADER_SIZE or AT_STAMP_CRC != PRODUCER_HEADER_SIZE:
+    raise AssertionError(f"the fields of layout.pxd must add up to {PRODUCER_HEADER_SIZE} and {HEADER_SIZE} bytes, "
+                         f"got {AT_STAMP_CRC} and {AT_BODY}")
 if HEADER_SIZE != ENTRY_HEADER_SIZE:
-    raise AssertionError("layout.pxd and limits.py disagree about the size of an entry's header")
+    raise AssertionError(f"layout.pxd and limits.py must agree on the size of an entry's header, got {HEADER_SIZE} and "
+                         f"{ENTRY_HEADER_SIZE}")
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -334,18 +338,42 @@ cdef class Entry:
         return f"<Entry segment={self.segment_id} offset={self.first_offset} count={self.count} size={self.size}>"
 
 
-def walk(buffer):
-    """Every entry of a block of whole entries back to back, headers checked and bodies not. Raises CorruptionError."""
-    cdef Lease lease = hold(buffer)
-    cdef Py_ssize_t at = 0
+cdef Fault check_entries(const uint8_t* start, size_t n, bint check_bodies, size_t* at) noexcept nogil:
     cdef Fault fault
+    while at[0] < n:
+        fault = check_header(start + at[0], n - at[0])
+        if fault == FAULT_NONE and check_bodies:
+            fault = check_body(start + at[0])
+        if fault != FAULT_NONE:
+            return fault
+        at[0] += load32(start + at[0] + AT_SIZE)
+    return FAULT_NONE
+
+
+cdef Lease _checked(object buffer, bint check_bodies):
+    cdef Lease lease = hold(buffer)
+    cdef size_t at = 0
+    cdef Fault fault
+    if lease.size < GIL_FREE_BYTES:
+        fault = check_entries(lease.start, lease.size, check_bodies, &at)
+    else:
+        with nogil:
+            fault = check_entries(lease.start, lease.size, check_bodies, &at)
+    if fault != FAULT_NONE:
+        raise CorruptionError(f"byte {at} of the block: {FAULTS[fault]}")
+    return lease
+
+
+def walk(buffer):
+    """Every Entry of a block of whole entries back to back, headers checked and bodies not. Raises CorruptionError."""
+    cdef Lease lease = _checked(buffer, False)
+    cdef Py_ssize_t at = 0
+    cdef Entry entry
     cdef list found = []
     while at < lease.size:
-        fault = check_header(lease.start + at, lease.size - at)
-        if fault != FAULT_NONE:
-            raise CorruptionError(f"byte {at} of the block: {FAULTS[fault]}")
-        found.append(entry_at(lease, lease.start + at))
-        at += load32(lease.start + at + AT_SIZE)
+        entry = entry_at(lease, lease.start + at)
+        found.append(entry)
+        at += entry.size
     return found
 
 
@@ -354,30 +382,12 @@ def verify(buffer):
 
     Raises CorruptionError naming the byte where the bad entry begins.
     """
-    cdef Lease lease = hold(buffer)
+    cdef Lease lease = _checked(buffer, True)
     cdef Py_ssize_t at = 0, count = 0
-    cdef Fault fault
-    if lease.size < GIL_FREE_BYTES:
-        fault = _verify(lease.start, lease.size, &at, &count)
-    else:
-        with nogil:
-            fault = _verify(lease.start, lease.size, &at, &count)
-    if fault != FAULT_NONE:
-        raise CorruptionError(f"byte {at} of the block: {FAULTS[fault]}")
+    while at < lease.size:
+        at += load32(lease.start + at + AT_SIZE)
+        count += 1
     return count
-
-
-cdef Fault _verify(const uint8_t* p, Py_ssize_t size, Py_ssize_t* at, Py_ssize_t* count) noexcept nogil:
-    cdef Fault fault
-    while at[0] < size:
-        fault = check_header(p + at[0], size - at[0])
-        if fault == FAULT_NONE:
-            fault = check_body(p + at[0])
-        if fault != FAULT_NONE:
-            return fault
-        at[0] += load32(p + at[0] + AT_SIZE)
-        count[0] += 1
-    return FAULT_NONE
 
 
 def compress(data, int codec, compressor):

@@ -1,25 +1,49 @@
 # cython: language_level=3, auto_pickle=False
 """The producer's half of a topic: every message to its bucket, every full bucket to a sealed entry.
 
-A key's hash picks segment and bucket; messages without a key gather in a bucket of their own, whose entries go to
-the segments in turn. Any thread may call; see buckets.pyx.
+    send_nowait(), add() --> commit()  \                               seal                take()
+                                        route --> builders[bucket]  --------->  sealed  -----------> the client's
+    add_columns() ------> stretch()    /          open, in C memory             entries              outbox
+
+1. *Route.* A key's hash names segment and bucket, and with them one builder (ranges.pyx). Messages without a key share
+   one builder more, the last; the segment of its entry is chosen when it is sealed. An entry therefore never holds
+   messages of two buckets, which is what lets a broker route it whole and a split hand it over whole.
+2. *Seal before, if it does not fit.* A message that would bring its builder over a limit, or whose deliver-at, sequence
+   or transaction cannot share an entry with those there (builder_fits()), seals the builder first.
+3. *Add.* The bytes are copied into the builder, the message is counted as pending, and gets the next sequence id.
+   Within a bucket the order of the calls is the order of the log: a builder holds one bucket, and its entries enter
+   `sealed` in the order of sealing.
+4. *Seal after, if it is full.* Else the entry stays open until its limits are met or the client's linger time ends and
+   it calls seal_all(), which on_open() has told it to schedule.
+5. *Pending* counts from the call until release(), when the entry's outcome is known; it bounds the producer's memory,
+   and an Account that of all producers of a client.
+
+Any thread may call. The GIL serialises the calls; where it is released while builders change (large entries are
+sealed, columns are read), `busy` is set, and other threads wait in wait(). Callbacks run at the end of a call, when
+nothing is half done, so that they may call the batcher again.
 """
 cimport cython
 from cpython.buffer cimport PyBuffer_Release
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
+from cpython.pythread cimport (
+    PyThread_acquire_lock, PyThread_allocate_lock, PyThread_free_lock, PyThread_get_thread_ident, PyThread_release_lock,
+    WAIT_LOCK,
+)
 from cpython.ref cimport PyObject
 from cpython.unicode cimport PyUnicode_Check
 from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
 
+from engine._native.format.entry cimport KEYED
+from engine._native.format.ranges cimport Routes, route
 from engine._native.produce.arguments cimport (
     MessageColumns, check_size, checked_sequence, fill_extras, open_buffer, utf8,
 )
-from engine._native.produce.buckets cimport Buckets
-from engine._native.produce.builder cimport Builder, Message, builder_add, builder_fits, message_cost
+from engine._native.produce.builder cimport (
+    Builder, Message, builder_add, builder_fits, builder_free, builder_reset, message_cost,
+)
 from engine._native.produce.columns cimport view_get
-from engine._native.format.entry cimport KEYED
-from engine._native.format.ranges cimport route
-from engine._native.produce.sealed cimport SealedEntry, TransactionScope
+from engine._native.produce.sealed cimport STEADY_BITS, SealedEntry, TransactionScope, build, resplit, take_apart
 from engine._native.produce.hashing import MURMUR3, XXH64, xxh64
 
 from engine.errors import InvalidArgumentError, QueueFullError
@@ -30,9 +54,6 @@ from engine.limits import (
 
 cdef extern from "hash.h" nogil:
     uint32_t key32_hash(const uint8_t* p, size_t n, int algorithm) noexcept
-
-# What was cimported is visible to C only; users of the batcher find its types here.
-globals().update(MessageColumns=MessageColumns, SealedEntry=SealedEntry, TransactionScope=TransactionScope)
 
 cdef enum:
     FAULT_MEMORY = 1
@@ -61,7 +82,7 @@ cdef class Account:
         self.limit = limit
 
 
-cdef class Batcher(Buckets):
+cdef class Batcher:
     """Takes messages, gives sealed entries.
 
     `on_open()` is called when something became open after nothing was, `on_sealed()` when take() has something
@@ -73,6 +94,20 @@ cdef class Batcher(Buckets):
     pending limit is met as well. A callback that raises does so out of a call whose message was taken.
     InvalidArgumentError for a limit that an entry could not keep.
     """
+
+    def __cinit__(self, *args, **kwargs):
+        self.lock = PyThread_allocate_lock()
+        if self.lock is NULL:
+            raise MemoryError()
+        self.sealed, self.totals = [], {}
+
+    def __dealloc__(self):
+        cdef uint32_t i
+        for i in range(self.builders_count):
+            builder_free(&self.builders[i])
+        free(self.builders)
+        if self.lock is not NULL:
+            PyThread_free_lock(self.lock)
 
     def __init__(self, bytes producer_name not None, *, int key_hash=XXH64, Py_ssize_t bytes_max=BATCH_BYTES_MAX,
                  Py_ssize_t messages_max=BATCH_MESSAGES_MAX, Py_ssize_t pending_bytes_max=PENDING_BYTES_MAX,
@@ -96,6 +131,76 @@ cdef class Batcher(Buckets):
         self.on_open, self.on_sealed, self.on_full = on_open, on_sealed, on_full
         self.pack, self.now_ms, self.admit = pack, now_ms, admit
         self.account = Account(1 << 62) if account is None else account
+
+    @property
+    def counters(self):
+        """Sealed so far for the segments of the layout: {(segment id, bucket): (entries, messages, bytes)}."""
+        return dict(self.totals)
+
+    def set_layout(self, starts, segment_ids, bucket_ends):
+        """Route by these active segments from now on; what is open is sealed first, under the old layout.
+
+        `starts` rise from 0, `segment_ids` go with them, `bucket_ends[i]` are the inclusive ends of the buckets of
+        segment i, the last 65,535. InvalidArgumentError otherwise, and nothing has changed.
+        """
+        cdef list ids = list(segment_ids)
+        cdef Routes routes = Routes(starts, ids, bucket_ends)
+        cdef Builder* builders = <Builder*> calloc(routes.builders + 1, sizeof(Builder))
+        cdef uint32_t i
+        if builders is NULL:
+            raise MemoryError()
+        self.enter()
+        try:
+            self.seal_open()
+            for i in range(self.builders_count):
+                if i <= routes.builders:
+                    builders[i] = self.builders[i]
+                else:
+                    builder_free(&self.builders[i])
+            self.builders, builders = builders, self.builders
+            self.routes, self.builders_count = routes, routes.builders + 1
+            self.waiters = [None] * self.builders_count
+            active = frozenset(ids)
+            self.totals = {where: counted for where, counted in self.totals.items() if where[0] in active}
+            for i in range(self.builders_count):
+                self.builders[i].block_bits = STEADY_BITS if self.steady and i == routes.builders else 0
+        finally:
+            self.leave()
+            free(builders)
+        self.notify()
+
+    def seal_all(self):
+        """Seal every open bucket, the one that took a message last at the end."""
+        self.enter()
+        try:
+            self.seal_open()
+        finally:
+            self.leave()
+        self.notify()
+
+    def take(self):
+        """The entries sealed since the last call, in the order of sealing."""
+        cdef list sealed = self.sealed
+        self.sealed = []
+        return sealed
+
+    def resplit(self, SealedEntry entry not None):
+        """The messages of an entry as entries of the current layout, for a segment that was sealed meanwhile.
+
+        Message order, sequence ids, waiters, attempts and the pending total are kept. The entries are returned, not
+        given to take(): they come before whatever is sealed later. `entry.data` must be uncompressed.
+        """
+        if self.routes is None:
+            raise InvalidArgumentError("the batcher has no layout yet: call set_layout() first")
+        self.enter()
+        try:
+            return resplit(self.routes, entry, self.key_hash, self.producer_name, self.producer_id)
+        finally:
+            self.leave()
+
+    def take_apart(self, SealedEntry entry not None):
+        """The same for the same segment, with every message in an entry of its own: some of them are stored already."""
+        return take_apart(entry, self.key_hash, self.producer_name, self.producer_id)
 
     @property
     def last_sequence(self):
@@ -188,6 +293,73 @@ cdef class Batcher(Buckets):
         self.account.used -= self.pending_bytes
         self.account = Account(1 << 62)
         self.account.used = self.pending_bytes
+
+    cdef int wait(self) except -1:
+        while self.busy:
+            if self.owner == <unsigned long> PyThread_get_thread_ident():
+                raise InvalidArgumentError("the batcher was called from inside one of its own calls")
+            with nogil:
+                PyThread_acquire_lock(self.lock, WAIT_LOCK)
+                PyThread_release_lock(self.lock)
+        return 0
+
+    cdef int enter(self) except -1:
+        if self.busy:
+            self.wait()
+        self.busy, self.owner = True, <unsigned long> PyThread_get_thread_ident()
+        PyThread_acquire_lock(self.lock, WAIT_LOCK)  # free but for a waiter that is about to let go
+        return 0
+
+    cdef int leave(self) except -1:
+        self.busy = False
+        PyThread_release_lock(self.lock)
+        return 0
+
+    cdef int notify(self) except -1:
+        if self.filled:
+            self.filled = False
+            if self.on_sealed is not None:
+                self.on_sealed()
+        if self.opened:
+            self.opened = False
+            if self.open_messages and self.on_open is not None:
+                self.on_open()
+        return 0
+
+    cdef int seal_locked(self, uint32_t index) except -1:
+        self.enter()
+        try:
+            self.seal_one(index)
+        finally:
+            self.leave()
+        return 0
+
+    cdef int seal_open(self) except -1:
+        cdef uint32_t i
+        cdef list open_ones = []
+        for i in range(self.builders_count if self.open_messages else 0):
+            if self.builders[i].count:
+                open_ones.append((self.builders[i].last_sequence, i))
+        open_ones.sort()                         # the log ends with the message that was sent last
+        for _, i in open_ones:
+            self.seal_one(i)
+        return 0
+
+    cdef int seal_one(self, uint32_t index) except -1:
+        self.builders[index].floor = self.floor
+        cdef SealedEntry entry = build(
+            self.routes, &self.builders[index], index, self.waiters[index], self.producer_name, self.producer_id,
+            self.scope)
+        self.waiters[index] = None
+        self.open_messages -= entry.count
+        builder_reset(&self.builders[index])
+        if not self.sealed:
+            self.filled = True
+        self.sealed.append(entry)
+        where = (entry.segment_id, entry.bucket)
+        entries, messages, size = self.totals.get(where, (0, 0, 0))
+        self.totals[where] = (entries + 1, messages + entry.count, size + len(entry.data))
+        return 0
 
     cdef int make_room(self) except -1:
         if self.refusal is not None:

@@ -78,7 +78,9 @@ def entries(data not None, bint check_body=True, transaction=None, producer=None
     if n == 0:
         raise InvalidArgumentError("nothing to append; give at least one entry")
     with nogil:
-        fault = _check_entries(start, n, check_body, &flaw, &bad)
+        fault = e.check_entries(start, n, check_body, &bad)
+        if fault == e.FAULT_NONE and check_body:
+            flaw = _find_flaw(start, n, &bad)
     if fault != e.FAULT_NONE:
         e.raise_fault(fault, e.unknown(), e.unknown())
     if flaw != FLAW_NONE:
@@ -102,23 +104,16 @@ cdef inline bint _is_in(const uint8_t* p, bint inside, uint64_t high, uint64_t l
     return inside and load64(p + e.AT_TXN_HIGH) == high and load64(p + e.AT_TXN_LOW) == low
 
 
-# All headers and, where it is asked for, checksums of bodies and what is in them. `flaw`: of the entry at `bad`.
-cdef Fault _check_entries(
-    const uint8_t* start, size_t n, bint check_body, Flaw* flaw, size_t* bad
-) noexcept nogil:
-    cdef size_t at = 0
-    cdef Fault fault
-    while at < n:
-        fault = e.check_header(start + at, n - at)
-        if fault == e.FAULT_NONE and check_body:
-            fault = e.check_body(start + at)
-        if fault != e.FAULT_NONE:
-            return fault
-        if check_body and flaw[0] == FLAW_NONE:
-            flaw[0] = check_structure(start + at)
-            bad[0] = at
-        at += load32(start + at + e.AT_SIZE)
-    return e.FAULT_NONE
+# The first flaw inside entries whose checksums hold, and `bad`: where its entry begins.
+cdef Flaw _find_flaw(const uint8_t* start, size_t n, size_t* bad) noexcept nogil:
+    cdef Flaw flaw
+    bad[0] = 0
+    while bad[0] < n:
+        flaw = check_structure(start + bad[0])
+        if flaw != FLAW_NONE:
+            return flaw
+        bad[0] += load32(start + bad[0] + e.AT_SIZE)
+    return FLAW_NONE
 
 
 def stamp(uint8_t[::1] data not None, uint32_t salt, uint32_t term, uint64_t first_offset, int64_t publish_time_ms,
