@@ -16,7 +16,6 @@ class _Crowd:
     kind = ""
 
     def setup_cache(self) -> dict[str, float]:
-        """Run it."""
         return listeners.scenario(self.kind)
 
     def track_resident_growth(self, found: dict[str, float]) -> float:

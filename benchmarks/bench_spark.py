@@ -44,7 +44,6 @@ COUNTS = {"rows": None, "rows, small": "segment INT"}  # schemas of frames of wh
 
 
 def seconds(run: Callable[[], object]) -> float:
-    """Of one run."""
     start = time.perf_counter()
     run()
     return time.perf_counter() - start
@@ -246,7 +245,6 @@ class Idle:
 
 
 def show(what: str, ours: float, theirs: float, ratio: float, other: str = "Parquet") -> None:
-    """A line of it."""
     rates = f"{ROWS / ours / 1e6:6.2f} M/s  {other:8} {ROWS / theirs / 1e6:6.2f} M/s"
     print(f"{what:30} {rates}  ratio {ratio:.2f}", flush=True)
 
@@ -270,7 +268,6 @@ def show_fixed() -> None:
 
 
 def show_idle() -> None:
-    """Micro-batches without data."""
     ours, theirs, once, ratio, ratio_once = idle_trio()
     rates = f"rate source {theirs:6.2f} ms  ratio {ratio:.2f}   asked once {once:6.2f} ms  ratio {ratio_once:.2f}"
     print(f"{'idle micro-batch':30} {ours:6.2f} ms   {rates}", flush=True)

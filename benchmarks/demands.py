@@ -86,7 +86,6 @@ class Bar:
         return ratio <= self.at_most if self.at_most is not None else None
 
     def asked(self) -> str:
-        """In words."""
         if self.at_least is not None:
             return f"≥ {self.at_least:g} ×"
         return f"≤ {self.at_most:g} ×" if self.at_most is not None else ""

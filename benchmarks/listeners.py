@@ -61,7 +61,6 @@ class Listener:
         self.listed, self.watched, self.consumed = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def connect(self, url: str) -> None:
-        """Connect and shake hands."""
         self.stream = await TcpConnector().connect(url, lambda stream: self)
         hello = {"magic": MAGIC, "protocol": PROTOCOL_VERSION, "features": list(FEATURES), "client": "crowd"}
         self.stream.send(Command.CONNECT, hello)
@@ -83,7 +82,6 @@ class Listener:
         self.stream.send(Command.GET_TOPICS_OF_NAMESPACE, {"request_id": 2, **what, "after": after})
 
     def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
-        """Whatever the broker says."""
         if command is Command.CONNECTED:
             self.connected.set()
         elif command is Command.PING:
@@ -119,10 +117,10 @@ class Listener:
             event.set()
 
     def pause_writing(self) -> None:
-        """It asks for little."""
+        pass
 
     def resume_writing(self) -> None:
-        """It asks for little."""
+        pass
 
     def connection_lost(self, error: Exception | None) -> None:
         """The broker has dropped it."""
@@ -245,7 +243,6 @@ class Crowded:
         return min((late for late, count in self.lags.items() if count >= wanted), default=0.0)
 
     def facts(self) -> dict[str, float]:
-        """What is tracked."""
         answered, refused, deaf = self.outcome
         return {
             "resident_growth": float(self.resident_most - self.resident_before),
@@ -291,7 +288,6 @@ def is_done(child: Child) -> bool:
 
 
 def ending_after(seconds: float) -> Any:
-    """Whether it is time."""
     end = time.monotonic() + seconds
     return lambda: time.monotonic() > end
 
@@ -304,7 +300,6 @@ async def make_topics(url: str, count: int) -> None:
 
 
 async def fill_topics(url: str, count: int) -> None:
-    """What slow consumers read."""
     async with engine.AsyncClient(url) as client:
         for i in range(count):
             async with await client.producer(f"topic://crowd/slow/{i}") as producer:

@@ -165,7 +165,6 @@ def idle_sources() -> list[type[DataSource]]:
 
 
 def _idle_topic(noted: Any) -> type[DataSource]:
-    """The topic's."""
     from pyspark.sql.datasource import DataSourceStreamReader
     from pyspark_engine import DefaultSource
     from pyspark_engine.options import ReadOptions

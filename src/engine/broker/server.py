@@ -141,7 +141,6 @@ class Broker:
 
     @property
     def segments(self) -> OpenSegments:
-        """Its open segments."""
         return self.parts.segments
 
     @property
@@ -156,7 +155,6 @@ class Broker:
 
     @property
     def service(self) -> ScalableTopicService:
-        """Its control plane."""
         return self.parts.service
 
     @property
@@ -176,12 +174,10 @@ class Broker:
 
     @property
     def admin(self) -> AdminService:
-        """What operators ask for."""
         return self.parts.admin
 
     @property
     def service_url(self) -> str:
-        """Where clients reach it."""
         return self.addresses.service_url
 
     @property
@@ -345,7 +341,6 @@ class Broker:
 
     @property
     def closing(self) -> bool:
-        """Whether close() was called."""
         return self._closed
 
     @property
@@ -376,7 +371,6 @@ class Broker:
         return None
 
     def forget(self, connection: Connection) -> None:
-        """It is gone."""
         self.connections.discard(connection)
         self.memory.forget(connection)
         if not self.connections:

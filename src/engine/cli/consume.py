@@ -110,7 +110,6 @@ class News(logging.Handler):
     """Writes what a log says for a person to read."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """One line."""
         lines.say(f"engine: {record.getMessage()}")
 
 

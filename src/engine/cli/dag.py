@@ -31,7 +31,6 @@ def print_layout(title: str, metadata: Mapping[str, Any], stats: Mapping[str, An
 
 
 def segments_of(metadata: Mapping[str, Any]) -> Segments:
-    """By id."""
     return {int(name): segment for name, segment in metadata["segments"].items()}
 
 

@@ -26,7 +26,6 @@ def console(*, stderr: bool = False, width: int | None = None) -> Console:
 
 
 def print_json(value: Any) -> None:
-    """One document, indented."""
     click.echo(json.dumps(value, indent=2, default=str))
 
 
@@ -70,7 +69,6 @@ def show(value: Any) -> str:
 
 
 def plural(count: int, what: str) -> str:
-    """1 bucket, 2 buckets."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 

@@ -34,7 +34,6 @@ class Tally:
         self._lock = threading.Lock()
 
     def add(self, reader: int, table: Any) -> None:
-        """It came now."""
         with self._lock:
             now = time.perf_counter()
             if self.tables:

@@ -13,7 +13,6 @@ from engine.model.transactions import parse_id
 
 
 def transaction_id(text: str) -> str:
-    """An id as typed."""
     return checked(text, parse_id)
 
 

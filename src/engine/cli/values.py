@@ -24,22 +24,18 @@ def checked(text: str, check: Callable[[str], object]) -> str:
 
 
 def topic_name(text: str) -> str:
-    """A topic as typed."""
     return checked(text, TopicName.parse)
 
 
 def segment_name(text: str) -> str:
-    """A segment as typed."""
     return checked(text, SegmentName.parse)
 
 
 def namespace_name(text: str) -> str:
-    """A namespace as typed."""
     return checked(text, parse_namespace)
 
 
 def subscription_name(text: str) -> str:
-    """A subscription as typed."""
     return checked(text, lambda name: check_name(name, "subscription name"))
 
 

@@ -30,7 +30,6 @@ class Greeting:
                 self._said.set_result(None)
 
     def fail(self, error: EngineError) -> None:
-        """It will not come."""
         if not self._said.done():
             self._said.set_exception(error)
             self._said.exception()  # retrieved: nobody may wait for it yet

@@ -79,7 +79,6 @@ class ProxyHttp:
         return self._door.url_for(dialled)
 
     async def close(self) -> None:
-        """Idempotent."""
         await self._door.close()
         if self._session is not None:
             await self._session.close()

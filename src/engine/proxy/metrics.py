@@ -20,7 +20,6 @@ def proxy_metrics_text(proxy: Proxy) -> str:
 
 
 def proxy_families(proxy: Proxy) -> Iterator[AnyFamily]:
-    """All of them."""
     now = proxy.statistics()
     yield gauge("proxy_connections", "Clients connected now", now.sessions)
     yield counter("proxy_connections_accepted_total", "Clients that have connected", now.sessions_total)

@@ -19,7 +19,6 @@ class _Caller:
         self.answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
 
     def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
-        """The broker's word."""
         if self.answer.done():
             return
         if command is Command.CONNECTED:
@@ -31,10 +30,9 @@ class _Caller:
         """One small frame is all that is sent."""
 
     def resume_writing(self) -> None:
-        """See pause_writing()."""
+        pass
 
     def connection_lost(self, error: Exception | None) -> None:
-        """There will be none."""
         if not self.answer.done():
             self.answer.set_exception(ConnectError(f"it closed the connection: {error or 'without a word'}"))
         self.answer.exception()  # retrieved: nobody may wait any more

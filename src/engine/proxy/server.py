@@ -143,7 +143,6 @@ class Proxy:
         return ConnectError("the proxy is closing") if self._closed else None
 
     def forget(self, session: Session) -> None:
-        """It is over. Idempotent."""
         if session in self._sessions:
             self._sessions.discard(session)
             for at, count in enumerate(session.passed):
@@ -203,7 +202,6 @@ class Proxy:
         return reasons
 
     def statistics(self) -> ProxyStatistics:
-        """How it stands."""
         passed = list(self._passed)
         for session in self._sessions:
             for at, count in enumerate(session.passed):

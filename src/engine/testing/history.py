@@ -103,7 +103,6 @@ class Call:
         self._history.record(self._client, self._what, phase, call=self.number, **fields)
 
     def ok(self, **fields: Any) -> None:
-        """It took effect."""
         self._end("ok", fields)
 
     def fail(self, error: object) -> None:

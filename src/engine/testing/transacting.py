@@ -103,7 +103,6 @@ class Transactor:
         self._stopped = False
 
     def stop(self) -> None:
-        """Begin nothing more."""
         self._stopped = True
 
     async def run(self, count: int) -> None:

@@ -48,4 +48,4 @@ class SimWorkers:
         loop.call_later(self._rng.uniform(0, self._delay_s_max), done, result, error, context=context)
 
     def close(self) -> None:
-        """Nothing to stop."""
+        pass

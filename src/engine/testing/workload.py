@@ -66,7 +66,6 @@ class Sender:
         self._stopped = False
 
     def stop(self) -> None:
-        """Send no more."""
         self._stopped = True
 
     async def run(self, count: int) -> None:

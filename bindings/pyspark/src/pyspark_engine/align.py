@@ -48,7 +48,6 @@ def engine_align(
 
 
 def plan_cells(segments: Sequence[engine.Segment], partitions: int | None) -> Cells:
-    """What each task gets."""
     ring = sorted(segments, key=lambda s: s.hash_start)
     wanted = partitions or len(ring)
     if wanted <= len(ring):

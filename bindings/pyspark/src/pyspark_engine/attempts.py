@@ -120,7 +120,6 @@ class Attempt:
 
     @property
     def written(self) -> Written:
-        """For the driver."""
         return Written(self._id, None if self.done else self._name)
 
     def __exit__(

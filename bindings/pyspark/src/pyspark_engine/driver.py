@@ -29,7 +29,6 @@ class View:
         self._view = view
 
     def resolve(self, place: engine.Checkpoint) -> engine.Checkpoint:
-        """As engine.TopicView's."""
         return self._driver.run(self._view.resolve(place))
 
 
@@ -54,7 +53,6 @@ class Driver:
         self.known: Facts = {}
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """To its end."""
         return self._loop.run_until_complete(coroutine)
 
     def facts(self, *, exact: bool = False) -> Facts:

@@ -38,7 +38,6 @@ class TopicOffsets:
 
     @classmethod
     def of(cls, checkpoint: engine.Checkpoint) -> TopicOffsets:
-        """A checkpoint's positions."""
         return cls(dict(checkpoint.positions), checkpoint.epoch, checkpoint.topic_created_ms)
 
     def to_json(self) -> Json:
@@ -78,7 +77,6 @@ def _whole(value: object) -> int:
 
 
 def to_json(offsets: Offsets) -> Json:
-    """As Spark keeps it."""
     return {topic: offsets[topic].to_json() for topic in sorted(offsets)}
 
 

@@ -50,7 +50,6 @@ class Texts:
         return self._values.get(name)
 
     def flag(self, name: str, default: bool) -> bool:
-        """True or false."""
         value = self._values.get(name, str(default)).strip().lower()
         if value not in ("true", "false"):
             raise ValueError(f"{name} is {value!r}; true or false is right")
@@ -117,7 +116,6 @@ class Connection:
 
     @classmethod
     def read(cls, texts: Texts) -> Connection:
-        """Of the options."""
         given = any(texts.text(name) for name in ("tlsCa", "tlsCert", "tlsCheckHostname"))
         return cls(
             url=texts.text("url") or DEFAULT_URL,
@@ -239,7 +237,6 @@ class Place:
 
     @classmethod
     def read(cls, texts: Texts, side: str, default: str) -> Place:
-        """Of the options."""
         for option, times in (
             (f"{side}Timestamp", True),
             (f"{side}OffsetsByTimestamp", True),

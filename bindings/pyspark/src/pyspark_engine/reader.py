@@ -80,7 +80,6 @@ class TopicReader(Arriving, DataSourceReader):
         return pieces
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """One task's rows."""
         return read_partition(
             self._options.connection,
             self._schema,

@@ -127,7 +127,6 @@ def converter(schema: StructType) -> Callable[[Sequence[engine.MessageBatch]], p
 
 
 def _column(batches: Sequence[engine.MessageBatch], table: Any, name: str) -> Any:
-    """In one piece."""
     if name in _JOINED:
         return engine.MessageBatch.join_arrow(batches, name)
     column = table.column(name).combine_chunks()

@@ -25,7 +25,6 @@ class DefaultSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What stands in format()."""
         return "engine"
 
     def __init__(self, options: MutableMapping[str, str]) -> None:

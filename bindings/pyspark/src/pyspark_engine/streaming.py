@@ -110,7 +110,6 @@ class _StreamReader(Arriving, DataSourceStreamReader):
             raise DataLossError(f"{topic} was deleted, of which a micro-batch was to be read")
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """One task's rows."""
         return read_partition(
             self._options.connection, self._schema, partition, fail_on_data_loss=self._options.fail_on_data_loss
         )
@@ -119,7 +118,6 @@ class _StreamReader(Arriving, DataSourceStreamReader):
         """Nothing to do: where the query stands is in its own checkpoint, and the broker remembers nothing of it."""
 
     def stop(self) -> None:
-        """Close the driver's client."""
         driver, self._driver_made = self._driver_made, None
         if driver is not None:
             driver.close()
@@ -161,7 +159,6 @@ class TopicStreamReader(_StreamReader, SupportsTriggerAvailableNow):
         return least is not None and count < least and early
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """By maxOffsetsPerTrigger and minOffsetsPerTrigger."""
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
         if self._options.min_offsets_per_trigger is not None:

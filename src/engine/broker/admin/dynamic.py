@@ -63,7 +63,6 @@ class DynamicConfig:
         self._tasks.spawn(following, "watch of the configuration")
 
     async def close(self) -> None:
-        """Follow no more. Idempotent."""
         await self._tasks.close()
 
     @property
@@ -79,11 +78,9 @@ class DynamicConfig:
     # -- what operators ask for ------------------------------------------------------------------------------------
 
     def names(self) -> list[str]:
-        """What may be set."""
         return list(DYNAMIC)
 
     def values(self) -> dict[str, Any]:
-        """What was set."""
         return dict(sorted(self._set.items()))
 
     def runtime(self) -> dict[str, Any]:

@@ -99,7 +99,6 @@ class HttpDoor:
 
     @property
     def connections(self) -> int:
-        """How many there are."""
         return len(self._connections())
 
     def _connections(self) -> list[web.RequestHandler]:
@@ -175,7 +174,6 @@ class HttpDoor:
         return response
 
     def statistics(self) -> PoolStatistics:
-        """How it stands."""
         return PoolStatistics(
             "http_connections", "connections", self.connections, self.connections_max, refusals=self.refused
         )

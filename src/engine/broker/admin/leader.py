@@ -46,15 +46,12 @@ class LeaderAdmin:
         await self._service.delete_topic(topic)
 
     async def split_segment(self, topic: TopicName, segment_id: int) -> dict[str, Any]:
-        """The new metadata."""
         return (await self._service.split_segment(topic, segment_id)).layout.to_metadata()
 
     async def merge_segments(self, topic: TopicName, segment_id: int, other_id: int) -> dict[str, Any]:
-        """The new metadata."""
         return (await self._service.merge_segments(topic, segment_id, other_id)).layout.to_metadata()
 
     async def rebucket_segment(self, topic: TopicName, segment_id: int, buckets: int) -> dict[str, Any]:
-        """The new metadata."""
         return (await self._service.rebucket_segment(topic, segment_id, buckets)).layout.to_metadata()
 
     async def prune_segment(self, topic: TopicName, segment_id: int) -> bool:
@@ -74,11 +71,9 @@ class LeaderAdmin:
         await self._service.segments.delete(SegmentName.parse(segment), force=force)
 
     async def create_subscription(self, topic: TopicName, subscription: str, initial_position: str) -> None:
-        """At "earliest" or "latest"."""
         await self._service.create_subscription(topic, subscription, initial_position=initial_position)
 
     async def delete_subscription(self, topic: TopicName, subscription: str) -> None:
-        """From every segment."""
         await self._service.delete_subscription(topic, subscription)
 
     async def seek_subscription(self, topic: TopicName, subscription: str, when: str | int) -> None:
@@ -86,7 +81,6 @@ class LeaderAdmin:
         await self._service.seek_subscription(topic, subscription, when)
 
     async def clear_backlog(self, topic: TopicName, subscription: str) -> None:
-        """Acknowledge everything."""
         await self._service.clear_backlog(topic, subscription)
 
     async def skip_messages(self, topic: TopicName, subscription: str, segment_id: int, first: int, last: int) -> None:

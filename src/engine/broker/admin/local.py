@@ -48,7 +48,6 @@ class LocalAdmin:
         return await self._service.list_topics(namespace, properties)
 
     async def get_metadata(self, topic: str) -> dict[str, Any]:
-        """The specification's ScalableTopicMetadata."""
         return await self._service.get_metadata(topic)
 
     async def list_transactions(
@@ -62,7 +61,6 @@ class LocalAdmin:
         return await _there(self._transactions).get(ident)
 
     async def abort_transaction(self, ident: str) -> None:
-        """Abort it."""
         await _there(self._transactions).abort(ident)
 
     async def get_namespace_policies(self, namespace: str) -> dict[str, Any]:
@@ -71,11 +69,9 @@ class LocalAdmin:
         return (policies or _policies_of(self._config)).to_mapping()
 
     async def set_namespace_policies(self, namespace: str, policies: Mapping[str, Any]) -> None:
-        """Replace them all."""
         await self._service.set_namespace_policies(namespace, NamespacePolicies.of(policies))
 
     async def remove_namespace_policies(self, namespace: str) -> None:
-        """Back to the configuration."""
         await self._service.set_namespace_policies(namespace, None)
 
     async def get_auto_scale_policy(self, topic: str) -> dict[str, Any]:
@@ -91,7 +87,6 @@ class LocalAdmin:
         return _mapping(await self._service.scaling.get_namespace_policy(namespace))
 
     async def remove_namespace_auto_scale_policy(self, namespace: str) -> None:
-        """Back to the configuration."""
         await self._service.scaling.set_namespace_policy(namespace, None)
 
     async def get_metrics(self) -> str:
@@ -103,7 +98,6 @@ class LocalAdmin:
         return _there(self._dynamic).names()
 
     async def get_dynamic_configuration(self) -> dict[str, Any]:
-        """What was set."""
         return _there(self._dynamic).values()
 
     async def get_runtime_configuration(self) -> dict[str, Any]:
@@ -111,7 +105,6 @@ class LocalAdmin:
         return _there(self._dynamic).runtime()
 
     async def set_dynamic_configuration(self, name: str, value: str | float) -> None:
-        """For all brokers."""
         await _there(self._dynamic).set(name, value)
 
     async def remove_dynamic_configuration(self, name: str) -> None:

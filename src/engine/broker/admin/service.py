@@ -86,7 +86,7 @@ class AdminService(AdminMethods):
         await self.call(SEEK_SUBSCRIPTION, {"topic": topic, "subscription": subscription, "when": instant})
 
     async def close(self) -> None:
-        """Nothing is held."""
+        pass
 
 
 def _topic_of(arguments: Mapping[str, Any]) -> tuple[TopicName, dict[str, Any]]:

@@ -102,7 +102,7 @@ class _Peer:
         """Calls are small; they queue."""
 
     def resume_writing(self) -> None:
-        """See pause_writing()."""
+        pass
 
     def connection_lost(self, error: Exception | None) -> None:
         """Whether what was asked for was done is not known."""
@@ -168,7 +168,6 @@ class Peers:
             self._peers[url] = peer
 
     async def close(self) -> None:
-        """Drop every connection. Idempotent."""
         self._closed = True
         dialling = list(self._dialling.values())
         for task in dialling:

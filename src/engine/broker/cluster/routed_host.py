@@ -92,28 +92,23 @@ class RoutedSegmentHost:
     # -- the port --------------------------------------------------------------------------------------------------
 
     async def create_segment(self, spec: SegmentSpec, subscriptions: Sequence[str], *, term: int) -> None:
-        """See the port."""
         here = lambda: self._local.create_segment(spec, subscriptions, term=term)  # noqa: E731
         await self._route(spec, "create_segment", here, subscriptions=list(subscriptions), term=term)
 
     async def terminate_segment(self, spec: SegmentSpec, *, term: int) -> SegmentEnd:
-        """See the port."""
         end = await self._route(
             spec, "terminate_segment", lambda: self._local.terminate_segment(spec, term=term), term=term
         )
         return end if isinstance(end, SegmentEnd) else unpack_end(end)
 
     async def inherit(self, spec: SegmentSpec, producers: Sequence[bytes], *, term: int) -> None:
-        """See the port."""
         here = lambda: self._local.inherit(spec, producers, term=term)  # noqa: E731
         await self._route(spec, "inherit", here, producers=list(producers), term=term)
 
     async def delete_segment(self, spec: SegmentSpec, *, term: int) -> None:
-        """See the port."""
         await self._route(spec, "delete_segment", lambda: self._local.delete_segment(spec, term=term), term=term)
 
     async def stored(self, topic: TopicName) -> list[SegmentName]:
-        """See the port. All brokers share one directory."""
         return await self._local.stored(topic)
 
     async def subscriptions(self, spec: SegmentSpec) -> list[str]:
@@ -123,49 +118,40 @@ class RoutedSegmentHost:
     async def create_subscription(
         self, spec: SegmentSpec, subscription: str, position: InitialPosition, *, term: int
     ) -> None:
-        """See the port."""
         here = lambda: self._local.create_subscription(spec, subscription, position, term=term)  # noqa: E731
         await self._route(
             spec, "create_subscription", here, subscription=subscription, position=str(position), term=term
         )
 
     async def delete_subscription(self, spec: SegmentSpec, subscription: str, *, term: int) -> None:
-        """See the port."""
         here = lambda: self._local.delete_subscription(spec, subscription, term=term)  # noqa: E731
         await self._route(spec, "delete_subscription", here, subscription=subscription, term=term)
 
     async def seek_subscription(self, spec: SegmentSpec, subscription: str, offset: int | InitialPosition) -> None:
-        """See the port."""
         here = lambda: self._local.seek_subscription(spec, subscription, offset)  # noqa: E731
         await self._route(spec, "seek_subscription", here, subscription=subscription, offset=pack_position(offset))
 
     async def skip_messages(self, spec: SegmentSpec, subscription: str, first: int, last: int) -> None:
-        """See the port."""
         here = lambda: self._local.skip_messages(spec, subscription, first, last)  # noqa: E731
         await self._route(spec, "skip_messages", here, subscription=subscription, first=first, last=last)
 
     async def offset_at(self, spec: SegmentSpec, time_ms: int) -> int:
-        """See the port."""
         here = lambda: self._local.offset_at(spec, time_ms)  # noqa: E731
         return int(await self._route(spec, "offset_at", here, time_ms=time_ms))
 
     async def backlog(self, spec: SegmentSpec, subscription: str) -> int:
-        """See the port."""
         here = lambda: self._local.backlog(spec, subscription)  # noqa: E731
         return int(await self._route(spec, "backlog", here, subscription=subscription))
 
     async def statistics(self, spec: SegmentSpec) -> SegmentStatistics:
-        """See the port."""
         found = await self._route(spec, "statistics", lambda: self._local.statistics(spec))
         return found if isinstance(found, SegmentStatistics) else unpack_statistics(found)
 
     async def settle_transactions(self, spec: SegmentSpec, subscription: str | None) -> None:
-        """See broker.transactions.Participant."""
         here = lambda: self._local.settle_transactions(spec, subscription)  # noqa: E731
         await self._route(spec, _SETTLE, here, subscription=subscription)
 
     def segment_url(self, name: SegmentName) -> str:
-        """See the port."""
         return self._ownership.url_of(name)
 
     # -- draining --------------------------------------------------------------------------------------------------

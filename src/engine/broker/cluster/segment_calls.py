@@ -80,7 +80,6 @@ async def _terminate(host: SegmentHost, spec: SegmentSpec, args: Args) -> dict[s
 
 
 def unpack_end(value: Args) -> SegmentEnd:
-    """What terminate_segment() answered."""
     return SegmentEnd(value["offset"], value["producers"])
 
 
@@ -90,7 +89,6 @@ async def _statistics(host: SegmentHost, spec: SegmentSpec, args: Args) -> dict[
 
 
 def unpack_statistics(value: Args) -> SegmentStatistics:
-    """What statistics() answered."""
     subscriptions = {name: _subscription(fields) for name, fields in value["subscriptions"].items()}
     return SegmentStatistics(**{**value, "subscriptions": subscriptions})
 

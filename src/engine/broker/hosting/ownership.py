@@ -59,7 +59,6 @@ class Owner:
     born: int | None = None
 
     def to_json(self) -> bytes:
-        """The record's value."""
         facts = {"owner": self.url, "session": self.session, "term": self.term, "born": self.born}
         return json.dumps(facts).encode()
 
@@ -138,7 +137,6 @@ class Ownership:
             self.brokers.changed.append(self._brokers_changed)
 
     async def close(self) -> None:
-        """Follow no more. Idempotent."""
         await self._tasks.close()
         self._listeners.clear()
 
@@ -219,7 +217,6 @@ class Ownership:
             raise NotOwnerError(f"{name} is for the broker {owner.url}")
 
     def forget(self, name: SegmentName) -> None:
-        """It is given up."""
         lease = self._leases.pop(name, None)
         if lease is not None:
             lease.end()

@@ -80,7 +80,6 @@ class SegmentHosting:
         return SegmentEnd(end, hosted.segment.dedup_snapshot() + pack_held(hosted.held))
 
     async def inherit(self, spec: SegmentSpec, producers: Sequence[bytes], *, term: int) -> None:
-        """See the port."""
         await self._leaders.confirm(spec.name.topic, term)
         hosted = await self._segments.open(spec, create=True)
         self._leaders.check(spec.name.topic, term)
@@ -88,18 +87,15 @@ class SegmentHosting:
         hosted.access.reserve(held for bequest in producers for held in held_in(bequest))
 
     async def delete_segment(self, spec: SegmentSpec, *, term: int) -> None:
-        """See the port."""
         await self._leaders.confirm(spec.name.topic, term)
         await self._segments.delete(spec.name, lambda: self._leaders.confirm(spec.name.topic, term))
 
     # -- subscriptions ---------------------------------------------------------------------------------------------
 
     async def stored(self, topic: TopicName) -> list[SegmentName]:
-        """See the port."""
         return await self._segments.stored(topic)
 
     async def subscriptions(self, spec: SegmentSpec) -> list[str]:
-        """See the port."""
         if self._segments.may_own(spec.name):
             await self._segments.open_existing(
                 spec
@@ -109,7 +105,6 @@ class SegmentHosting:
     async def create_subscription(
         self, spec: SegmentSpec, subscription: str, position: InitialPosition, *, term: int
     ) -> None:
-        """See the port."""
         await self._leaders.confirm(spec.name.topic, term)
         offset = 0
         if position is InitialPosition.LATEST:
@@ -119,25 +114,21 @@ class SegmentHosting:
         await self._cursors.create(spec.name, subscription, offset)
 
     async def delete_subscription(self, spec: SegmentSpec, subscription: str, *, term: int) -> None:
-        """See the port."""
         await self._leaders.confirm(spec.name.topic, term)
         await self._subscriptions.delete(spec.name, subscription)
 
     async def seek_subscription(self, spec: SegmentSpec, subscription: str, offset: int | InitialPosition) -> None:
-        """See the port."""
         hosted = await self._segments.open_existing(spec)
         if hosted is not None:
             await self._subscriptions.seek(hosted, subscription, offset)
 
     async def skip_messages(self, spec: SegmentSpec, subscription: str, first: int, last: int) -> None:
-        """See the port."""
         hosted = await self._segments.open_existing(spec)
         if hosted is None:
             raise NotFoundError(f"{spec.name} has no store")
         await self._subscriptions.skip(hosted, subscription, first, last)
 
     async def settle_transactions(self, spec: SegmentSpec, subscription: str | None) -> None:
-        """See cluster.ports.Participant."""
         hosted = await self._segments.open_existing(spec)
         if hosted is None:
             await self._segments.check_gone(spec)
@@ -155,12 +146,10 @@ class SegmentHosting:
     # -- what there is ---------------------------------------------------------------------------------------------
 
     async def offset_at(self, spec: SegmentSpec, time_ms: int) -> int:
-        """See the port."""
         hosted = await self._segments.open_existing(spec)
         return 0 if hosted is None else min(await hosted.segment.offset_at(time_ms), hosted.readable)
 
     async def backlog(self, spec: SegmentSpec, subscription: str) -> int:
-        """See the port."""
         hosted = await self._segments.open_existing(spec)
         if hosted is None:
             await self._segments.check_gone(spec)
@@ -173,7 +162,6 @@ class SegmentHosting:
         return found.backlog
 
     async def statistics(self, spec: SegmentSpec) -> SegmentStatistics:
-        """See the port."""
         hosted = await self._segments.open_existing(spec)
         if hosted is None:
             return SegmentStatistics(sealed=spec.sealed)
@@ -182,11 +170,9 @@ class SegmentHosting:
         return segment_statistics(hosted)
 
     def segment_url(self, name: SegmentName) -> str:
-        """See the port."""
         return self._segments.url_of(name)
 
     def watch_drained(self, spec: SegmentSpec, subscription: str, drained: Callable[[], None]) -> Callable[[], None]:
-        """See the port."""
         watch = _DrainWatch(drained)
         self._tasks.spawn(self._watch_drained(spec, subscription, watch), f"drain of {spec.name}")
         return watch.cancel

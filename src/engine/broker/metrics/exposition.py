@@ -28,7 +28,6 @@ class Family:
     samples: Iterable[Sample]
 
     def lines(self) -> Iterator[str]:
-        """As they are served."""
         yield from _head(self.name, self.kind, self.text)
         for labels, value in self.samples:
             yield f"{self.name}{_labels(labels)} {_number(value)}"
@@ -43,7 +42,6 @@ class HistogramFamily:
     samples: Iterable[Distribution]
 
     def lines(self) -> Iterator[str]:
-        """As they are served."""
         yield from _head(self.name, "histogram", self.text)
         for labels, found in self.samples:
             for bound, count in zip(found.bounds, found.counts, strict=True):
@@ -67,7 +65,6 @@ def counter(name: str, text: str, samples: Iterable[Sample] | float) -> Family:
 
 
 def histogram(name: str, text: str, samples: Iterable[Distribution] | HistogramStatistics) -> HistogramFamily:
-    """A distribution, or several."""
     return HistogramFamily(
         PREFIX + name, text, [({}, samples)] if isinstance(samples, HistogramStatistics) else samples
     )

@@ -32,7 +32,6 @@ class TransactionStatistics:
 
 
 def statistics(broker: Observed) -> TransactionStatistics:
-    """As of now."""
     counted, operations = broker.transactions.coordinator.counters, broker.segments.operations
     return TransactionStatistics(
         begun=counted.begun,

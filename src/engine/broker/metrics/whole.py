@@ -73,7 +73,6 @@ def _metadata(broker: Observed) -> Iterator[AnyFamily]:
 
 
 def pools(broker: Observed) -> list[PoolStatistics]:
-    """Whatever this broker bounds."""
     stored, connected = broker.store.statistics(), len(broker.connections)
     http = broker.http_connections()
     return [

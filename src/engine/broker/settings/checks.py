@@ -9,7 +9,6 @@ SECONDS_MAX = 1e11  # 3,000 years; in milliseconds far below 2**63
 
 
 def boolean(value: Any) -> str:
-    """A switch."""
     return "" if isinstance(value, bool) else "true or false"
 
 
@@ -38,7 +37,6 @@ def share(value: Any) -> str:
 
 
 def choice(value: Any, right: tuple[str, ...]) -> str:
-    """One of these."""
     return "" if value in right else " or ".join(right)
 
 
