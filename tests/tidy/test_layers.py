@@ -63,9 +63,6 @@ FLOORS: dict[str, list[str]] = {
 # Floors that see nothing but these; `produce`, `consume` and `serve` never meet.
 SEE_ONLY = {"_native": {floor: {"format"} for floor in ("format", "produce", "consume", "serve")} | {"jobs": set()}}
 CLIMBING: set[tuple[str, str]] = {
-    ("src/engine/broker/admin/rest.py", "engine.broker.server"),
-    ("src/engine/broker/admin/rest_lists.py", "engine.broker.server"),
-    ("src/engine/broker/admin/rest_pages.py", "engine.broker.server"),
     ("src/engine/broker/delivery/consumer.py", "engine.broker.session.connection"),
     ("src/engine/broker/delivery/queue.py", "engine.broker.session.connection"),
     ("src/engine/broker/delivery/shared.py", "engine.broker.session.connection"),

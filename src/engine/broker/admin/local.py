@@ -1,4 +1,4 @@
-"""`LocalAdmin`: the admin operations that every broker carries out itself, on the shared metadata and its own state."""
+"""`LocalAdmin`: the admin operations that every broker executes itself, on shared metadata and its own state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class LocalAdmin:
-    """Loop thread only. Methods have the names and arguments of operations, and raise their errors.
+    """Methods have the names and arguments of operations, and raise their errors.
 
     `dynamic`, `transactions`, `metrics`: a broker's; without one, operations on it raise UnsupportedError.
     """
@@ -38,9 +38,9 @@ class LocalAdmin:
         self._metrics = metrics
 
     async def create_topic(self, topic: str, **options: Any) -> None:
-        """What is None takes the namespace's or the broker's default."""
+        """None takes the namespace's or the broker's default."""
         if not self._config.scalable_topic_enabled:
-            raise UnsupportedError("scalable topics are switched off on this broker (scalable_topic_enabled)")
+            raise UnsupportedError("scalable topics are disabled on this broker (scalable_topic_enabled)")
         await self._service.create_topic(topic, **options)
 
     async def list_topics(self, namespace: str, properties: Mapping[str, str] | None) -> list[str]:

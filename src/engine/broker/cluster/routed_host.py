@@ -1,4 +1,4 @@
-"""`RoutedSegmentHost`: control's SegmentHost over several brokers; every call goes to the owner of its segment."""
+"""`RoutedSegmentHost`: control's SegmentHost over several brokers; routes every call to its segment's owner."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 CALL_S_MAX = 10.0  # one call, and all attempts of one together
 _AGAIN_S_FIRST, _AGAIN_S_MAX = 0.05, 1.0
-_DRAIN_S = 5.0  # how long an owner is asked to wait for a segment to drain, before it is looked up again
+_DRAIN_S = 5.0  # an owner waits this long for a segment to drain before it answers, and is looked up again
 _DRAINED = "await_drained"
 _SETTLE = "settle_transactions"
 
@@ -36,10 +36,10 @@ Here = Callable[[], Awaitable[Any]]
 
 
 class RoutedSegmentHost:
-    """Implements control.ports.SegmentHost. Loop thread only.
+    """Implements control.ports.SegmentHost.
 
-    All calls are idempotent, so one whose outcome is unknown is made again, for a while. With no other broker
-    everything is a direct call.
+    All calls are idempotent, so one whose outcome is unknown is repeated until CALL_S_MAX. Without other brokers every
+    call is direct.
     """
 
     def __init__(self, local: SegmentHosting, ownership: Ownership, peers: Peers) -> None:
@@ -49,11 +49,11 @@ class RoutedSegmentHost:
         self._tasks = Supervisor("routed segments")
 
     async def close(self) -> None:
-        """Watch nothing any more. Idempotent."""
+        """Cancel all watches. Idempotent."""
         await self._tasks.close()
 
     async def _route(self, spec: SegmentSpec, method: str, here: Here, **args: Any) -> Any:
-        """Raises TimeoutError when no owner answers; what the owner raises."""
+        """Call the owner. Raises TimeoutError when no owner answers, and the owner's errors."""
         if self._ownership.alone:
             return await here()
         args["spec"] = pack_spec(spec)
@@ -75,15 +75,15 @@ class RoutedSegmentHost:
         return await self._peers.call(url, "segment", method, args, max(left, _AGAIN_S_FIRST))
 
     async def answer(self, method: str, args: Mapping[str, Any]) -> Any:
-        """Another broker asks. Raises NotOwnerError when it should ask somebody else, InvalidArgumentError."""
+        """Serve another broker's call. Raises NotOwnerError when this broker is not the owner, InvalidArgumentError."""
         spec = unpack_spec(args)
         if not self._local.is_open(spec.name):
             url = await self._ownership.resolve(spec.name)
             if url != self._ownership.brokers.url:
-                raise NotOwnerError(f"{spec.name} is for the broker {url}")
+                raise NotOwnerError(f"{spec.name} belongs to the broker {url}")
         call = {_DRAINED: self._answer_drained, _SETTLE: self._answer_settle}.get(method) or SEGMENT_CALLS.get(method)
         if call is None:
-            raise InvalidArgumentError(f"a segment's owner knows no {method!r:.80}")
+            raise InvalidArgumentError(f"unknown segment call {method!r:.80}")
         try:
             return await call(self._local, spec, args)
         except (KeyError, TypeError) as e:
@@ -112,7 +112,7 @@ class RoutedSegmentHost:
         return await self._local.stored(topic)
 
     async def subscriptions(self, spec: SegmentSpec) -> list[str]:
-        """See the port. Cursors are in the metadata store, which every broker reads."""
+        """See the port. Local: cursors are in the metadata store, which every broker reads."""
         return await self._local.subscriptions(spec)
 
     async def create_subscription(
@@ -157,7 +157,7 @@ class RoutedSegmentHost:
     # -- draining --------------------------------------------------------------------------------------------------
 
     def watch_drained(self, spec: SegmentSpec, subscription: str, drained: Callable[[], None]) -> Callable[[], None]:
-        """See the port. The owner is asked to wait, again and again: it may change meanwhile."""
+        """See the port. A long poll of the owner, repeated because the owner may change."""
         task = self._tasks.spawn(self._watch_drained(spec, subscription, drained), f"drain of {spec.name}")
 
         def cancel() -> None:
@@ -175,7 +175,7 @@ class RoutedSegmentHost:
                 if await self._at_owner(spec, _DRAINED, here, sent, 2 * _DRAIN_S):
                     break
             except EngineError as e:
-                log.debug("whether %s is drained for %r cannot be seen for now: %s", spec.name, subscription, e)
+                log.debug("the backlog of %s for %r cannot be read, retrying: %s", spec.name, subscription, e)
                 await asyncio.sleep(_AGAIN_S_MAX)
         drained()
 
@@ -183,7 +183,7 @@ class RoutedSegmentHost:
         await self._local.settle_transactions(spec, args["subscription"])
 
     async def _answer_drained(self, host: Any, spec: SegmentSpec, args: Mapping[str, Any]) -> bool:
-        """Whether the segment is drained, at once or within a while."""
+        """Whether the segment is drained, now or within the time that the call allows."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         cancel = self._local.watch_drained(
             spec, str(args["subscription"]), lambda: None if done.done() else done.set_result(None)

@@ -1,4 +1,4 @@
-"""`SegmentHosting`: the control plane's door to the segments of this broker, its SegmentHost."""
+"""`SegmentHosting`: the control plane's port to the segments of this broker, its SegmentHost."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_WATCH_AGAIN_S = 1.0  # a segment whose backlog could not be looked at is looked at again after this time
+_WATCH_AGAIN_S = 1.0  # until a backlog that could not be read is read again
 
 
 class SegmentHosting:
-    """Implements control.base.ports.SegmentHost over this broker's open segments. Loop thread only."""
+    """Implements control.base.ports.SegmentHost over this broker's open segments."""
 
     def __init__(
         self, segments: OpenSegments, subscriptions: OpenSubscriptions, store: SegmentStore, metadata: MetadataStore
@@ -57,21 +57,23 @@ class SegmentHosting:
     # -- the life of a segment -------------------------------------------------------------------------------------
 
     async def create_segment(self, spec: SegmentSpec, subscriptions: Sequence[str], *, term: int) -> None:
-        """See the port. Raises StorageError when it is to be a new one and there is something in it."""
+        """See the port. Raises StorageError when it must be new and its store is not empty."""
         await self._leaders.confirm(spec.name.topic, term)
         hosted = await self._segments.open(spec, create=True)
         self._leaders.check(spec.name.topic, term)
-        hosted.incoming.heir = True  # only a change of a topic's shape announces segments
+        hosted.incoming.heir = True  # only a reshape announces segments
         used = hosted.segment.sealed or hosted.segment.next_offset
         if used and not await self._segments.is_in_layout(spec.name):
-            raise StorageError(f"{spec.name} holds what an earlier topic of that name left; delete it first")
+            raise StorageError(
+                f"{spec.name} must be empty, got messages of an earlier topic of that name; delete it first"
+            )
         for name in subscriptions:
             await self._cursors.create(hosted.name, name, 0)
 
     async def terminate_segment(self, spec: SegmentSpec, *, term: int) -> SegmentEnd:
-        """See the port. Every append either is durable and answered before its producer hears of the end, or refused.
+        """See the port. Every append is either durable and answered before its producer learns of the seal, or refused.
 
-        Consumers that have everything are told REACHED_END without another message.
+        Consumers that have received everything get REACHED_END without another message.
         """
         await self._leaders.confirm(spec.name.topic, term)
         hosted = await self._segments.open(spec, create=not spec.sealed)
@@ -135,7 +137,7 @@ class SegmentHosting:
             raise NotFoundError(f"{spec.name} has no store")
         if subscription is None:
             if hosted.transactions is None:
-                raise NotFoundError(f"{spec.name} has nothing of transactions; an earlier one of its name had")
+                raise NotFoundError(f"{spec.name} has no transactions; an earlier segment of its name had")
             await hosted.transactions.settle()
             return
         found = await self._subscriptions.find(hosted, subscription)
@@ -158,7 +160,7 @@ class SegmentHosting:
         if found is None:
             return 0 if hosted.segment.sealed else hosted.messages
         if not found.backlog:
-            await found.cursor.settled()  # whoever hears of zero lets the segment go
+            await found.cursor.settled()  # durable first: after a zero the segment may be deleted
         return found.backlog
 
     async def statistics(self, spec: SegmentSpec) -> SegmentStatistics:
@@ -178,7 +180,7 @@ class SegmentHosting:
         return watch.cancel
 
     async def _watch_drained(self, spec: SegmentSpec, subscription: str, watch: _DrainWatch) -> None:
-        """Consumers wait for this: whatever stands in the way for a while must not end it."""
+        """Poll until drained; consumers of the children wait for it, so transient errors are retried."""
         while not watch.cancelled:
             try:
                 await self._begin_watch(spec, subscription, watch)
@@ -186,7 +188,7 @@ class SegmentHosting:
             except EngineError as e:
                 if self._closed:
                     return
-                log.warning("whether %s is drained for %r cannot be seen for now: %s", spec.name, subscription, e)
+                log.warning("the backlog of %s for %r cannot be read, retrying: %s", spec.name, subscription, e)
             await asyncio.sleep(_WATCH_AGAIN_S)
 
     async def _begin_watch(self, spec: SegmentSpec, subscription: str, watch: _DrainWatch) -> None:
@@ -195,7 +197,7 @@ class SegmentHosting:
             await self._segments.check_gone(spec)
         found = None if hosted is None else await self._subscriptions.find(hosted, subscription)
         if hosted is None or found is None:
-            watch.fire()  # retention has taken the store, or the subscription began when it was sealed already
+            watch.fire()  # expired by retention, or the subscription was created after the seal
             return
         hosted.check_open()
         if not watch.cancelled:

@@ -1,4 +1,4 @@
-"""What samples are labelled with: the names of topics and segments."""
+"""The labels of samples: the names of topics and segments."""
 
 from __future__ import annotations
 
