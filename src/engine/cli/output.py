@@ -1,4 +1,4 @@
-"""How commands show what they know: tables for people, JSON for programs, progress on the error stream."""
+"""Output of commands: tables for people, JSON for programs, progress on the error stream."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.text import Text
 
 from engine.model.text import plain
 
-PLAIN_WIDTH = 200  # where nobody's terminal says otherwise: nothing is cut
+PLAIN_WIDTH = 200  # without a terminal: nothing is cut
 
 
 def console(*, stderr: bool = False, width: int | None = None) -> Console:
