@@ -25,7 +25,7 @@ from engine.wire.taken import Taken
 Accept = Callable[[FrameStream], FrameHandler]
 
 _SPLIT_RATE = 0.1  # of the pieces that arrive in two
-_GATHER_RATE = 0.75  # of the turns in which somebody asks that what is sent arrives together
+_GATHER_RATE = 0.75  # of the turns in which frames sent together are to arrive together
 
 
 class SimNetwork:
