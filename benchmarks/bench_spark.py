@@ -50,8 +50,8 @@ def seconds(run: Callable[[], object]) -> float:
 
 
 def in_turn(*runs: T, measure: Callable[[T], float] = seconds, count: int = RUNS) -> list[list[float]]:
-    """What is measured of each, round by round, after two rounds that do not count. Each round has another order: it
-    matters who comes behind whom.
+    """The measures of each run, round by round, after WARM rounds that do not count. Each round has another order,
+    since the order matters.
     """
     rng, rounds = random.Random(1), []
     for _ in range(WARM + count):
