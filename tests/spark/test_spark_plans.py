@@ -34,7 +34,7 @@ def options(streaming: bool = False, **given: str) -> ReadOptions:
         ({"namespace": "a/b"}, "given are topic, namespace"),
         ({"startingOfsets": "latest"}, "'startingOfsets' is not known"),
         ({"minPartitions": "0"}, "minPartitions is '0'"),
-        ({"minPartitions": "many"}, "a whole number from 1"),
+        ({"minPartitions": "many"}, "an int of at least 1"),
         ({"failOnDataLoss": "maybe"}, "true or false"),
         ({"maxOffsetsPerTrigger": "5"}, "streaming queries alone"),
     ],

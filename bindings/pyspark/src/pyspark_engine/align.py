@@ -39,7 +39,7 @@ def engine_align(
     if found.key_hash != "xxh64":
         raise ValueError(f"{topic} goes by the hash {found.key_hash}, which Spark does not have")
     if partitions is not None and partitions < 1:
-        raise ValueError(f"partitions is {partitions}; a whole number from 1 is right")
+        raise ValueError(f"partitions must be an int of at least 1, got {partitions}")
     cells = plan_cells([s for s in found.segments.values() if s.active], partitions)
     source = f.col(key).cast("binary")
     if key != value and value in df.columns:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 class _StreamReader(Arriving, DataSourceStreamReader):
     """Made by DefaultSource, once for the driver and once to travel to the tasks. How far a micro-batch goes is a
-    matter of the two below, who know what Spark asks them.
+    matter of the two subclasses, which know what Spark asks them.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
@@ -185,7 +185,7 @@ class UntoldStreamReader(_StreamReader):
     """Before PySpark 4.2 Spark does not say where the query stands. The answer before is that, but at first."""
 
     _stands: Offsets | None = None
-    _answered: tuple[dict[str, Any], Any] = ({}, None)  # with the facts by which it was right
+    _answered: tuple[dict[str, Any], Any] = ({}, None)  # with the facts that it was computed from
 
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802 - Spark's name
         """Everything there is; the same as before when nothing has come."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class TopicWriter(Arriving, DataSourceArrowWriter):
-    """Of a batch write. The name of its transaction is the user's, or one that nobody else has."""
+    """A batch write. The name of its transaction is the user's, or a unique one."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
