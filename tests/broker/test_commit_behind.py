@@ -109,7 +109,7 @@ async def test_a_writer_that_fails_keeps_nobody_else_waiting(
     assert await sender.end(2) == COMMITTED
     await until(lambda: hosted(broker, sender.segments[1]).readable == 2)
     assert len(await sender.receipts()) == 1
-    assert "is committed is not told" in caplog.text
+    assert "could not be acknowledged" in caplog.text
     for append in list(hosted(broker, sender.segments[0]).transactions._confirming.values()):
         append.abandon()  # nobody ever will
 

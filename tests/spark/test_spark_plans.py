@@ -87,7 +87,7 @@ def test_places_in_all_their_forms():
 
 @pytest.mark.parametrize("text", ["sometime", "{", '{"t": 3}', '{"t": {"zero": 1}}', '{"t": {"0": "1"}}', "2026-01-02"])
 def test_other_places_are_refused(text: str):
-    with pytest.raises(ValueError, match="startingOffsets is"):
+    with pytest.raises(ValueError, match="startingOffsets must be"):
         read_place(Place("startingOffsets", text))
 
 

@@ -67,7 +67,6 @@ def list_topics(
 def watch_topics(
     client: Client, namespace: str, properties: dict[str, str] | None, pattern: str | None, as_json: bool
 ) -> None:
-    """Print changes until interrupted."""
     with client.watch_topics(namespace, properties=properties, pattern=pattern) as changes:
         for change in changes:
             if as_json:

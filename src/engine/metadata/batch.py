@@ -1,7 +1,7 @@
-"""Evaluates writes, one after the other, on top of a table, without changing it.
+"""Evaluates writes in order on top of a table, without changing the table.
 
-What a batch decided becomes visible when its changes are applied to the table; a store that has to make them durable
-does that in between. One batch at a time.
+The changes of a batch become visible when they are applied to the table; a durable store commits them before that.
+Only one batch exists at a time.
 """
 
 from __future__ import annotations
@@ -10,7 +10,19 @@ from collections.abc import Callable, Iterable
 
 from engine.errors import AlreadyClosedError, InvalidArgumentError
 from engine.limits import METADATA_KEY_SIZE_MAX, METADATA_VALUE_SIZE_MAX
-from engine.metadata.store import ABSENT, ANY, ConflictError, Expected, Indexes, Outcome, Outcomes, Record, Stat
+from engine.metadata.store import (
+    ABSENT,
+    ANY,
+    Append,
+    ConflictError,
+    Expected,
+    Indexes,
+    Outcome,
+    Outcomes,
+    Put,
+    Record,
+    Stat,
+)
 from engine.metadata.table import NO_INDEXES, Change, Row, Table
 
 
@@ -20,7 +32,7 @@ class Batch:
     def __init__(self, table: Table, now_ms: int) -> None:
         self.changes: list[Change] = []
         self.ended: set[int] = set()
-        self.refused = 0  # by write_all()
+        self.refused = 0  # writes of write_all() that were refused
         self._table = table
         self._now_ms = now_ms
         self._staged: dict[str, Row | None] = {}
@@ -37,15 +49,14 @@ class Batch:
         """Write one record. Raises ConflictError; AlreadyClosedError when the session has ended."""
         old = self._row(key)
         check_expected(key, old, expected)
-        if session is not None and (session not in self._table.sessions or session in self.ended):
-            raise AlreadyClosedError(f"the metadata session {session} has ended; {key!r} was not written")
+        self._check_session(session, key)
         created_ms = self._now_ms if old is None else old.record.stat.created_ms
         stat = Stat(self._version + 1, created_ms, self._now_ms, session)
         self._change(key, old, Row(Record(key, value, stat), indexes))
         return stat
 
     def put_sequence(self, prefix: str, value: bytes, indexes: Indexes) -> Record:
-        """Write a new record below `prefix`; its sequence is its version, which no write ever gets again."""
+        """Write a new record below `prefix`. Its sequence is its version, so no sequence is used twice."""
         while self._row(key := f"{prefix}/{self._version + 1:020d}") is not None:
             self._version += 1
         stat = Stat(self._version + 1, self._now_ms, self._now_ms)
@@ -53,20 +64,13 @@ class Batch:
         self._change(key, None, Row(record, indexes))
         return record
 
-    def put_with_sequence(
-        self,
-        key: str,
-        value: bytes,
-        expected: Expected | int,
-        indexes: Indexes,
-        prefix: str,
-        appended: bytes,
-        appended_indexes: Indexes,
-    ) -> tuple[Stat, Record]:
-        """Write a new record below `prefix`, and then `key`; nothing when that raises ConflictError."""
-        check_expected(key, self._row(key), expected)
-        record = self.put_sequence(prefix, appended, appended_indexes)
-        return self.put(key, value, ANY, None, indexes), record
+    def put_with_sequence(self, put: Put, appended: Append) -> tuple[Stat, Record]:
+        """Write the appended record first, and then the other; neither when that one is refused, as put() does."""
+        session = None if put.session is None else put.session.id
+        check_expected(put.key, self._row(put.key), put.expected)
+        self._check_session(session, put.key)
+        record = self.put_sequence(appended.prefix, appended.value, appended.indexes or NO_INDEXES)
+        return self.put(put.key, put.value, ANY, session, put.indexes or NO_INDEXES), record
 
     def delete(self, key: str, expected: Expected | int) -> bool:
         """Delete one record; False when there was none. Raises ConflictError."""
@@ -84,7 +88,7 @@ class Batch:
         return sum(self.delete(key, ANY) for key in sorted(keys))
 
     def write_all(self, operations: Iterable[Callable[[Batch], Outcome]]) -> Outcomes:
-        """Each for itself: what it returns, or why it was refused."""
+        """Evaluate independent writes: each one's result, or the error that refused it."""
         outcomes: Outcomes = []
         for operation in operations:
             try:
@@ -104,10 +108,14 @@ class Batch:
                 self._change(key, row, None)
 
     def apply(self) -> None:
-        """Make everything visible in the table."""
+        """Make the changes visible in the table."""
         self._table.apply(self.changes)
         for session in self.ended:
             self._table.sessions.pop(session, None)
+
+    def _check_session(self, session: int | None, key: str) -> None:
+        if session is not None and (session not in self._table.sessions or session in self.ended):
+            raise AlreadyClosedError(f"the metadata session {session} has ended; {key!r} was not written")
 
     def _row(self, key: str) -> Row | None:
         return self._staged[key] if key in self._staged else self._table.rows.get(key)
@@ -133,25 +141,25 @@ def check_expected(key: str, row: Row | None, expected: Expected | int) -> None:
 def check_key(key: str, what: str = "key") -> str:
     """`key` itself, when it can be stored. Raises InvalidArgumentError."""
     if not isinstance(key, str) or not key:
-        raise InvalidArgumentError(f"metadata {what} is {key!r}; text of at least one character is right")
+        raise InvalidArgumentError(f"metadata {what} must be text of at least one character, got {key!r}")
     if 4 * len(key) <= METADATA_KEY_SIZE_MAX and key.isascii():
         return key
     try:
         size = len(key.encode())
     except UnicodeEncodeError as e:
-        raise InvalidArgumentError(f"metadata {what} {key!r} is not valid Unicode text") from e
+        raise InvalidArgumentError(f"metadata {what} must be valid Unicode text, got {key!r}") from e
     if size > METADATA_KEY_SIZE_MAX:
-        raise InvalidArgumentError(f"metadata {what} is {size} bytes; at most {METADATA_KEY_SIZE_MAX} are allowed")
+        raise InvalidArgumentError(f"metadata {what} must have at most {METADATA_KEY_SIZE_MAX} bytes, got {size}")
     return key
 
 
 def check_value(key: str, value: bytes) -> bytes:
     """`value` as bytes. Raises InvalidArgumentError."""
     if not isinstance(value, bytes | bytearray | memoryview):
-        raise InvalidArgumentError(f"the value of {key!r} is {type(value).__name__}; bytes are right")
+        raise InvalidArgumentError(f"the value of {key!r} must be bytes, got {type(value).__name__}")
     if len(value) > METADATA_VALUE_SIZE_MAX:
-        limit = f"at most {METADATA_VALUE_SIZE_MAX} are allowed"
-        raise InvalidArgumentError(f"the value of {key!r} is {len(value)} bytes; {limit}")
+        limit = f"must have at most {METADATA_VALUE_SIZE_MAX} bytes"
+        raise InvalidArgumentError(f"the value of {key!r} {limit}, got {len(value)}")
     return bytes(value)
 
 
@@ -163,11 +171,10 @@ def check_indexes(indexes: Indexes | None) -> Indexes:
 
 
 def _check_index_keys(keys: str | tuple[str, ...]) -> str | tuple[str, ...]:
-    """Each once."""
     if not isinstance(keys, tuple):
         return check_key(keys, "index key")
     if not keys:
-        raise InvalidArgumentError("metadata index keys are (); one at least is right")
+        raise InvalidArgumentError("metadata index keys must be at least one, got ()")
     for key in keys:
         check_key(key, "index key")
     return tuple(dict.fromkeys(keys))
@@ -177,4 +184,4 @@ def check_version(expected: Expected | int) -> Expected | int:
     """`expected` itself, when it is ANY, ABSENT or a version. Raises InvalidArgumentError."""
     if isinstance(expected, Expected) or type(expected) is int:
         return expected
-    raise InvalidArgumentError(f"expected is {expected!r}; ANY, ABSENT or a version is right")
+    raise InvalidArgumentError(f"expected must be ANY, ABSENT or a version, got {expected!r}")

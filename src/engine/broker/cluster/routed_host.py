@@ -19,7 +19,7 @@ from engine.broker.cluster.segment_calls import (
 )
 from engine.broker.hosting.ownership import Ownership
 from engine.broker.hosting.segment_host import SegmentHosting
-from engine.control.base.ports import SegmentEnd, SegmentSpec, SegmentStatistics
+from engine.control.base.ports import HostedSegmentStatistics, SegmentEnd, SegmentSpec
 from engine.errors import ConnectError, EngineError, InvalidArgumentError, NotOwnerError, TimeoutError
 from engine.model.names import SegmentName, TopicName
 from engine.model.subscriptions import InitialPosition
@@ -49,7 +49,6 @@ class RoutedSegmentHost:
         self._tasks = Supervisor("routed segments")
 
     async def close(self) -> None:
-        """Cancel all watches. Idempotent."""
         await self._tasks.close()
 
     async def _route(self, spec: SegmentSpec, method: str, here: Here, **args: Any) -> Any:
@@ -143,9 +142,9 @@ class RoutedSegmentHost:
         here = lambda: self._local.backlog(spec, subscription)  # noqa: E731
         return int(await self._route(spec, "backlog", here, subscription=subscription))
 
-    async def statistics(self, spec: SegmentSpec) -> SegmentStatistics:
+    async def statistics(self, spec: SegmentSpec) -> HostedSegmentStatistics:
         found = await self._route(spec, "statistics", lambda: self._local.statistics(spec))
-        return found if isinstance(found, SegmentStatistics) else unpack_statistics(found)
+        return found if isinstance(found, HostedSegmentStatistics) else unpack_statistics(found)
 
     async def settle_transactions(self, spec: SegmentSpec, subscription: str | None) -> None:
         here = lambda: self._local.settle_transactions(spec, subscription)  # noqa: E731

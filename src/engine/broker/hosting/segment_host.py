@@ -12,7 +12,7 @@ from engine.broker.hosting.leader_terms import LeaderTerms
 from engine.broker.hosting.open_segments import OpenSegments
 from engine.broker.hosting.open_subscriptions import OpenSubscriptions
 from engine.broker.hosting.statistics import segment_statistics
-from engine.control.base.ports import SegmentEnd, SegmentSpec, SegmentStatistics
+from engine.control.base.ports import HostedSegmentStatistics, SegmentEnd, SegmentSpec
 from engine.errors import (
     EngineError,
     NotFoundError,
@@ -163,10 +163,10 @@ class SegmentHosting:
             await found.cursor.settled()  # durable first: after a zero the segment may be deleted
         return found.backlog
 
-    async def statistics(self, spec: SegmentSpec) -> SegmentStatistics:
+    async def statistics(self, spec: SegmentSpec) -> HostedSegmentStatistics:
         hosted = await self._segments.open_existing(spec)
         if hosted is None:
-            return SegmentStatistics(sealed=spec.sealed)
+            return HostedSegmentStatistics(sealed=spec.sealed)
         for name, _ in await self._cursors.list(spec.name):
             await self._subscriptions.find(hosted, name)
         return segment_statistics(hosted)

@@ -1,9 +1,16 @@
-"""`TransactionCoordinator`: begins, ends and forgets transactions (PIP-473).
+"""`TransactionCoordinator`: begins, ends and collects transactions (PIP-473).
 
-All it knows stands in the metadata store, so any broker coordinates any transaction, and a failover replays nothing. It
-tells no participant: they watch the headers of the transactions that concern them. A deadline that has passed and a
-header that nobody needs are found through indexes, by whichever broker a partition belongs to; where two believe that
-it is theirs, compare-and-set lets one of them do it.
+    begin     a header in state OPEN, under a random id, indexed by its deadline
+    publish   participants, the owners of segments, append messages that carry the id, hidden from readers, and write an
+              operation record for each append or acknowledgement
+    decide    ONE compare-and-set of the header, OPEN to COMMITTED or ABORTED: this write is the outcome (ending.py)
+    settle    participants, which watch headers, make the messages visible or drop them, and delete their records
+    collect   after its retention, and when no operation record is left, the header is deleted (collecting.py)
+
+An operation counts if its record was written before the header was decided: the store orders all writes, so every
+participant comes to the same answer at any time (model/transactions.py). All state is in the metadata store, so any
+broker coordinates any transaction, and a failover replays nothing. Overdue and collectable headers are found through
+indexes, by the broker that a partition belongs to; if two brokers believe so, compare-and-set lets one of them act.
 """
 
 from __future__ import annotations
@@ -12,21 +19,16 @@ import asyncio
 import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
-
-import msgspec
 
 from engine.clock import Clock, ForwardSteps
 from engine.control.transactions.collecting import TransactionCollector
-from engine.control.transactions.headers import HeaderDraft, HeaderRecords, TransactionView
+from engine.control.transactions.ending import EndedTransaction, Ending, LastWrites, TransactionCounters
+from engine.control.transactions.headers import HeaderRecords, HeaderWrite, TransactionView
 from engine.control.transactions.open_transactions import OpenTransactions
-from engine.control.transactions.operations import Recording, operations_in
+from engine.control.transactions.operations import operations_in
 from engine.errors import (
     EngineError,
     InvalidArgumentError,
-    TransactionConflictError,
-    TransactionNotFoundError,
-    UnknownOutcomeError,
 )
 from engine.limits import (
     TRANSACTION_NAMED_RETENTION_S,
@@ -35,7 +37,7 @@ from engine.limits import (
     TRANSACTION_TIMEOUT_S_MIN,
 )
 from engine.metadata import keys
-from engine.metadata.store import ABSENT, ConflictError, Expected, MetadataStore, OutcomeUnknownError, Record
+from engine.metadata.store import ABSENT, ConflictError, Expected, MetadataStore, OutcomeUnknownError
 from engine.model.names import check_name
 from engine.model.transactions import (
     BEGUN_MAX,
@@ -51,36 +53,13 @@ from engine.model.transactions import (
 log = logging.getLogger(__name__)
 
 _ATTEMPTS_MAX = 16
-_DRAFT_MS_MAX = 1_000  # what was drafted longer ago is drafted anew: retention is counted from when it has ended
-
-
-@dataclass(slots=True)
-class TransactionCounters:
-    """What this broker's coordinator has done since it started."""
-
-    begun: int = 0
-    committed: int = 0
-    aborted: int = 0
-    timed_out: int = 0
-    collected: int = 0
-    cas_ok: int = 0
-    cas_conflict: int = 0
-    cas_reject: int = 0
-
-
-class EndDraft(msgspec.Struct, frozen=True):
-    """How a transaction is to end. `expected`: the version of its header that this was made of."""
-
-    header: HeaderDraft
-    expected: int
 
 
 class TransactionCoordinator:
-    """Loop thread only. `settle` makes the participant of an operation apply what was decided, and forget it.
+    """Loop thread only. `settle` makes the participant of an operation apply the outcome and delete its record.
 
-    It is asked for operations that are still there when a transaction's retention has ended: their participant is not
-    served at the moment, or has failed before. It raises NotFoundError when there is no such participant any more.
-    Headers stay until no operation is left, since they are what participants go by.
+    It is called for operations that remain when a transaction's retention has ended: their participant is not served at
+    the moment, or failed before. It raises NotFoundError when the participant no longer exists.
     """
 
     def __init__(
@@ -105,52 +84,51 @@ class TransactionCoordinator:
     # -- beginning -------------------------------------------------------------------------------------------
 
     async def begin(self, timeout_s: float, name: str | None = None) -> TransactionView:
-        """A new transaction that is aborted after `timeout_s` seconds.
+        """A new transaction, which is aborted after `timeout_s` seconds.
 
-        With a `name`: the transaction of that name, when there is one that is open or committed; an open one gets the
-        new deadline if that is later. One that was aborted is replaced. Raises InvalidArgumentError.
+        With a `name`: the open or committed transaction of that name, if there is one; an open one gets the new
+        deadline if that is later. An aborted one is replaced. Raises InvalidArgumentError.
         """
         _check_timeout(timeout_s)
         if name is None:
-            return await self._write_begin(self._draft(timeout_s, None))
+            return await self._write_begin(self._new(timeout_s, None))
         return await self._begin_named(timeout_s, check_name(name, "transaction name"))
 
     async def begin_some(self, timeout_s: float, count: int) -> list[TransactionView]:
-        """New transactions at once, 1 to BEGUN_MAX, or fewer where the metadata store did not take all.
+        """Begin 1 to BEGUN_MAX transactions with one write; fewer when the metadata store refused some.
 
-        Their ids differ in the last digit alone, so that the store keeps them side by side. Raises
-        InvalidArgumentError, and what befell the first of them when there is none.
+        Their ids differ in the last digit only, so that the store keeps them side by side. Raises InvalidArgumentError,
+        and the first error when none was begun.
         """
         _check_timeout(timeout_s)
         if not 1 <= count <= BEGUN_MAX:
-            raise InvalidArgumentError(f"{count} transactions are to be begun at once; 1 to {BEGUN_MAX} are right")
-        first = self._draft(timeout_s, None)
-        found = await self._headers.put_new([first.beside(first.number ^ i) for i in range(count)])
-        begun = [view for view in found if view is not None]
+            raise InvalidArgumentError(f"count must be 1 to {BEGUN_MAX}, got {count}")
+        first = self._new(timeout_s, None)
+        views = await self._headers.put_new([first.beside(first.number ^ i) for i in range(count)])
+        begun = [view for view in views if view is not None]
         self.counters.begun += len(begun)
         if len(begun) == count:
             return begun
-        others = [self._write_begin(self._redraft(first)) for _ in range(count - len(begun))]
+        others = [self._write_begin(self._with_other_id(first)) for _ in range(count - len(begun))]
         more = await asyncio.gather(*others, return_exceptions=True)
         begun += [view for view in more if isinstance(view, TransactionView)]
         if not begun and isinstance(more[0], BaseException):
             raise more[0]
         return begun
 
-    async def _write_begin(self, draft: HeaderDraft) -> TransactionView:
+    async def _write_begin(self, write: HeaderWrite) -> TransactionView:
         for _ in range(_ATTEMPTS_MAX):
             try:
-                begun = await self._headers.put(draft, ABSENT)
+                begun = await self._headers.put(write)
             except ConflictError:
-                draft = self._redraft(draft)
+                write = self._with_other_id(write)
                 continue
             self.counters.begun += 1
             return begun
         raise EngineError("no free transaction id was found")
 
-    def _redraft(self, draft: HeaderDraft) -> HeaderDraft:
-        """With another id, since that one is taken."""
-        return self._headers.draft(self._rng.getrandbits(ID_BITS), draft.header)
+    def _with_other_id(self, write: HeaderWrite) -> HeaderWrite:
+        return self._headers.write(self._rng.getrandbits(ID_BITS), write.header, ABSENT)
 
     async def _begin_named(self, timeout_s: float, name: str) -> TransactionView:
         for _ in range(_ATTEMPTS_MAX):
@@ -162,32 +140,33 @@ class TransactionCoordinator:
                     if (extended := await self._extend(known, timeout_s)) is not None:
                         return extended
                     continue  # it has just ended
-            made = await self._write_begin(self._draft(timeout_s, name))
+            made = await self._write_begin(self._new(timeout_s, name))
             if await self._point(name, made, ABSENT if alias is None else alias.stat.version):
                 return made
-            await self.end(made.number, TransactionState.ABORTED)  # somebody else was faster: theirs is it
-        raise EngineError(f"the transaction {name!r} is begun by many at once; try again")
+            # Another request was faster: its transaction has the name.
+            await self.end(made.number, TransactionState.ABORTED)
+        raise EngineError(f"the transaction {name!r} is being begun by other requests; try again")
 
-    def _draft(self, timeout_s: float, name: str | None) -> HeaderDraft:
+    def _new(self, timeout_s: float, name: str | None) -> HeaderWrite:
         now = self._clock.time_ms()
         header = TransactionHeader(TransactionState.OPEN, now + round(timeout_s * 1000), now, name=name)
-        return self._headers.draft(self._rng.getrandbits(ID_BITS), header)
+        return self._headers.write(self._rng.getrandbits(ID_BITS), header, ABSENT)
 
     async def _extend(self, known: TransactionView, timeout_s: float) -> TransactionView | None:
-        """With a deadline at least so far away; None when it has ended meanwhile, or another broker changed it."""
+        """Extend the deadline to at least that far; None when it has ended, or another broker changed it."""
         span_ms, left_s = round(timeout_s * 1000), self.open.left_s(known)
-        if left_s is None:  # the clock was set back since: whatever is left of it, it is not to get less
+        if left_s is None:  # the clock was set back since: never shorten the remaining time
             span_ms = max(span_ms, known.header.span_ms)
         elif left_s >= timeout_s:
             return known
         header = known.header.renewed(self._clock.time_ms(), span_ms)
         try:
-            return await self._headers.put(self._headers.draft(known.number, header), known.version)
+            return await self._headers.put(self._headers.write(known.number, header, known.version))
         except ConflictError:
             return None
 
     async def _point(self, name: str, made: TransactionView, expected: Expected | int) -> bool:
-        """Make the name mean this transaction. False when it means another by now."""
+        """Bind the name to this transaction. False when it is bound to another by now."""
         key, value = keys.transaction_name(name), made.id.encode()
         try:
             await self._metadata.put(key, value, expected)
@@ -201,119 +180,50 @@ class TransactionCoordinator:
     # -- ending ----------------------------------------------------------------------------------------------
 
     async def end(self, number: int, state: TransactionState, accepted: Sequence[str] | None = None) -> TransactionView:
-        """Commit or abort it: one compare-and-set, which is when it is decided. The same once more changes nothing.
+        """Commit or abort it: one compare-and-set, which decides it. A repeated request changes nothing.
 
         `accepted`: the attempts whose operations count; None: all. Raises TransactionNotFoundError;
         TransactionConflictError when it has ended the other way; UnknownOutcomeError: asking again resolves it.
         """
-        return (await self._end(number, state, accepted_numbers(accepted)))[0]
+        return await self._ending(number, state, accepted).end()
 
-    async def draft_commit(
-        self, number: int, accepted: Sequence[str] | None, mark: int | None = None
-    ) -> EndDraft | None:
-        """What commit_with() is to write, made before it may be written. None: it has ended, or is unknown."""
-        known = await self.find(number)
-        return None if known is None else self.draft_commit_of(known, accepted, mark)
+    async def commit_behind(
+        self, number: int, accepted: Sequence[str] | None, mark: int | None, last: LastWrites
+    ) -> EndedTransaction | None:
+        """Commit it as soon as its last messages are stored, with one write for their record and the header.
 
-    def draft_commit_of(
-        self, known: TransactionView, accepted: Sequence[str] | None, mark: int | None = None
-    ) -> EndDraft | None:
-        """The same, of what is known to the caller; where the store has something newer, that is looked at later."""
-        numbers = accepted_numbers(accepted)
-        if known.header.state.final:
-            return None
-        return self._draft_end(known, TransactionState.COMMITTED, numbers, mark)
-
-    async def commit_with(
-        self,
-        number: int,
-        accepted: Sequence[str] | None,
-        recording: Recording | None,
-        mark: int | None = None,
-        draft: EndDraft | None = None,
-    ) -> tuple[TransactionView, Record | None]:
-        """Commit it, and write down its last operations: both or nothing; the record, which came in time.
-
-        None when it was committed before; or there are no operations. Raises as end(). `draft`: by draft_commit().
+        `mark`: by which a committer recognises its own commit. None: the messages are not stored as they were sent,
+        and the transaction stays open. Raises as end() does; TransactionConflictError also when it was committed
+        before, without these messages.
         """
-        if draft is not None and abs(self._clock.time_ms() - (draft.header.header.finalized_ms or 0)) > _DRAFT_MS_MAX:
-            draft = None
-        state = TransactionState.COMMITTED
-        return await self._end(number, state, accepted_numbers(accepted), recording, mark, draft)
+        return await self._ending(number, TransactionState.COMMITTED, accepted, mark).end_behind(last)
 
-    async def _end(
-        self,
-        number: int,
-        state: TransactionState,
-        accepted: tuple[int, ...] | None,
-        recording: Recording | None = None,
-        mark: int | None = None,
-        draft: EndDraft | None = None,
-    ) -> tuple[TransactionView, Record | None]:
-        for _ in range(_ATTEMPTS_MAX):
-            if draft is None:
-                known = await self.get(number)
-                draft = self._draft_end(known, state, accepted, mark)
-                if draft is None:
-                    return known, None
-            try:
-                ended, record = await self._write_end(draft, recording)
-            except ConflictError:
-                self.counters.cas_conflict += 1
-                draft = None
-                continue
-            self.counters.cas_ok += 1
-            self._count_end(state)
-            return ended, record
-        raise UnknownOutcomeError(f"the transaction {id_text(number)} is ended by many at once; ask for its state")
+    def _ending(
+        self, number: int, state: TransactionState, accepted: Sequence[str] | None, mark: int | None = None
+    ) -> Ending:
+        numbers = accepted_numbers(accepted)
+        return Ending(self._headers, self._clock, self.counters, number, state, numbers, mark)
 
-    def _draft_end(
-        self, known: TransactionView, state: TransactionState, accepted: tuple[int, ...] | None, mark: int | None
-    ) -> EndDraft | None:
-        """None: it has ended so. Raises TransactionConflictError: it has ended the other way."""
-        try:
-            header = known.header.ended(state, self._clock.time_ms(), accepted, mark)
-        except TransactionConflictError:
-            self.counters.cas_reject += 1
-            raise
-        return None if header is known.header else EndDraft(self._headers.draft(known.number, header), known.version)
-
-    async def _write_end(self, draft: EndDraft, recording: Recording | None) -> tuple[TransactionView, Record | None]:
-        if recording is not None:
-            return await self._headers.put_with(draft.header, draft.expected, recording)
-        return await self._headers.put(draft.header, draft.expected), None
-
-    def _count_end(self, state: TransactionState) -> None:
-        if state is TransactionState.COMMITTED:
-            self.counters.committed += 1
-        else:
-            self.counters.aborted += 1
-
-    # -- looking ---------------------------------------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------------------------
 
     async def get(self, number: int) -> TransactionView:
-        """How it stands. Raises TransactionNotFoundError: it never was, or was forgotten after its retention."""
-        known = await self.find(number)
-        if known is None:
-            raise TransactionNotFoundError(
-                f"there is no transaction {id_text(number)}; it never was, or it ended longer ago than it is kept"
-            )
-        return known
+        """The transaction. Raises TransactionNotFoundError: it never was, or was collected after its retention."""
+        return await self._headers.get(number)
 
     async def find(self, number: int) -> TransactionView | None:
-        """The same; None when there is none."""
+        """The transaction; None when there is none."""
         return await self._headers.find(number)
 
     async def list_open(self, limit: int | None = None) -> list[TransactionView]:
-        """Those that have not ended, of each partition by their deadlines."""
+        """Open transactions, of each partition by deadline."""
         return await self._headers.list_open(limit)
 
     def every_open(self) -> AsyncIterator[TransactionView]:
-        """All that have not ended, page by page; one may come twice."""
+        """All open transactions, page by page; one may come twice."""
         return self._headers.every_open()
 
     async def operations(self, number: int) -> list[TransactionOperation]:
-        """Its operations whose participants have not applied the outcome yet; all of an open one."""
+        """The operations whose participants have not applied the outcome yet; all, while it is open."""
         prefix = f"{keys.transaction_ops(id_text(number))}/"
         found = await self._metadata.list(prefix, keys.prefix_end(prefix))
         return [operation.facts for record in found for operation in operations_in(record)]
@@ -321,22 +231,22 @@ class TransactionCoordinator:
     # -- sweeping --------------------------------------------------------------------------------------------
 
     async def abort_expired(self, partition: int) -> int:
-        """Abort the open ones of a partition whose time is over; how many that were."""
+        """Abort a partition's transactions whose timeout has passed; their number."""
         self._steps.look()
         return sum([await self._expire(known) for known in await self.open.overdue(partition)])
 
     async def _expire(self, known: TransactionView) -> bool:
         header = known.header.ended(TransactionState.ABORTED, self._clock.time_ms(), expired=True)
         try:
-            await self._headers.put(self._headers.draft(known.number, header), known.version)
+            await self._headers.put(self._headers.write(known.number, header, known.version))
         except ConflictError:
-            return False  # it has ended, or got more time
+            return False  # it has ended, or got a later deadline
         self.counters.timed_out += 1
-        log.info("transaction %s was not ended in time, and is aborted", known.id)
+        log.info("transaction %s has timed out and is aborted", known.id)
         return True
 
     async def collect(self, partition: int) -> int:
-        """Forget those of a partition whose retention is over and that no participant needs any more; how many."""
+        """Delete a partition's transactions whose retention has passed and that no participant needs; their number."""
         collected = await self._collector.collect(partition)
         self.counters.collected += collected
         return collected
@@ -344,8 +254,8 @@ class TransactionCoordinator:
 
 def _check_timeout(timeout_s: float) -> None:
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)):
-        raise InvalidArgumentError(f"timeout is {timeout_s!r:.80}; a number of seconds is right")
+        raise InvalidArgumentError(f"timeout must be a number of seconds, got {timeout_s!r:.80}")
     if not TRANSACTION_TIMEOUT_S_MIN <= timeout_s <= TRANSACTION_TIMEOUT_S_MAX:
         raise InvalidArgumentError(
-            f"timeout is {timeout_s} s; {TRANSACTION_TIMEOUT_S_MIN} to {TRANSACTION_TIMEOUT_S_MAX} are right"
+            f"timeout must be {TRANSACTION_TIMEOUT_S_MIN} to {TRANSACTION_TIMEOUT_S_MAX} s, got {timeout_s}"
         )

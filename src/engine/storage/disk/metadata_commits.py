@@ -6,8 +6,8 @@ from pathlib import Path
 
 from engine._native.jobs.commitjob import FUNCTIONS, CommitJob, Statements
 from engine.aio.workers import Done
-from engine.metadata.image import STATEMENTS, Step, error_of
-from engine.metadata.library import Connection
+from engine.metadata.image import STATEMENTS, ImageStep, error_of
+from engine.metadata.library import SqliteConnection
 from engine.metadata.mark import Mark
 from engine.storage.disk.workers import NativeWorkers
 
@@ -30,7 +30,7 @@ class _Commit(CommitJob):
 class NativeCommits:
     """See Commits. The image keeps connection and mark, and closes them."""
 
-    def __init__(self, connection: Connection, mark: Mark | None = None) -> None:
+    def __init__(self, connection: SqliteConnection, mark: Mark | None = None) -> None:
         prepared = {name: connection.prepare(text) for name, text in STATEMENTS.items()}
         functions = connection.library.addresses(FUNCTIONS)
         self._path = connection.path
@@ -38,7 +38,7 @@ class NativeCommits:
         self._statements = Statements(connection.address, functions, prepared)
         self._workers = NativeWorkers(1)
 
-    def post(self, step: Step, done: Done) -> None:
+    def post(self, step: ImageStep, done: Done) -> None:
         job = _Commit(self._statements, step.put, step.removed, step.summary, step.mark)
         job.path, job.mark = self._path, self._mark
         self._workers.post(job, done)

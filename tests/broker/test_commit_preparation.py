@@ -1,4 +1,4 @@
-"""A commit behind what was sent is drafted while the log is written: what goes wrong there, and who hears of it."""
+"""A commit behind what was sent is prepared while the log is written: what goes wrong there, and what is told."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_a_store_that_fails_leaves_it_open(broker: Broker, connect: Any, m
     monkeypatch.undo()
 
 
-async def test_a_connection_that_is_lost_while_it_is_drafted_is_committed(
+async def test_a_connection_that_is_lost_while_it_is_prepared_is_committed(
     broker: Broker, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sender = await Sender.ready(await connect())
@@ -93,7 +93,7 @@ async def test_a_connection_that_is_lost_while_it_is_drafted_is_committed(
     await until(lambda: not broker.segments.operations._gathered)
 
 
-async def test_more_frames_than_were_said_while_it_is_drafted_leave_it_open(
+async def test_more_frames_than_were_said_while_it_is_prepared_leave_it_open(
     broker: Broker, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sender = await Sender.ready(await connect())
@@ -109,7 +109,7 @@ async def test_more_frames_than_were_said_while_it_is_drafted_leave_it_open(
     monkeypatch.undo()
 
 
-async def test_a_broker_that_closes_while_it_is_drafted_holds_nothing(
+async def test_a_broker_that_closes_while_it_is_prepared_holds_nothing(
     start_broker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with start_broker() as broker:
