@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import source_tree
 from prose import faults, faults_in, page_prose, source_prose
-from source_tree import ROOT
+from source_tree import NATIVE, ROOT
 
-PLACES = [ROOT / "docs", ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+PLACES = [ROOT / "docs", ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", NATIVE]
 
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda p: p.name)
