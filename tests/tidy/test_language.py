@@ -9,13 +9,8 @@ import source_tree
 from prose import faults, faults_in, page_prose, source_prose
 from source_tree import ENGINE, ROOT
 
-BROKER = ENGINE / "broker"
-
 PLACES = [ROOT / "docs", ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
-PLACES += [ROOT / "bindings", ROOT / "benchmarks", ENGINE / "__init__.py", ENGINE / "embedded.py"]
-PLACES += [ENGINE / room for room in ("cli", "proxy", "sync", "testing")]
-PLACES += [BROKER / room for room in ("admin", "cluster", "hosting", "metrics", "settings", "upkeep")]
-PLACES += [BROKER / f"{name}.py" for name in ("addresses", "assembly", "server")]
+PLACES += [ROOT / "bindings", ROOT / "benchmarks", *sorted(path for path in ENGINE.iterdir() if path.suffix != ".typed")]
 
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda p: p.name)

@@ -46,12 +46,12 @@ cdef enum:
 
 cdef int64_t NO_TIME = -(<int64_t> 1 << 62) * 2  # INT64_MIN
 
-# A column of nothing, as long as the longest: no bit set in its validity, every offset 0. Never freed.
+# A column of nulls, as long as the longest: no bit set in its validity, every offset 0. Never freed.
 cdef void* ZEROS = calloc(ENTRY_MESSAGES_MAX + 1, 8)
 if ZEROS is NULL:
     raise MemoryError
 
-# What the nodes are: preorder, each with its children behind it.
+# The nodes in preorder: each is followed by its children.
 cdef const char* FORMATS[NODES]
 cdef const char* NAMES[NODES]
 cdef int64_t FLAGS[NODES]
@@ -68,7 +68,7 @@ FIRST_CHILD[:] = [1, 0, 0, 0, 0, 0, 0, 8, 9, 0, 0]
 BUFFER_COUNTS[:] = [1, 3, 3, 2, 2, 2, 2, 2, 1, 3, 3]
 
 
-# What nodes share. `alive` counts those not released yet; the owner, if any, goes with the last.
+# What nodes share. `alive` counts the nodes not released yet; the last one frees the block and its owner.
 cdef struct Block:
     int alive
     PyObject* owner
@@ -190,8 +190,8 @@ cdef object stream_of(list slices):
     return capsule
 
 
-# How much room a slice's own columns take, besides the nodes: the three made for every message, the bits of event
-# times, and the unpacked properties.
+# The room that a slice's own columns take besides the nodes and the three numbers made for every message: the bits of
+# event times, and the unpacked properties.
 cdef struct Sizes:
     size_t bits
     uint32_t pairs
@@ -325,7 +325,7 @@ cdef int _refuse(Slice slice, uint32_t i) except -1:
     )
 
 
-# Where the next text of a column of texts goes.
+# A column of texts that is being filled; `count` texts so far.
 cdef struct TextColumn:
     int32_t* offsets
     uint8_t* bytes
@@ -400,7 +400,7 @@ cdef tuple join_texts(list slices, bint keys):
         else:
             size += offsets[slice.stop] - offsets[slice.start]
     if size > INT32_MAX:
-        raise InvalidArgumentError(f"{size:,} bytes are more than one Arrow column of binary holds")
+        raise InvalidArgumentError(f"an Arrow column of binary must have at most {INT32_MAX:,} bytes, got {size:,}")
     ends = PyBytes_FromStringAndSize(NULL, 4 * (count + 1))
     texts = PyBytes_FromStringAndSize(NULL, size)
     valid = bytes((count + 7) // 8) if nulls else None
@@ -419,7 +419,7 @@ cdef const int32_t* _text_offsets(Slice slice, bint keys) noexcept:
     return slice.entry.columns.key_offsets if keys else slice.entry.columns.value_offsets
 
 
-# `end`: where the one before them ended; those of the slice go behind it.
+# `end` points to the end of the text before; the ends of this slice's texts follow.
 cdef void _append_texts(Slice slice, bint keys, int32_t* end, uint8_t* texts) noexcept:
     cdef const int32_t* offsets = _text_offsets(slice, keys)
     cdef const uint8_t* source = slice.entry.columns.keys if keys else slice.entry.columns.values

@@ -46,7 +46,7 @@ cdef enum:
     MAGIC = 0x52544E45            # "ENTR"
     VERSION = 1
     HEADER_SIZE = 128
-    PRODUCER_HEADER_SIZE = 80     # end of the part the producer seals
+    PRODUCER_HEADER_SIZE = 80     # the part that the producer seals
 
     # Each field begins where the one before it ends: its offset, plus its width. Checked by entry.pyx when it loads.
     AT_MAGIC = 0
@@ -87,22 +87,22 @@ cdef enum:
     DELIVER_AT = 32
     FLAGS_KNOWN = 63
 
-    # Not on disk. Blocks below this are checked with the GIL held: to give it up can cost a switch interval, to
-    # check so little costs 3 microseconds.
+    # Not on disk. Blocks below this are checked with the GIL held: releasing it can cost a switch interval, checking
+    # so little costs 3 microseconds.
     GIL_FREE_BYTES = 32768
 
     COMPRESSION_NONE = 0
     COMPRESSION_LZ4 = 1
     COMPRESSION_ZSTD = 2
 
-# What raise_fault takes for a segment or offset that nobody knows.
+# Stands for a segment or offset that is not known.
 cdef inline uint64_t unknown() noexcept nogil:
     return ~<uint64_t>0
 
-# Why a header was refused; raised as an exception by entry.pyx, at the rim.
+# Why an entry was refused; entry.pyx raises it as an exception.
 cdef enum Fault:
     FAULT_NONE = 0
-    FAULT_SHORT = 1               # the buffer ends before the entry does
+    FAULT_SHORT = 1               # the buffer ends before the entry
     FAULT_MAGIC = 2
     FAULT_VERSION = 3             # version, flag or compression that this build does not know
     FAULT_SIZE = 4                # size below the header, above the limit, or not a multiple of 8
@@ -111,7 +111,7 @@ cdef enum Fault:
     FAULT_STAMP_CRC = 7
     FAULT_LAYOUT = 8              # header fields contradict each other, or columns do not add up to the body
     FAULT_SEGMENT = 9             # stamped for another segment than the one that was read
-    FAULT_ORDER = 10              # its offsets are not above those before it
+    FAULT_ORDER = 10              # its offsets are not above those of the entry before
 
 cdef inline uint16_t load16(const uint8_t* p) noexcept nogil:
     cdef uint16_t v
@@ -137,9 +137,9 @@ cdef inline void store32(uint8_t* p, uint32_t v) noexcept nogil:
 cdef inline void store64(uint8_t* p, uint64_t v) noexcept nogil:
     memcpy(p, &v, 8)
 
-# How far the producer knew its messages to be stored when it sealed the entry: all whose sequence is below `floor`.
-# Written as the distance to the entry's first sequence, 0 for nothing known, else 1 + (e << 11 | m) for m << e at
-# least; so it is never said of more than is so.
+# The producer's floor when it sealed the entry: all its messages with a lower sequence were stored. Written as the
+# distance from the entry's first sequence, rounded up so that the floor read back is never too high: 0 for nothing
+# known, else 1 + (e << 11 | m) for the distance m << e.
 cdef inline uint16_t lag_of(uint64_t first_sequence, uint64_t floor) noexcept nogil:
     cdef uint64_t lag = first_sequence - floor
     cdef uint32_t e = 0

@@ -72,10 +72,11 @@ cdef inline bint _is_full(Batcher batcher) noexcept:
 
 @cython.final
 cdef class Account:
-    """What the messages of several batchers count for together, and the limit of that.
+    """The pending bytes of several batchers together, and their limit.
 
-    The last quarter is for those that have nothing pending, so that none is kept out by what others have. One message
-    always passes alone. Changed with the interpreter lock held, and by nothing that lets go of it meanwhile.
+    The last quarter is kept for batchers that have nothing pending, so that none is blocked by what the others have.
+    While nothing at all is pending, one message of any size is accepted. Changed with the GIL held, and without
+    releasing it in between.
     """
 
     def __init__(self, Py_ssize_t limit):
@@ -83,16 +84,15 @@ cdef class Account:
 
 
 cdef class Batcher:
-    """Takes messages, gives sealed entries.
+    """Batches messages by bucket, and seals the batches as entries.
 
-    `on_open()` is called when something became open after nothing was, `on_sealed()` when take() has something
-    again, `on_full()` when the pending limit is met: it may make room, by waiting for release(), or raise. `pack`,
-    when given, makes the msgpack map of a message's properties; `now_ms` tells the time for deliver_after. `steady`
-    sends keyless messages by their sequence ids, not by turns. `admit` makes the TransactionScope of a transaction, or
-    raises; entries hold messages of one scope, or of none. The first message may say a sequence id from
-    `least_sequence` on, below which everything is stored. `account` is shared with other batchers: at its limit the
-    pending limit is met as well. A callback that raises does so out of a call whose message was taken.
-    InvalidArgumentError for a limit that an entry could not keep.
+    `on_open()` is called when the first message becomes open, `on_sealed()` when take() has entries again, `on_full()`
+    when the pending limit is met: it may wait for release(), or raise. `pack`, where given, makes the msgpack map of a
+    message's properties; `now_ms` is the clock of deliver_after. `steady` routes keyless messages by their sequence
+    ids, not in turn. `admit` makes the TransactionScope of a transaction, or raises; an entry holds messages of one
+    scope, or of none. The first message may have a sequence id from `least_sequence` on, below which everything is
+    stored. `account` is shared with other batchers; its limit counts as a pending limit, too. An exception of a
+    callback leaves a call whose message was accepted. Raises InvalidArgumentError for a limit that no entry can keep.
     """
 
     def __cinit__(self, *args, **kwargs):
@@ -114,15 +114,15 @@ cdef class Batcher:
                  uint64_t first_sequence=0, on_open=None, on_sealed=None, on_full=None, pack=None, now_ms=None,
                  bint steady=False, least_sequence=None, admit=None, Account account=None):
         if self.routes is not None:
-            raise InvalidArgumentError("a batcher is constructed once")
+            raise InvalidArgumentError("a batcher must be constructed once only")
         _check_bounds("bytes_max", bytes_max, ENTRY_SIZE_MAX)
         _check_bounds("messages_max", messages_max, ENTRY_MESSAGES_MAX)
         _check_bounds("pending_bytes_max", pending_bytes_max, 1 << 62)
         if len(producer_name) > PRODUCER_NAME_SIZE_MAX:
             raise InvalidArgumentError(
-                f"a producer's name is at most {PRODUCER_NAME_SIZE_MAX} bytes, not {len(producer_name)}")
+                f"a producer's name must have at most {PRODUCER_NAME_SIZE_MAX} bytes, got {len(producer_name)}")
         if key_hash not in (XXH64, MURMUR3):
-            raise InvalidArgumentError(f"the key hash is XXH64 ({XXH64}) or MURMUR3 ({MURMUR3}), not {key_hash}")
+            raise InvalidArgumentError(f"the key hash must be XXH64 ({XXH64}) or MURMUR3 ({MURMUR3}), got {key_hash}")
         self.producer_name, self.producer_id = producer_name, xxh64(producer_name, 42)
         self.key_hash, self.steady = key_hash, steady
         self.bytes_max, self.messages_max, self.pending_max = bytes_max, messages_max, pending_bytes_max
@@ -134,14 +134,14 @@ cdef class Batcher:
 
     @property
     def counters(self):
-        """Sealed so far for the segments of the layout: {(segment id, bucket): (entries, messages, bytes)}."""
+        """Totals sealed for the segments of the layout: {(segment id, bucket): (entries, messages, bytes)}."""
         return dict(self.totals)
 
     def set_layout(self, starts, segment_ids, bucket_ends):
-        """Route by these active segments from now on; what is open is sealed first, under the old layout.
+        """Route by these active segments from now on; open messages are sealed first, under the old layout.
 
         `starts` rise from 0, `segment_ids` go with them, `bucket_ends[i]` are the inclusive ends of the buckets of
-        segment i, the last 65,535. InvalidArgumentError otherwise, and nothing has changed.
+        segment i, the last 65,535. Raises InvalidArgumentError otherwise, and changes nothing.
         """
         cdef list ids = list(segment_ids)
         cdef Routes routes = Routes(starts, ids, bucket_ends)
@@ -170,7 +170,7 @@ cdef class Batcher:
         self.notify()
 
     def seal_all(self):
-        """Seal every open bucket, the one that took a message last at the end."""
+        """Seal every open bucket, the one with the newest message last."""
         self.enter()
         try:
             self.seal_open()
@@ -185,10 +185,10 @@ cdef class Batcher:
         return sealed
 
     def resplit(self, SealedEntry entry not None):
-        """The messages of an entry as entries of the current layout, for a segment that was sealed meanwhile.
+        """The messages of an entry as entries of the current layout, where its segment was sealed meanwhile.
 
         Message order, sequence ids, waiters, attempts and the pending total are kept. The entries are returned, not
-        given to take(): they come before whatever is sealed later. `entry.data` must be uncompressed.
+        left to take(): they precede everything sealed later. `entry.data` must be uncompressed.
         """
         if self.routes is None:
             raise InvalidArgumentError("the batcher has no layout yet: call set_layout() first")
@@ -199,23 +199,23 @@ cdef class Batcher:
             self.leave()
 
     def take_apart(self, SealedEntry entry not None):
-        """The same for the same segment, with every message in an entry of its own: some of them are stored already."""
+        """Each message of an entry as an entry of its own, for the same segment: some of them are stored already."""
         return take_apart(entry, self.key_hash, self.producer_name, self.producer_id)
 
     @property
     def last_sequence(self):
-        """Sequence id of the newest message; one less than the first when there was none."""
+        """Sequence id of the newest message; before the first message one less than its id."""
         return <int64_t> self.next_sequence - 1
 
     def send_nowait(self, value, *, key=None, properties=None, event_time=None, sequence_id=None, deliver_at=None,
                     deliver_after=None, transaction=None):
-        """Take one message.
+        """Add one message.
 
         `value` is bytes or any contiguous buffer, `key` the same or str (as UTF-8) or None, `properties` a mapping
         of str to str, `event_time` and `deliver_at` an aware datetime or int (ms since 1970), `deliver_after` seconds
-        or a timedelta, `sequence_id` greater than the last one, `transaction` what `admit` takes. Nothing is taken when
-        it raises InvalidArgumentError, MessageTooLargeError, QueueFullError (the pending limit), or what a
-        transaction's scope refuses it with.
+        or a timedelta, `sequence_id` greater than the last one, `transaction` an argument of `admit`. Nothing is added
+        when it raises InvalidArgumentError, MessageTooLargeError, QueueFullError (the pending limit), or the refusal
+        of the transaction's scope.
         """
         cdef Message m
         m.transaction = NULL if transaction is None else <PyObject*> transaction
@@ -230,9 +230,9 @@ cdef class Batcher:
 
     def add(self, value, key=None, properties=None, event_time=None, sequence_id=None, waiter=None, deliver_at=None,
             deliver_after=None, transaction=None):
-        """Take one message as send_nowait() does; its sequence id.
+        """Add one message as send_nowait() does. Returns its sequence id.
 
-        `waiter`, when not None, is found again in SealedEntry.waiters.
+        `waiter`, when not None, is listed in SealedEntry.waiters of its entry.
         """
         cdef Message m
         m.transaction = NULL if transaction is None else <PyObject*> transaction
@@ -243,18 +243,18 @@ cdef class Batcher:
         return self.accept(value, key, sequence_id, waiter, &m)
 
     def add_columns(self, values, keys=None, event_times=None, Py_ssize_t start=0, transaction=None, properties=None):
-        """Take messages start, start + 1, … of the columns; how many were taken before the pending limit was met.
+        """Add messages start, start + 1, … of the columns. Returns how many the pending limit had room for.
 
         `values` and `keys` are lists, NumPy or Arrow arrays (see Column); a null key is a keyless message.
         `event_times` is described at instants_ms(), `properties` are a list of mappings or None, or an Arrow array of
-        maps. All are checked before the first message is taken. Who calls again with another `start` prepares
-        MessageColumns(values, keys, event_times, properties) once and passes that instead.
+        maps. All are checked before the first message is added. To call again with another `start`, prepare
+        MessageColumns(values, keys, event_times, properties) once, and pass that as `values`.
         """
         cdef MessageColumns columns = (
             values if isinstance(values, MessageColumns) else MessageColumns(values, keys, event_times, properties))
         cdef Stretch s
         if not 0 <= start <= columns.count:
-            raise InvalidArgumentError(f"start must be in 0..{columns.count}, not {start}")
+            raise InvalidArgumentError(f"start must be in 0..{columns.count}, got {start}")
         if self.routes is None:
             raise InvalidArgumentError("the batcher has no layout yet: call set_layout() first")
         s.at = start
@@ -275,21 +275,21 @@ cdef class Batcher:
         return s.at - start
 
     def release(self, Py_ssize_t bytes, Py_ssize_t messages):  # noqa: A002
-        """Forget so many pending bytes and messages: an entry was acknowledged or has failed."""
+        """Subtract pending bytes and messages: the outcome of an entry is known."""
         if not (0 <= bytes <= self.pending_bytes and 0 <= messages <= self.pending_messages):
             raise InvalidArgumentError(
-                f"cannot release {bytes} bytes and {messages} messages of {self.pending_bytes} and "
-                f"{self.pending_messages} pending")
+                f"release() must be within the pending {self.pending_bytes} bytes and {self.pending_messages} "
+                f"messages, got {bytes} and {messages}")
         self.pending_bytes -= bytes
         self.pending_messages -= messages
         self.account.used -= bytes
 
     def refuse(self, error not None):
-        """Take nothing more: send_nowait(), add() and add_columns() raise `error` from now on."""
+        """Accept nothing more: send_nowait(), add() and add_columns() raise `error` from now on."""
         self.refusal, self.pending_max = error, 0
 
     def leave_account(self):
-        """What is pending here counts no more: nothing will come of it."""
+        """Stop counting this batcher's pending bytes in the account: they will never be sent."""
         self.account.used -= self.pending_bytes
         self.account = Account(1 << 62)
         self.account.used = self.pending_bytes
@@ -307,7 +307,7 @@ cdef class Batcher:
         if self.busy:
             self.wait()
         self.busy, self.owner = True, <unsigned long> PyThread_get_thread_ident()
-        PyThread_acquire_lock(self.lock, WAIT_LOCK)  # free but for a waiter that is about to let go
+        PyThread_acquire_lock(self.lock, WAIT_LOCK)  # free, except for a waiter about to release it
         return 0
 
     cdef int leave(self) except -1:
@@ -477,7 +477,7 @@ cdef class Batcher:
             scope = self.scope
         elif transaction is not NULL:
             if self.admit is None:
-                raise InvalidArgumentError("this batcher takes no transactions")
+                raise InvalidArgumentError("transaction must be None: this batcher has no transactions")
             scope = self.admit(<object> transaction)
         if scope is not None and scope.refusal is not None:
             raise scope.refusal
@@ -526,7 +526,7 @@ cdef class Batcher:
                 return
 
 
-# One stretch: until a builder is full, a window ends, or the pending limit is met. The caller is busy.
+# Add one stretch: until a builder is full, a window ends, or the pending limit is met. The caller is busy.
 cdef int _add_stretch(Batcher batcher, MessageColumns columns, Stretch* s) except -1:
     cdef Py_ssize_t stop = columns.values.window(s.at)
     if columns.keys is not None:
@@ -554,4 +554,4 @@ cdef int _add_stretch(Batcher batcher, MessageColumns columns, Stretch* s) excep
 
 def _check_bounds(name, value, most):
     if not 1 <= value <= most:
-        raise InvalidArgumentError(f"{name} must be in 1..{most:,}, not {value:,}")
+        raise InvalidArgumentError(f"{name} must be in 1..{most:,}, got {value:,}")
