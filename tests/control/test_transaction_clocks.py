@@ -42,7 +42,7 @@ async def test_a_step_changes_no_deadline_in_a_running_process(world: World, ste
     assert await looks(world, coordinator, 2.5) == 0
     assert await looks(world, coordinator, 1.0) == 1
     ended = await coordinator.get(view.number)
-    assert ended.header.standing == "ABORTED (its timeout was over)"
+    assert ended.header.standing == "ABORTED (timed out)"
 
 
 @pytest.mark.parametrize("step_ms", [-DAY_MS, DAY_MS])
@@ -184,7 +184,7 @@ async def test_an_abort_by_hand_is_told_from_a_timeout(world: World) -> None:
     view = await coordinator.begin(60)
     world.clock.jump(DAY_MS)
     await coordinator.end(view.number, ABORTED)
-    with pytest.raises(TransactionConflictError, match="somebody did that"):
+    with pytest.raises(TransactionConflictError, match="by request"):
         await coordinator.end(view.number, COMMITTED)
 
 

@@ -73,7 +73,7 @@ def test_checkpoints_of_the_first_version_are_read() -> None:
     assert old == Checkpoint({7: 9}, epoch=5)
     assert old.topic_created_ms is None
     assert old != Checkpoint({7: 9}, epoch=5, topic_created_ms=1)
-    with pytest.raises(InvalidArgumentError, match="starts with"):
+    with pytest.raises(InvalidArgumentError, match="must start with"):
         MessageId.from_bytes(b"\x02" + MessageId(1, 2).to_bytes()[1:])
 
 
