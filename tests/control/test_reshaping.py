@@ -1,4 +1,4 @@
-"""Split, merge, rebucket and prune through the service: the order of things, what is refused, who hears of it."""
+"""Split, merge, rebucket and prune through the service: the order of things, what is refused, what is told of it."""
 
 from __future__ import annotations
 

@@ -199,9 +199,9 @@ class Checkpoint:
     def at_timestamp(cls, when: datetime) -> Checkpoint:
         """The first message published at or after `when`. Raises InvalidArgumentError when it has no time zone."""
         if not isinstance(when, datetime):
-            raise InvalidArgumentError(f"timestamp is {type(when).__name__}; an aware datetime is right")
+            raise InvalidArgumentError(f"timestamp must be an aware datetime, got {type(when).__name__}")
         if when.tzinfo is None:
-            raise InvalidArgumentError(f"timestamp {when!r} has no time zone; an aware datetime is right")
+            raise InvalidArgumentError(f"timestamp must be an aware datetime, got {when!r} without a time zone")
         return cls._place("timestamp", -((_EPOCH - when) // timedelta(milliseconds=1)))
 
     def __eq__(self, other: object) -> bool:
