@@ -182,9 +182,7 @@ async def test_semantics_33_a_failed_change_starts_no_cooldown_and_is_tried_agai
     for name in "abc":
         await subscribe(service, name)
     await asyncio.sleep(5)
-    assert (
-        service.statistics().scaling[str(TOPIC)].counts.failures == 3
-    )  # consumers that come meanwhile do not make it hot
+    assert service.statistics().scaling[str(TOPIC)].counts.failures == 3  # new consumers do not make it hot
     brokers.host.failures.clear()
     await asyncio.sleep(60)
     assert await shape(brokers) == [2, 2]

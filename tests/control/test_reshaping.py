@@ -141,7 +141,7 @@ async def test_semantics_5_bad_input_is_refused_and_nothing_is_touched() -> None
     for call, why in refused:
         with pytest.raises(InvalidArgumentError, match=why):
             await call
-    with pytest.raises(InvalidArgumentError, match="segments must be .*, got 0"):
+    with pytest.raises(InvalidArgumentError, match=r"segments must be .*, got 0"):
         await service.create_topic("other", segments=0)
     for missing in (service.split_segment("nope", 0), service.prune_segment("nope", 0)):
         with pytest.raises(NotFoundError):

@@ -173,7 +173,7 @@ def test_semantics_5_identical_segments_and_wrong_types_are_refused() -> None:
     for wrong in (text, True, None, [0]):
         with pytest.raises(InvalidArgumentError, match="must be an integer"):
             plan_split(layout, wrong)
-    with pytest.raises(InvalidArgumentError, match="buckets must be .*, got '4'"):
+    with pytest.raises(InvalidArgumentError, match=r"buckets must be .*, got '4'"):
         plan_rebucket(layout, 0, "4")  # type: ignore[arg-type]
 
 
