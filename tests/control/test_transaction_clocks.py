@@ -184,7 +184,7 @@ async def test_an_abort_by_hand_is_told_from_a_timeout(world: World) -> None:
     view = await coordinator.begin(60)
     world.clock.jump(DAY_MS)
     await coordinator.end(view.number, ABORTED)
-    with pytest.raises(TransactionConflictError, match="by request"):
+    with pytest.raises(TransactionConflictError, match="on request"):
         await coordinator.end(view.number, COMMITTED)
 
 

@@ -89,7 +89,7 @@ async def test_a_forgotten_one_is_aborted_at_its_deadline(world: World) -> None:
     with pytest.raises(TransactionConflictError, match=r"ABORTED \(timed out\)"):
         await world.coordinator().end(short.number, COMMITTED)
     await world.coordinator().end(long.number, ABORTED)
-    with pytest.raises(TransactionConflictError, match=r"ABORTED \(by request\)"):
+    with pytest.raises(TransactionConflictError, match=r"ABORTED \(on request\)"):
         await world.coordinator().end(long.number, COMMITTED)
 
 

@@ -148,7 +148,7 @@ async def resume(root: str, report: Report, arm: Arm) -> None:
             await broker.service.split_segment(TOPIC, 0)
         assert (await layout_of(broker)).change is not None
         broker.hosting.inherit = inherit  # type: ignore[method-assign]
-        await broker.service.close()  # nobody resumes it here any more
+        await broker.service.close()  # the change is not resumed in this process
     arm()
     async with running(root) as broker:
         await settled(broker)
@@ -225,10 +225,10 @@ async def check_messages(broker: Broker, history: History, layout: SegmentLayout
             found |= {(segment_id, o): v for o, v in (await read_all(hosted.segment)).items()}
         values = list(found.values())
         assert len(set(values)) == len(values), "D3: twice in the log"
-        assert set(values) <= {value(*who) for who in history.sent}, "D2: nobody sent that"
-        for who, place in history.acked.items():
+        assert set(values) <= {value(*sent) for sent in history.sent}, "D2: never sent"
+        for acked, place in history.acked.items():
             if place[0] in layout.segments:
-                assert found.get(tuple(place), None) == value(*who), f"D1: {who} at {place}"
+                assert found.get(tuple(place), None) == value(*acked), f"D1: {acked} at {place}"
         for producer in HASHES:
             sequences = range(1 + max((s for p, s in history.sent if p == producer), default=-1))
             assert await publish(broker, lambda *_: None, producer, sequences) == len(sequences)
@@ -267,6 +267,6 @@ async def check_rest(broker: Broker, scenario: str) -> None:
     assert on_disk == set(layout.segments), f"on disk are {on_disk}, in the layout {set(layout.segments)}"
     prefix = keys.subscription(TOPIC, "s") + "/cursors/"
     cursors = await broker.segments._metadata.list_keys(prefix, keys.prefix_end(prefix))
-    assert {int(k.removeprefix(prefix)) for k in cursors} <= set(layout.segments), "a cursor of nobody's"
+    assert {int(k.removeprefix(prefix)) for k in cursors} <= set(layout.segments), "a cursor of a segment that is gone"
     await broker.service.split_segment(TOPIC, layout.active[0].segment_id)
     assert (await layout_of(broker)).epoch == layout.epoch + 1

@@ -13,13 +13,13 @@ from peer import Peer, make_entries
 from values import header
 
 from engine.broker.server import Broker
-from engine.broker.session.connection import _HANDLERS
+from engine.broker.session.handlers import HANDLERS
 from engine.broker.settings.config import BrokerConfig
 from engine.errors import EngineError
 from engine.limits import FRAME_HEADER_SIZE_MAX
 from engine.wire.commands import Command
 
-COMMANDS = [command for command in _HANDLERS if command not in (Command.PING, Command.PONG)]
+COMMANDS = [command for command in HANDLERS if command not in (Command.PING, Command.PONG)]
 BUCKETS = [16383, 32767, 49151, 65535]
 MODES = ((1, "queue", "q"), (2, "shared", "sh"), (3, "exclusive", "ex"), (8, "reader", None))
 PRODUCER = 4
@@ -167,7 +167,7 @@ async def test_credit_beyond_all_bounds_is_as_much_as_can_be(tmp_path, mode, num
 
 
 async def test_answers_are_typed(tmp_path):
-    """The error of whoever asks for nonsense is his own, and short."""
+    """A malformed request fails with a typed, short error, and fails no other request."""
     broker = Broker(tmp_path)
     await broker.start()
     try:

@@ -60,7 +60,7 @@ def test_a_timeout_that_begins_again() -> None:
 def test_what_ended_it_is_written_down() -> None:
     """The wall clock does not say: it may have been set in between."""
     expired, aborted = HEADER.ended(ABORTED, 7, expired=True), HEADER.ended(ABORTED, 99)
-    assert (expired.standing, aborted.standing) == ("ABORTED (timed out)", "ABORTED (by request)")
+    assert (expired.standing, aborted.standing) == ("ABORTED (timed out)", "ABORTED (on request)")
     for header in (expired, aborted):
         assert TransactionHeader._parse(header.to_json()) == header
     old = {"state": "ABORTED", "timeout_ms": 60, "created_ms": 1, "finalized_ms": 60}

@@ -108,7 +108,7 @@ async def test_24_children_inherit_through_split_and_merge(tmp_path: Path) -> No
     await child.inherit([merged.dedup_snapshot()])
     assert await offset_of(child, keyed(5, 0x0000, 0x9000)) == (-1, True), "inherited from the merged one"
     assert await offset_of(child, keyed(1, 0x0000, 0x9000, last=2)) == (-1, True), "and through it from its parent"
-    assert child.last_sequence("p") == 5, "of its own range; the left one's is known to who inherits that"
+    assert child.last_sequence("p") == 5, "of its own range; the left child inherits that of the left one"
     child.release()
     merged.release()
 

@@ -149,7 +149,7 @@ async def test_when_durable_wakes_readers(tmp_path: Path) -> None:
     assert early.done()
     assert not late.done()
     await segment.seal()
-    assert late.done(), "a sealed segment keeps nobody waiting"
+    assert late.done(), "sealing must end the waits for offsets that will not come"
     assert segment.when_durable(99).done()
     await store.close()
 

@@ -296,7 +296,7 @@ async def test_d4_a_failed_sync_in_a_relaxed_mode_gives_up_what_was_seen(durabil
 
 
 async def test_a_file_that_cannot_be_opened_again_gives_up_no_offsets() -> None:
-    """Nobody has seen the append; and the close that the disk keeps is not to end below what is known."""
+    """No reader has seen the append, and a close that reaches the disk must not end below the known offsets."""
     disk = SimDisk(random.Random(1))
     store = make_store("/data", disk=disk.mount())
     segment = await store.create(name(), durability="os")

@@ -64,7 +64,7 @@ class Portal:
             raise
         future = self.submit(coroutine)
         try:
-            return _wait(future, timeout)
+            return result_of(future, timeout)
         except concurrent.futures.CancelledError:
             if not self._closed:
                 raise
@@ -86,7 +86,7 @@ class Portal:
         self.check_thread()
         future: concurrent.futures.Future[T] = concurrent.futures.Future()
         self.call_soon_threadsafe(_call_into, future, function, args)
-        return future.result()
+        return result_of(future)
 
     def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any) -> None:
         """Schedule a callback on the loop thread. Raises AlreadyClosedError after close()."""
@@ -177,8 +177,12 @@ def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
         loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
 
 
-def _wait(future: concurrent.futures.Future[T], timeout: float | None) -> T:
-    """The future's result. Waits in slices: a signal right before the thread blocks would not wake it."""
+def result_of(future: concurrent.futures.Future[T], timeout: float | None = None) -> T:
+    """The result of a future, awaited for at most `timeout` seconds. Raises what it raises, TimeoutError.
+
+    A signal that arrives just before the thread blocks does not wake it; so it blocks in slices, between which Python
+    runs the handlers.
+    """
     until = None if timeout is None else _CLOCK.monotonic() + timeout
     while True:
         left = SIGNALS_S if until is None else min(SIGNALS_S, until - _CLOCK.monotonic())

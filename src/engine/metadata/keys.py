@@ -29,7 +29,7 @@ def encode(part: str) -> str:
 
 def decode(part: str) -> str:
     """Undo encode()."""
-    return unquote(part)
+    return unquote(part) if "%" in part else part
 
 
 def broker(url: str) -> str:

@@ -25,13 +25,13 @@ from engine.model.names import SegmentName, check_name
 
 ID_BITS = 64
 PARTITIONS = 16  # of coordinators; the top four bits of an id
-MARK_BITS = 63  # of a commit's mark, by which a committer recognises its own commit
-ATTEMPTS_MAX = 100_000  # accepted by one commit
-BEGUN_MAX = 16  # begun by one request; a power of two
-# For operations in a transaction, and for its end: too late, and final.
+MARK_BITS = 63  # of the random number by which a committer recognises its own commit
+ATTEMPTS_MAX = 100_000  # that one commit accepts
+BEGUN_MAX = 16  # by one request; a power of two
+# What adding to a transaction, or ending it, raises when it has ended: a retry does not help.
 TRANSACTION_OVER = (TransactionConflictError, TransactionNotFoundError)
 HEADER_CACHED_SIZE_MAX = 1024
-HEADERS_CACHED = 1024  # each is read several times soon after it was written, by all its participants
+HEADERS_CACHED = 1024  # each is read several times soon after it was written: by every owner of its segments
 
 
 class TransactionState(enum.StrEnum):
@@ -112,12 +112,10 @@ class TransactionHeader(msgspec.Struct, frozen=True, omit_defaults=True):
     ) -> TransactionHeader:
         """The header in that final state; itself when it is in it. Raises TransactionConflictError for the other."""
         if state not in MOVES[self.state]:
-            raise TransactionConflictError(
-                f"the transaction is already {self.standing}, which is final; it cannot become {state}"
-            )
+            raise TransactionConflictError(f"the transaction is already {self.standing} and cannot become {state}")
         if self.state is state:
             if accepted != self.accepted:
-                raise TransactionConflictError("the transaction was committed before, with other attempts accepted")
+                raise TransactionConflictError("the transaction is already committed, with other attempts accepted")
             return self
         why = expired if state is TransactionState.ABORTED else None
         return TransactionHeader(
@@ -126,11 +124,11 @@ class TransactionHeader(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def standing(self) -> str:
-        """The state in words, for errors."""
+        """The state, and of an aborted transaction the reason, for messages."""
         if self.state is not TransactionState.ABORTED or self.finalized_ms is None:
             return str(self.state)
-        timed_out = self.finalized_ms >= self.timeout_ms if self.expired is None else self.expired  # an old record
-        return f"{self.state} ({'timed out' if timed_out else 'by request'})"
+        late = self.finalized_ms >= self.timeout_ms if self.expired is None else self.expired  # older ones do not say
+        return f"{self.state} ({'timed out' if late else 'on request'})"
 
     @property
     def since_ms(self) -> int:
@@ -215,7 +213,8 @@ def accepted_numbers(attempts: Sequence[str] | None) -> tuple[int, ...] | None:
         return None
     named = isinstance(attempts, Sequence) and not isinstance(attempts, (str, bytes))
     if not named or len(attempts) > ATTEMPTS_MAX:
-        raise InvalidArgumentError(f"accepted attempts must be a list of at most {ATTEMPTS_MAX} names")
+        got = f"{len(attempts)} names" if named else type(attempts).__name__
+        raise InvalidArgumentError(f"accepted attempts must be a list of at most {ATTEMPTS_MAX} names, got {got}")
     return tuple(sorted({attempt_number(attempt) for attempt in attempts}))
 
 

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import logging
 import random
+import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -27,7 +28,7 @@ from engine.errors import (
 from engine.limits import BUCKETS_PER_SEGMENT_MAX, HASH_RING_SIZE
 from engine.metadata.store import MetadataStore
 from engine.model.identity import Identity
-from engine.model.names import SEGMENT_SCHEME, SegmentName, TopicName
+from engine.model.names import SegmentName, TopicName
 from engine.storage.cursor.store import CursorStore
 from engine.storage.disk.config import FSYNC, StorageConfig, check_mode, storage_error
 from engine.storage.disk.disk import Disk
@@ -49,6 +50,8 @@ _TOPICS_AT_ONCE = 64  # per job: one that reads more directories keeps the loop 
 WHOLE_RING = (HASH_RING_SIZE - 1,)
 
 log = logging.getLogger("engine.storage")
+
+_plain = re.compile(r"[A-Za-z0-9_.-]*").fullmatch
 
 T = TypeVar("T")
 
@@ -412,14 +415,12 @@ class SegmentStore:
 
 def _encode(part: str) -> str:
     """A directory's name: characters that file systems may refuse are percent-encoded; long names end in a checksum."""
+    if len(part) <= DIRECTORY_NAME_MAX and _plain(part):  # most are, and a start asks for each segment's
+        return part
     text = quote(part, safe=" !#$&'()+,;=@[]{}~^").replace("~", "%7E") if part.isascii() else quote(part, safe="")
     if len(text) <= DIRECTORY_NAME_MAX:
         return text
     return f"{text[: DIRECTORY_NAME_MAX - 17]}~{xxh64(part.encode()):016x}"
-
-
-def _spell(topic: TopicName, descriptor: str) -> str:
-    return f"{SEGMENT_SCHEME}{topic.tenant}/{topic.namespace}/{topic.local}/{descriptor}"
 
 
 def _spelled(disk: Disk, root: str) -> dict[TopicName, Sequence[SegmentName]]:
@@ -458,9 +459,13 @@ def _stores_in(disk: Disk, topic: TopicName, directory: str) -> Iterator[tuple[S
 
 
 def _segments_in(topic: TopicName, descriptors: Iterable[str]) -> Iterator[SegmentName]:
+    try:
+        topic.check()
+    except InvalidArgumentError:
+        return
     for descriptor in descriptors:
         with contextlib.suppress(InvalidArgumentError):
-            yield SegmentName.parse(_spell(topic, descriptor))
+            yield SegmentName.described(topic, descriptor)
 
 
 def _check_bucket_ends(ends: Sequence[int]) -> None:

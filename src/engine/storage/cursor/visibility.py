@@ -8,10 +8,11 @@ messages are visible like all others, or *aborted*: hidden forever.
                              hidden              ▲
                                                  last stable offset: readers stop here
 
-Decisions are saved with the segment before the transaction's header is deleted (docs/design/transactions.md), so that no answer
-depends on a header that may be gone. What is saved: `settled_upto`, below which nothing is undecided; what is decided
-above it; the aborted ranges, anywhere. The record exists before the first transactional entry. So a segment without it
-never had one, and recovery searches for entries without an operation record from `settled_upto` on, and nowhere else.
+Decisions are saved with the segment before the transaction's header is deleted (docs/design/transactions.md), so that
+no answer depends on a header that may be gone. What is saved: `settled_upto`, below which nothing is undecided; what is
+decided above it; the aborted ranges, anywhere. The record exists before the first transactional entry. So a segment
+without it never had one, and recovery searches for entries without an operation record from `settled_upto` on, and
+nowhere else.
 """
 
 from __future__ import annotations
