@@ -10,9 +10,12 @@ from prose import faults, faults_in, page_prose, source_prose
 from source_tree import ROOT
 
 PLACES = [ROOT / "docs", ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+PLACES += [ROOT / "src/engine" / place for place in ("control", "model", "metadata", "aio")]
+PLACES += [ROOT / "src/engine" / place for place in ("errors.py", "limits.py", "clock.py")]
+PLACES += [ROOT / "tests" / place for place in ("control", "model", "metadata", "aio")]
 
 
-@pytest.mark.parametrize("place", PLACES, ids=lambda p: p.name)
+@pytest.mark.parametrize("place", PLACES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_pages_speak_of_components_as_it(place: Path):
     found = faults(place)
     hint = "a component is *it*; 'who' stands behind the noun of a person ('an operator who'); say what a value must be"
