@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
-from peer import Peer
 
 from engine.broker.server import Broker
 from engine.broker.settings.config import BrokerConfig
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "reference"))
+from tests.kit.peer import Peer
 
 
 @pytest.fixture(autouse=True)

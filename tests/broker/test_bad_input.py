@@ -6,8 +6,6 @@ import random
 import struct
 
 import pytest
-from over_http import BASE, call
-from peer import Peer, make_entries
 
 from engine._native.format.crc32c import crc32c
 from engine.aio.workers import ThreadWorkers
@@ -25,6 +23,8 @@ from engine.limits import ENTRY_SIZE_MAX, KIB, MIB
 from engine.metadata.memory import MemoryMetadataStore
 from engine.testing.disk import SimDisk
 from engine.wire.commands import Command
+from tests.broker.over_http import BASE, call
+from tests.kit.peer import Peer, make_entries
 
 BAD_TOPICS = [
     "",

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 
 import pytest
-from peer import Peer, leader_term, make_entries
 
 from engine.broker.upkeep.orphans import Orphans
 from engine.broker.upkeep.sealed_segments import Rule
@@ -16,6 +15,7 @@ from engine.metadata import keys
 from engine.model.hashrange import HashRange
 from engine.model.names import SegmentName, TopicName
 from engine.wire.commands import Command
+from tests.kit.peer import Peer, leader_term, make_entries
 
 ORDERS = TopicName.parse("orders")
 HOUR_MS = 3_600_000

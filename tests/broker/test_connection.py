@@ -7,11 +7,11 @@ import random
 import time
 
 import pytest
-from peer import Peer, make_entries
 
 from engine.errors import ConnectError, ProtocolError, UnsupportedError
 from engine.limits import CONNECTION_WRITE_HIGH, FRAME_SIZE_MAX, MIB
 from engine.wire.commands import Command
+from tests.kit.peer import Peer, make_entries
 
 
 async def test_handshake_tells_versions_features_and_addresses(connect, broker):

@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from peer import Peer
 
 from engine.broker.server import Broker
 from engine.errors import (
@@ -18,6 +17,7 @@ from engine.errors import (
 from engine.limits import TRANSACTION_TIMEOUT_S_MAX
 from engine.model.transactions import BEGUN_MAX, PARTITIONS, attempt_number
 from engine.wire.commands import Command
+from tests.kit.peer import Peer
 
 UNKNOWN = "00000000000000ff"
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from hostile_entries import COUNT, FORMS, good
-from peer import make_entries
-from transacting import begin, entry, send
 
 from engine.errors import CorruptionError, InvalidArgumentError, MessageTooLargeError
 from engine.limits import FRAME_SIZE_MAX
 from engine.model.names import SegmentName
 from engine.wire.commands import Command
+from tests.broker.transacting import begin, entry, send
+from tests.kit.peer import make_entries
+from tests.reference.hostile_entries import COUNT, FORMS, good
 
 
 async def test_each_is_refused_alone_with_a_typed_error(connect, broker):

@@ -6,7 +6,6 @@ import asyncio
 import random
 
 import pytest
-from peer import Peer, make_entries
 
 from engine.broker.segment.access import SHARED, Applicant
 from engine.broker.upkeep.idle import IdleLoop
@@ -15,6 +14,7 @@ from engine.metadata.memory import MemoryMetadataStore
 from engine.testing.clock import FakeClock
 from engine.testing.metadata import FaultyMetadataStore
 from engine.wire.commands import Command
+from tests.kit.peer import Peer, make_entries
 
 
 def values(n: int) -> list[bytes]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from peer import delivered, make_entries
 
 from engine.errors import (
     ConsumerBusyError,
@@ -17,6 +16,7 @@ from engine.errors import (
     UnsupportedError,
 )
 from engine.wire.commands import Command
+from tests.kit.peer import delivered, make_entries
 
 
 def values(n: int, size: int = 20) -> list[bytes]:

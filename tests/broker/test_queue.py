@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from peer import Peer, delivered, make_entries
-
 from engine._native.format.offsets import range_set, runs
 from engine.broker.delivery.redelivery import RedeliveryCounts
 from engine.wire.commands import Command
+from tests.kit.peer import Peer, delivered, make_entries
 
 
 def values(n: int) -> list[bytes]:

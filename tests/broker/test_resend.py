@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from peer import make_entries
-
 from engine.errors import PartlyStoredError
 from engine.wire.commands import Command
+from tests.kit.peer import make_entries
 
 
 def numbers(first: int, last: int) -> list[bytes]:

@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 
 import pytest
-from peer import Frame, Peer, delivered, leader_term, make_entries
 
 from engine.control.base.ports import SegmentEnd
 from engine.errors import EngineError, SegmentSealedError, StorageError
 from engine.model.names import SegmentName
 from engine.wire.commands import Command
+from tests.kit.peer import Frame, Peer, delivered, leader_term, make_entries
 
 SEALED = SegmentSealedError.code
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from peer import Peer, leader_term, make_entries
 
 from engine.control.base.ports import segment_spec
 from engine.errors import FencedError, NotFoundError, StorageError
 from engine.metadata import keys
 from engine.model.names import TopicName
 from engine.wire.commands import Command
+from tests.kit.peer import Peer, leader_term, make_entries
 
 
 async def published(peer: Peer, count: int) -> str:

@@ -6,8 +6,6 @@ import asyncio
 import logging
 
 import pytest
-from peer import Peer, leader_term
-from sharing import ack, even, hosted, opened, round_trip, share, taken, taken_until
 
 from engine.broker.delivery import shared
 from engine.errors import (
@@ -19,6 +17,8 @@ from engine.errors import (
 )
 from engine.model.subscriptions import InitialPosition
 from engine.wire.commands import Command
+from tests.broker.sharing import ack, even, hosted, opened, round_trip, share, taken, taken_until
+from tests.kit.peer import Peer, leader_term
 
 # -- attaching ---------------------------------------------------------------------------------------------------------
 

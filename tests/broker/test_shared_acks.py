@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from peer import Peer
-from sharing import ack, hosted, opened, round_trip, share, taken, taken_until
 
 from engine.errors import FencedError, InvalidArgumentError
 from engine.wire.commands import Command
+from tests.broker.sharing import ack, hosted, opened, round_trip, share, taken, taken_until
+from tests.kit.peer import Peer
 
 # -- acknowledging -----------------------------------------------------------------------------------------------------
 

@@ -6,14 +6,14 @@ import asyncio
 from typing import Any
 
 import pytest
-from peer import Peer, segment_name, until
-from transacting import begin, collect, decide, end, entry, hosted, latest, send, write
 
 from engine.errors import TransactionConflictError
 from engine.metadata import keys
 from engine.model.names import SegmentName
 from engine.model.transactions import TransactionState
 from engine.wire.commands import Command
+from tests.broker.transacting import begin, collect, decide, end, entry, hosted, latest, send, write
+from tests.kit.peer import Peer, segment_name, until
 
 COMMITTED, ABORTED = TransactionState.COMMITTED, TransactionState.ABORTED
 QUICK = {"transaction_retention_time": 0.0, "transaction_named_retention_time": 0.0}

@@ -6,12 +6,12 @@ import asyncio
 from typing import Any
 
 import pytest
-from peer import Peer, until
-from transacting import begin, end, entry, hosted, latest, send, write
 
 from engine.broker.server import Broker
 from engine.errors import InvalidArgumentError, TransactionConflictError, TransactionNotFoundError
 from engine.wire.commands import Command
+from tests.broker.transacting import begin, end, entry, hosted, latest, send, write
+from tests.kit.peer import Peer, until
 
 MODES = ["exclusive", "shared", "queue", "reader"]
 

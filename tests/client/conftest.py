@@ -1,15 +1,10 @@
-"""A scripted broker for each test, and its module on the path."""
+"""A scripted broker for each test, and a client of it."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from fake_broker import FakeBroker
+from tests.kit.fake_broker import FakeBroker
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from unittest.mock import ANY
 
 import pytest
-from fake_broker import FakeBroker, FakeConnection
 
 from engine.client import MessageId
 from engine.errors import AlreadyClosedError, FencedError, NotOwnerError
 from engine.testing.loop import run_virtual
 from engine.wire.commands import Command
+from tests.kit.fake_broker import FakeBroker, FakeConnection
 
 
 def end_consumers(broker: FakeBroker) -> None:

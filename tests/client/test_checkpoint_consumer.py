@@ -6,11 +6,11 @@ import asyncio
 from datetime import UTC, datetime
 
 import pytest
-from fake_broker import FakeBroker
 
 from engine.client import Checkpoint
 from engine.errors import InvalidArgumentError, NotFoundError
 from engine.wire.commands import Command
+from tests.kit.fake_broker import FakeBroker
 
 
 async def test_latest_is_resolved_at_creation_for_every_segment():

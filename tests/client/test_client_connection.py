@@ -9,7 +9,6 @@ import time
 from typing import Any
 
 import pytest
-from fake_broker import URL, FakeBroker
 
 from engine.client import AsyncClient
 from engine.client.base.options import ClientOptions
@@ -26,6 +25,7 @@ from engine.errors import (
     UnsupportedError,
 )
 from engine.wire.commands import Command
+from tests.kit.fake_broker import URL, FakeBroker
 
 
 def pool_of(broker: FakeBroker, seed: int = 1) -> Pool:

@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from committing import Program, running
-from fake_broker import FakeBroker
 
 from engine.errors import (
     EngineError,
@@ -17,6 +15,8 @@ from engine.errors import (
     UnknownOutcomeError,
 )
 from engine.wire.commands import Command
+from tests.client.committing import Program, running
+from tests.kit.fake_broker import FakeBroker
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from fake_broker import FakeBroker
 
 from engine.client import Checkpoint, MessageId
 from engine.client.topic.session import TopicSession
@@ -17,6 +16,7 @@ from engine.errors import (
     TimeoutError,
 )
 from engine.wire.commands import Command
+from tests.kit.fake_broker import FakeBroker
 
 # -- receiving ---------------------------------------------------------------------------------------------------
 

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from fake_broker import TOPIC, URL, FakeBroker
 
 from engine.client import MessageId
 from engine.client.topic.session import TopicLayout
 from engine.errors import FencedError, NotFoundError, NotOwnerError
 from engine.wire.commands import Command
+from tests.kit.fake_broker import TOPIC, URL, FakeBroker
 
 A, B = "engine://a", "engine://b"
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from fake_broker import FakeBroker
 
 from engine.client import Checkpoint, MessageId
 from engine.errors import FencedError, NotFoundError, NotOwnerError
 from engine.wire.commands import Command
+from tests.kit.fake_broker import FakeBroker
 
 CHANGES = 20
 

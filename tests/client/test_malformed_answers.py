@@ -9,8 +9,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from fake_broker import FakeBroker
-from hostile_broker import CASES, MISSING, WRONG, HostileBroker, Path, optional, paths, required, spoilt
 
 from engine.client.admin.admin_http import HttpAdmin
 from engine.errors import ConnectError, EngineError, ProtocolError
@@ -19,6 +17,8 @@ from engine.wire import answers
 from engine.wire.answers import ANSWERS, FRAMES, RESULTS, check_answer, check_frame
 from engine.wire.commands import Command
 from engine.wire.url import parse_url
+from tests.client.hostile_broker import CASES, MISSING, WRONG, HostileBroker, Path, optional, paths, required, spoilt
+from tests.kit.fake_broker import FakeBroker
 
 GREETING = {"protocol": 1, "features": [], "broker": "", "keep_alive": 1, "frame_size_max": 1}
 OPERATION_S = 0.2

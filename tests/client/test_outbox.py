@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from fake_broker import FakeBroker
-
 from engine.client.base.options import Batching
+from tests.kit.fake_broker import FakeBroker
 
 
 async def test_messages_of_one_turn_travel_together(broker: FakeBroker):

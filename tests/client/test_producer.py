@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from fake_broker import FakeBroker
 
 from engine.client import Batching, MessageId
 from engine.errors import (
@@ -22,6 +21,7 @@ from engine.errors import (
     TimeoutError,
 )
 from engine.wire.commands import Command
+from tests.kit.fake_broker import FakeBroker
 
 
 async def test_send_returns_the_id_at_which_the_message_is_durable(broker: FakeBroker):

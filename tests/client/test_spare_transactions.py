@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from fake_broker import FakeBroker
 
 from engine.client.client import AsyncClient
 from engine.client.transact import prefetched as spares
@@ -15,6 +14,7 @@ from engine.errors import EngineError
 from engine.limits import TRANSACTION_TIMEOUT_S_MAX
 from engine.model.transactions import BEGUN_MAX
 from engine.wire.commands import Command
+from tests.kit.fake_broker import FakeBroker
 
 TIMEOUT_S = 600.0
 KEPT_S = 9.0

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-import fake_coordinator
 import pytest
-from fake_broker import FakeBroker
 
 from engine.client.consume.stream_consumer import AsyncStreamConsumer
 from engine.client.transact.scope import Scope
@@ -21,6 +19,8 @@ from engine.errors import (
 )
 from engine.model.transactions import attempt_number
 from engine.wire.commands import Command
+from tests.kit import fake_coordinator
+from tests.kit.fake_broker import FakeBroker
 
 
 class Listener:

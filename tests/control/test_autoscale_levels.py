@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from control_fakes import TOPIC, Brokers, virtual
-from scaling_bench import report, shape
 
 from engine.control.auto_scaler import AutoScaling
 from engine.errors import NotOwnerError
 from engine.metadata import keys
 from engine.model.autoscale import AutoScalePolicy, AutoScalePolicyOverride
 from engine.model.names import TopicName
+from tests.control.scaling_bench import report, shape
+from tests.kit.control_fakes import TOPIC, Brokers, virtual
 
 
 @virtual

@@ -6,7 +6,6 @@ import asyncio
 import random
 
 import pytest
-from control_fakes import TOPIC, Brokers, Channel, FakeHost, Listener, settle, subscribe, virtual
 
 from engine.control.base.leadership import Leadership
 from engine.control.base.topic_records import ScalableTopicResources
@@ -14,6 +13,7 @@ from engine.control.service import ScalableTopicService
 from engine.errors import AlreadyExistsError, EngineError, FencedError, NotFoundError, NotOwnerError, StorageError
 from engine.metadata import keys
 from engine.testing.metadata import FaultyMetadataStore
+from tests.kit.control_fakes import TOPIC, Brokers, Channel, FakeHost, Listener, settle, subscribe, virtual
 
 
 async def create(service: ScalableTopicService) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import json
 
 import pytest
-from control_fakes import TOPIC, Brokers, Listener, subscribe, virtual
 
 from engine.control.base.topic_records import ScalableTopicResources
 from engine.errors import (
@@ -21,6 +20,7 @@ from engine.metadata import keys
 from engine.model.hashrange import HashRange
 from engine.model.layout import PendingChange
 from engine.model.subscriptions import InitialPosition, SubscriptionMetadata, SubscriptionState
+from tests.kit.control_fakes import TOPIC, Brokers, Listener, subscribe, virtual
 
 
 @virtual

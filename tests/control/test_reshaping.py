@@ -6,8 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from control_fakes import TOPIC, Brokers, Channel, Listener, ids, settle, subscribe, virtual
-from reshape_bench import KINDS, Bench, stored
 
 import engine.model.layout
 from engine.errors import (
@@ -19,6 +17,8 @@ from engine.errors import (
 )
 from engine.metadata import keys
 from engine.model.subscriptions import InitialPosition
+from tests.kit.control_fakes import TOPIC, Brokers, Channel, Listener, ids, settle, subscribe, virtual
+from tests.kit.reshape_bench import KINDS, Bench, stored
 
 
 @virtual

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from control_fakes import TOPIC, Brokers, Channel, deafen, ids, settle, subscribe, virtual
-from reshape_bench import Bench, stored
 
 from engine.errors import NotOwnerError, StorageError
 from engine.metadata import keys
 from engine.model.subscriptions import InitialPosition
+from tests.kit.control_fakes import TOPIC, Brokers, Channel, deafen, ids, settle, subscribe, virtual
+from tests.kit.reshape_bench import Bench, stored
 
 
 @virtual

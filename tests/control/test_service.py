@@ -7,7 +7,6 @@ import json
 from typing import Any
 
 import pytest
-from control_fakes import TOPIC, Brokers, Channel, ids, reshape, settle, subscribe, virtual
 
 from engine.control.base.config import ControlConfig
 from engine.errors import (
@@ -23,6 +22,7 @@ from engine.model.layout import SegmentLayout
 from engine.model.policies import NamespacePolicies
 from engine.model.reshape import split_segment
 from engine.model.subscriptions import InitialPosition, SubscriptionKind, SubscriptionState
+from tests.kit.control_fakes import TOPIC, Brokers, Channel, ids, reshape, settle, subscribe, virtual
 
 NOTHING = {
     "buckets": {},

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from control_fakes import Brokers, virtual
-
 from engine.control.base.ports import HostedSegmentStatistics, SegmentSpec
 from engine.errors import TimeoutError
+from tests.kit.control_fakes import Brokers, virtual
 
 
 @virtual

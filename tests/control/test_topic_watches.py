@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from control_fakes import Brokers, Channel, Listener, ids, reshape, settle, subscribe, virtual
 
 from engine.errors import (
     NotFoundError,
 )
 from engine.model.reshape import split_segment
+from tests.kit.control_fakes import Brokers, Channel, Listener, ids, reshape, settle, subscribe, virtual
 
 
 @virtual

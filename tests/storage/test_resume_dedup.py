@@ -10,11 +10,11 @@ import random
 from collections import deque
 
 import pytest
-from test_reshape_dedup import Topic
 
 from engine._native.produce.batcher import Batcher, SealedEntry
 from engine._native.serve import log
 from engine.errors import PartlyStoredError
+from tests.storage.test_reshape_dedup import Topic
 
 
 class Program:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import click
 import pytest
-from source_tree import ROOT, files, relative
-from spark_marks import SPARK_MARKS
+
+from tests.tidy.source_tree import ROOT, files, relative
+from tests.tidy.spark_marks import SPARK_MARKS
 
 PAGES = [p for p in files(".md") if "tests" not in p.relative_to(ROOT).parts]
 

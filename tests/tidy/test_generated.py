@@ -8,7 +8,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from source_tree import ROOT, relative
+
+from tests.tidy.source_tree import ROOT, relative
 
 TOOL = ROOT / "tools" / "generate_admin.py"
 
