@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from engine.client import MessageId
-from engine.client.topic.session import TopicLayout
+from engine.client.topic.layout import TopicLayout
 from engine.errors import FencedError, NotFoundError, NotOwnerError
 from engine.wire.commands import Command
 from tests.kit.fake_broker import TOPIC, URL, FakeBroker

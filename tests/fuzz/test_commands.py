@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from engine.broker.server import Broker
-from engine.broker.session.connection import _HANDLERS
+from engine.broker.session.handlers import HANDLERS
 from engine.broker.settings.config import BrokerConfig
 from engine.errors import EngineError
 from engine.limits import FRAME_HEADER_SIZE_MAX
@@ -19,7 +19,7 @@ from engine.wire.commands import Command
 from tests.fuzz.values import header
 from tests.kit.peer import Peer, make_entries
 
-COMMANDS = [command for command in _HANDLERS if command not in (Command.PING, Command.PONG)]
+COMMANDS = [command for command in HANDLERS if command not in (Command.PING, Command.PONG)]
 BUCKETS = [16383, 32767, 49151, 65535]
 MODES = ((1, "queue", "q"), (2, "shared", "sh"), (3, "exclusive", "ex"), (8, "reader", None))
 PRODUCER = 4

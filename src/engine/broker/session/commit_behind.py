@@ -1,4 +1,19 @@
-"""`CommitBehind`: a commit that the client sends right behind its messages, before any of them is acknowledged."""
+"""`CommitBehind`: a commit that the client sends right behind its messages, before any of them is acknowledged.
+
+Without it a client waits for the receipts of its messages, and then commits: a sync of the segments, an operation
+record in the metadata store, a second write of the store for the header. Here the steps overlap:
+
+    END_TXN arrives     Operations.hold(): operation records of the transaction are not written yet
+        │
+    commit()            the coordinator owns the commit: it reads the header while the log is synced (so_far), waits
+        │               until every frame is in the log (stored; one was refused, dropped or recorded: it stays open),
+        │               and makes ONE write of the metadata store with record and header: both are there, or neither
+        │
+    answer the client, then the writers: their record was in time, so their messages are visible
+
+One sync of the segments and one write of the store in all. If the commit fails, the held records are written on their
+own (`Held.release`), and the client ends the transaction in the usual way.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +49,7 @@ class CommitBehind:
 
     async def commit(self, accepted: Sequence[str] | None, mark: int | None) -> TransactionView | None:
         """Commit it; None: it stays open. Raises as TransactionCoordinator.commit_behind()."""
-        coordinator = self._connection.broker.transactions.coordinator
+        coordinator = self._connection.host.transactions.coordinator
         try:
             ended = await coordinator.commit_behind(self._number, accepted, mark, self)
         except BaseException:
@@ -44,13 +59,13 @@ class CommitBehind:
         if ended is None:
             return None
         if ended.operations:
-            self._connection.broker.segments.operations.written += 1
+            self._connection.host.segments.operations.written += 1
             asyncio.get_running_loop().call_soon(self._recorded, ended.operations)  # after the client is answered
         return ended.view
 
     @property
     def known(self) -> TransactionView | None:
-        return self._connection.broker.segments.transactions.headers.known(self._number)
+        return self._connection.host.segments.transactions.headers.known(self._number)
 
     def so_far(self) -> Sequence[TransactionOperation] | None:
         writes = self._held.of(self._sends)
