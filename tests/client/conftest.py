@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 import pytest
 
+from engine.client.client import AsyncClient
 from tests.kit.fake_broker import FakeBroker
 
 
@@ -11,3 +14,10 @@ from tests.kit.fake_broker import FakeBroker
 def broker() -> FakeBroker:
     """One segment, one bucket."""
     return FakeBroker()
+
+
+@pytest.fixture
+async def client(broker: FakeBroker) -> AsyncIterator[AsyncClient]:
+    """A client of it, closed behind the test."""
+    async with broker.client() as client:
+        yield client

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from engine.client.client import AsyncClient
 from engine.errors import (
     EngineError,
     NotOwnerError,
@@ -217,8 +218,8 @@ async def test_what_went_out_again_does_not_stand_for_what_did_not(program: Prog
     assert program.ends == [("commit", None)]
 
 
-async def test_receipts_that_come_in_one_frame_reach_everybody(broker: FakeBroker):
-    async with broker.client() as client, await client.producer("t") as one, await client.producer("t") as other:
+async def test_receipts_that_come_in_one_frame_reach_everybody(broker: FakeBroker, client: AsyncClient):
+    async with await client.producer("t") as one, await client.producer("t") as other:
         for producer in (one, other):
             await producer.send(b"attached")
         broker.holding = True
@@ -231,8 +232,8 @@ async def test_receipts_that_come_in_one_frame_reach_everybody(broker: FakeBroke
 
 
 @pytest.mark.parametrize("wrong", ["no map", {"producer_id": 1}])
-async def test_receipts_that_are_none_end_the_connection(broker: FakeBroker, wrong: object):
-    async with broker.client() as client, await client.producer("t") as producer:
+async def test_receipts_that_are_none_end_the_connection(broker: FakeBroker, wrong: object, client: AsyncClient):
+    async with await client.producer("t") as producer:
         await producer.send(b"attached")
         broker.holding = True
         sent = asyncio.ensure_future(producer.send(b"x"))
