@@ -137,7 +137,7 @@ async def test_unknown_segments_and_topics_are_not_found(peer: Peer):
 
 
 async def test_modes_that_do_not_exist_are_refused_by_name(peer: Peer, segment: str):
-    with pytest.raises(InvalidArgumentError, match="exclusive, shared, reader, queue"):
+    with pytest.raises(InvalidArgumentError, match="exclusive, shared, queue, reader"):
         await peer.consumer(segment, "loud")
     with pytest.raises(InvalidArgumentError, match="shared, exclusive"):
         await peer.producer(segment, access="greedy")

@@ -21,6 +21,7 @@ from engine.broker.pools.rates import Rate
 from engine.broker.segment.reader import SegmentReader
 from engine.errors import EngineError, InvalidArgumentError, UnsupportedError
 from engine.limits import READ_BLOCK_SIZE
+from engine.model.subscriptions import DeliveryMode
 from engine.storage.file.logfile import Block
 from engine.wire.commands import Command
 from engine.wire.framing import payload_size
@@ -41,7 +42,7 @@ class Consumer(ABC):
 
     __slots__ = ("bytes_credit", "closed", "connection", "hosted", "ident", "messages_credit", "name", "out",
                  "seeks", "sent")  # fmt: skip
-    mode = ""
+    mode: DeliveryMode
 
     def __init__(
         self,
@@ -157,7 +158,7 @@ class LoneReader(Consumer):
     """Reads a segment alone and in order: an exclusive consumer of a subscription, or a reader without one."""
 
     __slots__ = ("_end_sent", "_next", "_pumping", "_reader", "_subscription", "_waits_for")
-    mode = "exclusive"
+    mode = DeliveryMode.EXCLUSIVE
 
     def __init__(
         self,

@@ -41,6 +41,7 @@ from engine.broker.segment.reader import SegmentReader
 from engine.errors import EngineError, InvalidArgumentError
 from engine.limits import KIB
 from engine.model.redelivery import Backoff
+from engine.model.subscriptions import DeliveryMode
 from engine.storage.file.logfile import Block
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class QueueConsumer(Consumer):
     """One consumer of a queue. `unacknowledged`: the messages that it holds."""
 
     __slots__ = ("_dispatcher", "end_sent", "priority", "unacknowledged", "window")
-    mode = "queue"
+    mode = DeliveryMode.QUEUE
 
     def __init__(self, connection: Peer, ident: int, name: str, dispatcher: QueueDispatcher, priority: int = 0) -> None:
         super().__init__(connection, ident, dispatcher.hosted, name, dispatcher.subscription)

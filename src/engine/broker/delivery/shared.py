@@ -39,6 +39,7 @@ from engine.broker.delivery.waiting_buckets import WaitingBuckets
 from engine.broker.segment.reader import SegmentReader
 from engine.errors import EngineError, FencedError
 from engine.limits import CONNECTION_WRITE_HIGH, READ_BLOCK_SIZE
+from engine.model.subscriptions import DeliveryMode
 from engine.storage.file.logfile import Block
 from engine.wire.stream import Payload
 
@@ -81,7 +82,7 @@ class SharedConsumer(Consumer):
     """One of the consumers that share a segment. `number`: its number in the ledger."""
 
     __slots__ = ("_dispatcher", "end_sent", "number")
-    mode = "shared"
+    mode = DeliveryMode.SHARED
 
     def __init__(self, connection: Peer, ident: int, name: str, dispatcher: SharedDispatcher) -> None:
         super().__init__(connection, ident, dispatcher.hosted, name, dispatcher.subscription)

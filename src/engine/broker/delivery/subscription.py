@@ -31,6 +31,7 @@ from engine.errors import (
     NotOwnerError,
     SubscriptionKindError,
 )
+from engine.model.subscriptions import DeliveryMode
 
 if TYPE_CHECKING:
     from engine.broker.segment.hosted import HostedSegment
@@ -93,7 +94,7 @@ class HostedSubscription:
         return list(dispatcher.consumers) if dispatcher is not None else []
 
     @property
-    def mode(self) -> str | None:
+    def mode(self) -> DeliveryMode | None:
         """The mode of the attached consumers; None while there are none."""
         return next((consumer.mode for consumer in self.consumers), None)
 
@@ -134,7 +135,7 @@ class HostedSubscription:
 
     def attach_shared(self, connection: Peer, ident: int, name: str) -> SharedConsumer:
         """Attach a consumer that shares the segment. It replaces its own earlier session. Raises as above."""
-        self._make_room(name, [] if self.mode == SharedConsumer.mode else self.consumers)
+        self._make_room(name, [] if self.mode is DeliveryMode.SHARED else self.consumers)
         if self._shared is None:
             self._shared, self.was_shared = SharedDispatcher(self), True
         consumer = SharedConsumer(connection, ident, name, self._shared)
@@ -171,11 +172,11 @@ class HostedSubscription:
         self._dispatcher.attach(consumer)
         return consumer
 
-    def rivals(self, name: str, mode: str) -> list[Peer]:
+    def rivals(self, name: str, mode: DeliveryMode) -> list[Peer]:
         """The connections of consumers that keep one of that name from attaching in that mode."""
-        if mode != LoneReader.mode and self.mode == mode:
+        if mode is not DeliveryMode.EXCLUSIVE and self.mode is mode:
             return []
-        streams = QueueConsumer.mode not in (mode, self.mode)  # among those, one of that name is an earlier session
+        streams = DeliveryMode.QUEUE not in (mode, self.mode)  # among those, one of that name is an earlier session
         return [consumer.connection for consumer in self.consumers if not (streams and consumer.name == name)]
 
     def is_read_elsewhere(self, connection: Peer, name: str) -> bool:

@@ -24,18 +24,13 @@ from typing import TYPE_CHECKING, Any
 from engine.broker.segment.producer import Producer
 from engine.errors import EngineError, FencedError, InvalidArgumentError, ProducerBusyError
 from engine.limits import PROPERTIES_SIZE_MAX
+from engine.model.access import AccessMode
 from engine.model.names import check_new_name, check_property_names
 from engine.storage.dedup.dedup import producer_id
 
 if TYPE_CHECKING:
     from engine.broker.segment.hosted import HostedSegment
     from engine.broker.segment.ports import Peer
-
-SHARED = "shared"
-EXCLUSIVE = "exclusive"
-FENCING = "exclusive_with_fencing"
-WAIT = "wait_for_exclusive"
-ACCESS_MODES = (SHARED, EXCLUSIVE, FENCING, WAIT)
 
 RESERVED_S = 10.0  # exclusive producers of the parents have this long to attach to a child before others may
 LOOK_S = 1.0  # between two checks of a waiting producer: its client may be gone
@@ -53,15 +48,11 @@ class Applicant:
     connection: Peer
     ident: int
     name: str
-    mode: str
+    mode: AccessMode
     claim: Claim | None = None
     renewal: bool = False
     waited: float = 0.0
     properties: Mapping[str, str] | None = None
-
-    def __post_init__(self) -> None:
-        if self.mode not in ACCESS_MODES:
-            raise InvalidArgumentError(f"access_mode must be one of {', '.join(ACCESS_MODES)}, got {self.mode!r:.80}")
 
 
 def applicant(connection: Peer, header: dict[str, Any]) -> Applicant:
@@ -74,7 +65,7 @@ def applicant(connection: Peer, header: dict[str, Any]) -> Applicant:
         connection,
         header["producer_id"],
         name,
-        header["access_mode"],
+        AccessMode.parse(header["access_mode"]),
         None if claim is None else (claim[0], claim[1], claim[2]),
         bool(header.get("renewal")),
         waited,
@@ -134,8 +125,9 @@ class Access:
 
     def rivals(self, who: Applicant) -> list[Producer]:
         """The attached producers that it cannot share the segment with."""
-        shared = who.mode == SHARED
-        return [p for p in self.producers.values() if not shared or p.access != SHARED or p.name == who.name]
+        if who.mode is not AccessMode.SHARED:
+            return list(self.producers.values())
+        return [p for p in self.producers.values() if p.access is not AccessMode.SHARED or p.name == who.name]
 
     # -- attaching -------------------------------------------------------------------------------------------------
 
@@ -177,7 +169,8 @@ class Access:
         self._hosted.check_open()
         self._hosted.check_active()
         obstacle = self._obstacle(who)
-        if obstacle is None and self._waiting and who.mode in (SHARED, EXCLUSIVE) and not who.renewal:
+        yields = who.mode in (AccessMode.SHARED, AccessMode.EXCLUSIVE) and not who.renewal
+        if obstacle is None and self._waiting and yields:
             obstacle = ProducerBusyError(f"{self._hosted.name}: other producers wait for exclusive access")
         if obstacle is not None:
             raise obstacle
@@ -190,7 +183,7 @@ class Access:
 
     def _admit(self, who: Applicant) -> Producer:
         claim = who.claim
-        if claim is None and who.mode != SHARED:
+        if claim is None and who.mode is not AccessMode.SHARED:
             self._count += 1
             claim = (self._hosted.name.segment_id, self._hosted.term, self._count)
         if claim is not None:
@@ -205,12 +198,12 @@ class Access:
         name = self._hosted.name
         if who.claim is not None and self._newest is not None and who.claim < self._newest:
             return FencedError(f"the producer {who.name!r} has lost its exclusive access: another has claimed {name}")
-        if who.mode == FENCING and not who.renewal:
+        if who.mode is AccessMode.EXCLUSIVE_WITH_FENCING and not who.renewal:
             return None
         for rival in self.rivals(who):
             if rival.name == who.name and rival.connection is who.connection:
                 continue
-            if who.claim is None or rival.access == SHARED or rival.name == who.name:
+            if who.claim is None or rival.access is AccessMode.SHARED or rival.name == who.name:
                 return ProducerBusyError(f"{name} has the {rival.access} producer {rival.name!r}")
         reserved = self._reserved and self._loop.time() < self._reserved_until
         if reserved and who.claim is None and producer_id(who.name) not in self._reserved:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from engine.aio.bag import Bag
 from engine.aio.turns import Turns
 from engine.broker.pools.rates import Rate
-from engine.broker.segment.access import SHARED, Access
+from engine.broker.segment.access import Access
 from engine.broker.segment.producer import Producer
 from engine.broker.segment.reader import SegmentReader
 from engine.errors import EngineError, NotOwnerError, SegmentSealedError
+from engine.model.access import AccessMode
 
 if TYPE_CHECKING:
     from pyroaring import BitMap64
@@ -106,7 +107,7 @@ class HostedSegment:
         end = await self.segment.seal(self.term)
         if self.transactions is not None:  # a child segment may be written by clients that rely on these answers
             await self.transactions.recorded()
-        self.held += [p.name for p in self.producers.values() if p.access != SHARED]
+        self.held += [p.name for p in self.producers.values() if p.access is not AccessMode.SHARED]
         self.close_producers(SegmentSealedError(f"{self.name} is sealed at {self.segment.next_offset}"))
         self.tell_readers()
         return end

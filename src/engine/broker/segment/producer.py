@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from engine.broker.segment.hosted import HostedSegment
     from engine.broker.segment.ports import Peer
     from engine.broker.transactions.sends import TransactionSends
+    from engine.model.access import AccessMode
     from engine.storage.segment import Appended, Membership
 
 log = logging.getLogger(__name__)
@@ -106,7 +107,7 @@ class Producer:
         ident: int,
         hosted: HostedSegment,
         name: str,
-        access: str,
+        access: AccessMode,
         claim: tuple[int, int, int] | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> None:

@@ -1,18 +1,21 @@
 """`CommitBehind`: a commit that the client sends right behind its messages, before any of them is acknowledged.
 
-Without it a client waits for the receipts of its messages, and then commits: a sync of the segments, an operation
-record in the metadata store, a second write of the store for the header. Here the steps overlap:
+A client that first waits for its receipts pays for a sync of the segments, a write of the metadata store for the
+operation record, and another write for the header, one after the other. Here they overlap:
 
-    END_TXN arrives     Operations.hold(): operation records of the transaction are not written yet
-        │
-    commit()            the coordinator owns the commit: it reads the header while the log is synced (so_far), waits
-        │               until every frame is in the log (stored; one was refused, dropped or recorded: it stays open),
-        │               and makes ONE write of the metadata store with record and header: both are there, or neither
-        │
-    answer the client, then the writers: their record was in time, so their messages are visible
+    END_TXN        Operations.hold(), in the turn of the loop in which the last frames came: their record is not written
+       │
+    so_far()       while the log is synced, the coordinator makes the record and the header
+       │
+    stored()       every frame is in the log, and the writes are taken from the held ones. If a frame was refused or
+       │           dropped, or its record is written already, the transaction stays open
+       │
+    one write of the metadata store for record and header: both are there, or neither
+       │
+    the client is answered; then the writers: their record was in time, so the messages are visible
 
-One sync of the segments and one write of the store in all. If the commit fails, the held records are written on their
-own (`Held.release`), and the client ends the transaction in the usual way.
+In all one sync of the segments and one write of the store. If the commit fails, the writes are released and get a
+record of their own, and the client ends the transaction in the usual way.
 """
 
 from __future__ import annotations
@@ -60,7 +63,7 @@ class CommitBehind:
             return None
         if ended.operations:
             self._connection.host.segments.operations.written += 1
-            asyncio.get_running_loop().call_soon(self._recorded, ended.operations)  # after the client is answered
+            asyncio.get_running_loop().call_soon(self._recorded, ended.operations)  # after the answer
         return ended.view
 
     @property

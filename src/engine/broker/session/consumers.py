@@ -13,7 +13,7 @@ from engine.broker.segment.hosted import HostedSegment
 from engine.broker.session.attaching import attach, check_wanted, evict_dead, open_segment
 from engine.errors import EngineError, InvalidArgumentError, NotOwnerError
 from engine.model.names import check_name, check_new_name
-from engine.model.subscriptions import InitialPosition, SubscriptionKind
+from engine.model.subscriptions import DeliveryMode, InitialPosition, SubscriptionKind
 from engine.model.transactions import parse_id
 from engine.wire.commands import Command
 
@@ -26,9 +26,7 @@ GAPS_SENT_MAX = 64  # in SUBSCRIBE_SUCCESS: the newest ones
 
 def subscribe(connection: Connection, header: Header, payload: memoryview) -> None:
     """SUBSCRIBE."""
-    attach_in_mode = _ATTACH.get(header["mode"])
-    if attach_in_mode is None:
-        raise InvalidArgumentError(f"mode must be one of {', '.join(_ATTACH)}, got {header['mode']!r:.80}")
+    attach_in_mode = _ATTACH[DeliveryMode.parse(header["mode"])]
     attach(connection, header["consumer_id"], header["request_id"], _subscribe(connection, header, attach_in_mode))
 
 
@@ -90,7 +88,7 @@ async def _stream_subscription(connection: Connection, hosted: HostedSegment, he
     name = header["consumer_name"]
     subscription = await _subscription(connection, hosted, header, SubscriptionKind.STREAM)
     await subscription.pending.refresh()  # a transaction that has ended may move the cursor
-    await evict_dead(connection, lambda: subscription.rivals(name, header["mode"]))
+    await evict_dead(connection, lambda: subscription.rivals(name, DeliveryMode(header["mode"])))
     if subscription.is_read_elsewhere(connection, name):  # if this request was delayed, that is a later session
         await connection.prove_alive()
     check_wanted(connection, header["consumer_id"])
@@ -100,17 +98,17 @@ async def _stream_subscription(connection: Connection, hosted: HostedSegment, he
 async def _attach_queue(connection: Connection, hosted: HostedSegment, header: Header) -> tuple[Consumer, int]:
     name = header["consumer_name"]
     subscription = await _subscription(connection, hosted, header, SubscriptionKind.QUEUE)
-    await evict_dead(connection, lambda: subscription.rivals(name, header["mode"]))
+    await evict_dead(connection, lambda: subscription.rivals(name, DeliveryMode(header["mode"])))
     consumer = subscription.attach_queue(connection, header["consumer_id"], name, header.get("priority") or 0)
     return consumer, subscription.start
 
 
 Attach = Callable[["Connection", HostedSegment, Header], Coroutine[Any, Any, tuple[Consumer, int]]]
-_ATTACH: dict[str, Attach] = {
-    "exclusive": _attach_exclusive,
-    "shared": _attach_shared,
-    "reader": _attach_reader,
-    "queue": _attach_queue,
+_ATTACH: dict[DeliveryMode, Attach] = {
+    DeliveryMode.EXCLUSIVE: _attach_exclusive,
+    DeliveryMode.SHARED: _attach_shared,
+    DeliveryMode.READER: _attach_reader,
+    DeliveryMode.QUEUE: _attach_queue,
 }
 
 

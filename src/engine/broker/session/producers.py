@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.broker.segment.access import WAIT, applicant
+from engine.broker.segment.access import applicant
 from engine.broker.session.attaching import attach, check_wanted, evict_dead, open_segment
 from engine.errors import NotFoundError
+from engine.model.access import AccessMode
 from engine.wire.commands import Command
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ async def _open_producer(connection: Connection, header: Header) -> None:
     hosted = await open_segment(connection, header["topic"])
     hosted.check_active()
     await evict_dead(connection, lambda: [p.connection for p in hosted.access.rivals(who)])
-    if who.mode == WAIT:
+    if who.mode is AccessMode.WAIT_FOR_EXCLUSIVE:
         await hosted.access.turn(who)
     check_wanted(connection, ident)
     connection.check_attachments()

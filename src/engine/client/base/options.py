@@ -26,6 +26,7 @@ from engine.limits import (
     RECEIVE_QUEUE_MESSAGES,
     SEND_TIMEOUT_S,
 )
+from engine.model.access import AccessMode
 from engine.model.checks import check_choice, check_number
 from engine.model.names import check_new_name
 from engine.model.positions import Checkpoint
@@ -33,7 +34,7 @@ from engine.model.redelivery import Backoff, DeadLetter
 from engine.wire.stream import Connector
 from engine.wire.url import parse_url
 
-ACCESS_MODES = ("shared", "exclusive", "exclusive_with_fencing", "wait_for_exclusive")
+ACCESS_MODES = tuple(AccessMode)
 INITIAL_POSITIONS = ("earliest", "latest")
 ON_CORRUPT = ("stop", "skip")
 COUNT_MAX = 2**31 - 1  # of messages or bytes requested at once

@@ -51,14 +51,10 @@ from engine.errors import (
     SubscriptionNotFoundError,
     TimeoutError,
 )
+from engine.model.subscriptions import DeliveryMode
 from engine.wire.commands import Command
 
 log = logging.getLogger(__name__)
-
-EXCLUSIVE = "exclusive"
-SHARED = "shared"
-QUEUE = "queue"
-READER = "reader"
 
 BUSY_S_MAX = 0.2  # between two attempts while another consumer is attached to the segment
 BUSY_TOLD = 10  # refusals after which the other one is perhaps not about to detach
@@ -116,7 +112,7 @@ class Attachment:
         owner: AttachmentOwner,
         segment_id: int,
         name: str,
-        mode: str,
+        mode: DeliveryMode,
         start: int | None = None,
         bucket_ends: tuple[int, ...] = (),
     ) -> None:
@@ -282,13 +278,13 @@ class Attachment:
             "subscription": options.subscription,
             "consumer_name": options.name,
             "mode": self.mode,
-            "start": self.progress.expected if self.mode == READER else None,
+            "start": self.progress.expected if self.mode is DeliveryMode.READER else None,
             "initial_position": options.initial_position if options.subscription is not None else None,
             "created_ms": self._owner.subscription_ms,
             "priority": options.priority or None,
-            "transactions": sorted(self.transactions) if self.mode == EXCLUSIVE and self.transactions else None,
+            "transactions": (sorted(self.transactions) or None) if self.mode is DeliveryMode.EXCLUSIVE else None,
         }
-        return {**header, "bucketBoundaries": list(self.bucket_ends)} if self.mode == SHARED else header
+        return {**header, "bucketBoundaries": list(self.bucket_ends)} if self.mode is DeliveryMode.SHARED else header
 
     async def _attach(self, url: str | None) -> None:
         owner = self._owner
@@ -305,11 +301,11 @@ class Attachment:
         before, self._seeks = self._seeks, (url, answer.get("seeks") or 0)
         moved = before is not None and before[0] == url and before != self._seeks
         self.rewound = moved or answer["position"] < self.progress.confirmed
-        if self.rewound and self.mode != QUEUE:
+        if self.rewound and self.mode is not DeliveryMode.QUEUE:
             self.progress.moved_back()
         owner.gaps_told(self.gaps.told(answer.get("gaps") or (), self.name, owner.options.subscription))
         position = answer["position"]
-        marks = BucketMarks(self.segment_id, self.bucket_ends, True) if self.mode == SHARED else None
+        marks = BucketMarks(self.segment_id, self.bucket_ends, True) if self.mode is DeliveryMode.SHARED else None
         self.progress.begin(position, self.gaps.skip(position), marks)
         self._attached_again.set()
         if not self._owed:

@@ -14,7 +14,7 @@ from typing import Any
 
 from engine._native.format.entry import Entry
 from engine.client.base.options import ConsumerOptions
-from engine.client.consume.attachment import READER, Attachment
+from engine.client.consume.attachment import Attachment
 from engine.client.consume.receiver import Receiver
 from engine.client.consume.registration import Assigned, Registration
 from engine.client.net.pool import Pool
@@ -22,6 +22,7 @@ from engine.client.topic.layout import SegmentView, TopicLayout
 from engine.errors import InvalidArgumentError, NotFoundError
 from engine.model.names import TopicName
 from engine.model.positions import Checkpoint
+from engine.model.subscriptions import DeliveryMode
 from engine.wire.commands import Command
 
 
@@ -178,7 +179,7 @@ class AsyncCheckpointConsumer(Receiver):
             if begun or not self._is_mine(segment.segment_id) or self._waits(layout, segment):
                 continue
             start = self._standing(segment.segment_id)
-            attachment = Attachment(self, segment.segment_id, segment.name, READER, start)
+            attachment = Attachment(self, segment.segment_id, segment.name, DeliveryMode.READER, start)
             self.attachments[segment.segment_id] = attachment
             attachment.begin()
 

@@ -18,7 +18,7 @@ from engine._native.format.entry import Entry
 from engine._native.format.offsets import offset_set, pack, range_set, runs
 from engine.client.base.options import ConsumerOptions, QueueOptions, check_seconds
 from engine.client.base.positions import offsets_of
-from engine.client.consume.attachment import QUEUE, Attachment, all_acknowledged
+from engine.client.consume.attachment import Attachment, all_acknowledged
 from engine.client.consume.dead_letter import DeadLetters
 from engine.client.consume.receiver import Receiver
 from engine.client.consume.receiving import ConsumerStatistics
@@ -30,6 +30,7 @@ from engine.errors import CorruptionError, EngineError, NotFoundError, Transacti
 from engine.model.names import TopicName
 from engine.model.positions import MessageId
 from engine.model.redelivery import Backoff
+from engine.model.subscriptions import DeliveryMode
 from engine.wire.commands import Command
 
 RANGES_MAX = 20_000  # of one frame, so that it fits its header
@@ -101,7 +102,7 @@ class AsyncQueueConsumer(Receiver):
             return  # what began now would never be closed
         for segment in layout.segments.values():
             if segment.segment_id not in self.attachments and segment.segment_id not in self._finished:
-                attachment = Attachment(self, segment.segment_id, segment.name, QUEUE)
+                attachment = Attachment(self, segment.segment_id, segment.name, DeliveryMode.QUEUE)
                 self.attachments[segment.segment_id] = attachment
                 attachment.begin()
         for segment_id in self.attachments.keys() - layout.segments.keys():

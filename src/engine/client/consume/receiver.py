@@ -23,7 +23,7 @@ from engine._native.format.entry import Entry
 from engine.aio.once import Once
 from engine.client.base.compression import decompressor
 from engine.client.base.options import ConsumerOptions
-from engine.client.consume.attachment import QUEUE, SHARED, Attachment
+from engine.client.consume.attachment import Attachment
 from engine.client.consume.credit import Budget
 from engine.client.consume.damage import Damage, end_of
 from engine.client.consume.receiving import ConsumerStatistics, MemberOwner, Receiving
@@ -36,6 +36,7 @@ from engine.errors import AlreadyClosedError, CorruptionError, EngineError, Subs
 from engine.limits import RECEIVE_QUEUE_BYTES
 from engine.model.names import TopicName
 from engine.model.positions import MessageId, split_position
+from engine.model.subscriptions import DeliveryMode
 
 
 class Receiver(Receiving):
@@ -216,7 +217,7 @@ class Receiver(Receiving):
 
     def blocks_came(self, attachment: Attachment, header: dict[str, Any], payload: memoryview) -> None:
         """Verify a block and queue it."""
-        ordered = attachment.mode not in (QUEUE, SHARED)
+        ordered = attachment.mode not in (DeliveryMode.QUEUE, DeliveryMode.SHARED)
         progress = attachment.progress
         start = progress.expected if ordered else 0
         entries, lost = take_block(payload, header["salt"], attachment.segment_id, start if ordered else -1)
@@ -224,7 +225,7 @@ class Receiver(Receiving):
             self._writers.look(entries)
         self._pushed_messages += header["messages"]
         self._pushed_bytes += len(payload)
-        begin = 0 if attachment.mode == QUEUE else max(start, progress.confirmed)
+        begin = 0 if attachment.mode is DeliveryMode.QUEUE else max(start, progress.confirmed)
         pushed = self._push(attachment, entries, header, begin)
         if attachment.parked is None:
             attachment.pushed += pushed

@@ -29,6 +29,7 @@ from engine.errors import (
     TimeoutError,
 )
 from engine.model.names import SegmentName
+from engine.model.subscriptions import DeliveryMode
 from engine.wire.commands import Command
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ class Assigned:
 
     segment_id: int
     name: str
-    mode: str
+    mode: DeliveryMode
     bucket_ends: tuple[int, ...] = ()
 
 
@@ -227,4 +228,7 @@ def _assigned(segments: list[Any]) -> list[Assigned]:
     for s in segments:
         if SegmentName.parse(s["topic"]).segment_id != s["segment_id"]:
             raise ProtocolError(f"SCALABLE_TOPIC_ASSIGNMENT: segment {s['segment_id']} is not {s['topic']!r:.200}")
-    return [Assigned(s["segment_id"], s["topic"], s["mode"], tuple(s.get("bucketBoundaries") or ())) for s in segments]
+    return [
+        Assigned(s["segment_id"], s["topic"], DeliveryMode.parse(s["mode"]), tuple(s.get("bucketBoundaries") or ()))
+        for s in segments
+    ]

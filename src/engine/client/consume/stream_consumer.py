@@ -14,7 +14,7 @@ from engine._native.consume.message import Message
 from engine._native.format.entry import Entry
 from engine.client.base.options import ConsumerOptions
 from engine.client.base.positions import Ack, Asked, by_segment, place_of, position_vector, without
-from engine.client.consume.attachment import SHARED, Attachment, all_acknowledged
+from engine.client.consume.attachment import Attachment, all_acknowledged
 from engine.client.consume.receiver import Receiver
 from engine.client.consume.registration import Assigned, Registration
 from engine.client.net.pool import Pool
@@ -23,6 +23,7 @@ from engine.client.transact.scope import InTransaction, Scope, scope_of
 from engine.errors import EngineError, FencedError, NotFoundError, TransactionConflictError
 from engine.model.names import TopicName
 from engine.model.positions import MessageId, split_position
+from engine.model.subscriptions import DeliveryMode
 from engine.wire.commands import Command
 
 log = logging.getLogger(__name__)
@@ -286,7 +287,8 @@ class AsyncStreamConsumer(Receiver):
         """Skip a bad entry; it is acknowledged once everything before it is."""
         super().pass_by(attachment, entry, first, last)
         if attachment is not None:
-            bucket = bisect_left(attachment.bucket_ends, entry.bucket_min) if attachment.mode == SHARED else None
+            shared = attachment.mode is DeliveryMode.SHARED
+            bucket = bisect_left(attachment.bucket_ends, entry.bucket_min) if shared else None
             attachment.progress.skipped.setdefault(bucket, {})[first] = last + 1
             self._acknowledge_skipped(attachment)
 
@@ -303,7 +305,7 @@ class AsyncStreamConsumer(Receiver):
 
     def _is_acknowledged(self, attachment: Attachment, ack: Ack) -> None:
         self._acknowledge_skipped(attachment)
-        if attachment.mode == SHARED:
+        if attachment.mode is DeliveryMode.SHARED:
             self._forget_asked(attachment.segment_id, ack.asked)
         elif ack.buckets:
             self._forget_asked(attachment.segment_id, dict(ack.buckets))

@@ -35,6 +35,7 @@ from engine.client.topic.layout import TopicLayout
 from engine.client.topic.session import TopicSession
 from engine.client.transact.scope import Scope, scope_of
 from engine.errors import AlreadyClosedError, EngineError, ProtocolError, TimeoutError
+from engine.model.access import AccessMode
 from engine.model.names import TopicName
 from engine.model.transactions import TRANSACTION_OVER
 
@@ -42,7 +43,6 @@ from engine.model.transactions import TRANSACTION_OVER
 # for a whole commit before its own begins; with two, the next commit includes it.
 FLIGHTS_MAX = 2
 KEY_HASHES = {"xxh64": XXH64, "murmur3": MURMUR3}
-WAIT = "wait_for_exclusive"
 NEWCOMER_S = 0.2  # the pause that lets a topic's present producer claim the segments of a new layout first
 
 
@@ -89,8 +89,9 @@ class Outbox:
         await self.session.open()
         try:
             await declare(self.session, options.schema, producer=True)
-            if options.name is not None or options.access_mode != "shared":
-                patience = self.pool.options.operation_timeout if options.access_mode != WAIT else math.inf
+            if options.name is not None or options.access_mode != AccessMode.SHARED:
+                waits = options.access_mode == AccessMode.WAIT_FOR_EXCLUSIVE
+                patience = math.inf if waits else self.pool.options.operation_timeout
                 await persist(self.pool, self._claim, patience, f"attaching to the segments of {self._topic}")
             last = max((sender.last_sequence for sender in self._senders.values()), default=-1)
             least = self.acknowledged_below

@@ -56,6 +56,7 @@ from engine.errors import (
     TimeoutError,
     UnknownOutcomeError,
 )
+from engine.model.access import AccessMode
 from engine.model.transactions import TRANSACTION_OVER
 from engine.wire.commands import Command
 
@@ -449,7 +450,7 @@ class Sender:
 
     async def _attach(self, url: str | None) -> None:
         owner, options = self._owner, self._owner.pool.options
-        timeout = None if self._access == "wait_for_exclusive" else options.operation_timeout
+        timeout = None if self._access == AccessMode.WAIT_FOR_EXCLUSIVE else options.operation_timeout
         link = self._opening = Link(owner.pool, PRODUCER, self)
         claim: list[int] | None = None  # that the request carried
 

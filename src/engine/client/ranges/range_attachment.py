@@ -6,10 +6,11 @@ import logging
 from asyncio import sleep
 from collections.abc import Callable
 
-from engine.client.consume.attachment import READER, Attachment, AttachmentOwner
+from engine.client.consume.attachment import Attachment, AttachmentOwner
 from engine.client.net.link import Link
 from engine.client.ranges.local_files import LocalFiles
 from engine.errors import EngineError
+from engine.model.subscriptions import DeliveryMode
 from engine.wire.commands import SHORT_CIRCUIT_READS, Command
 
 log = logging.getLogger(__name__)
@@ -25,7 +26,7 @@ class RangeAttachment(Attachment):
     """
 
     def __init__(self, owner: AttachmentOwner, segment_id: int, name: str, start: int, stop: int) -> None:
-        super().__init__(owner, segment_id, name, READER, start)
+        super().__init__(owner, segment_id, name, DeliveryMode.READER, start)
         self.stop = stop
         self.ungranted = 0
         self.read_by_caller = False

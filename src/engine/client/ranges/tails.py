@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from engine.client.consume.attachment import READER
 from engine.client.net.link import CONSUMER, Link
 from engine.client.topic.layout import SegmentView
 from engine.client.topic.session import TopicSession
 from engine.errors import EngineError
+from engine.model.subscriptions import DeliveryMode
 from engine.wire.commands import Command
 
 
@@ -40,7 +40,7 @@ class Tails:
                 "consumer_id": ident,
                 "topic": view.name,
                 "consumer_name": self._name,
-                "mode": READER,
+                "mode": DeliveryMode.READER,
                 "start": end,
                 "subscription": None,
                 "initial_position": None,
