@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine._native.produce.batcher import Batcher, SealedEntry
+from engine._native.produce.batcher import Batcher
+from engine._native.produce.sealed import SealedEntry
 from tests.reference.entry_reference import PlainMessage, decode
 
 QUARTERS = [0x3FFF, 0x7FFF, 0xBFFF, 0xFFFF]
