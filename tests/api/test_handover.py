@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from near_reading import Place, client_of, counted, nothing_opens, ranges_of, read, write
 
 import engine
 from engine._native.consume.opening import damaged_entry
@@ -18,6 +17,7 @@ from engine.aio.files import ReadFile
 from engine.broker.session import short_circuit
 from engine.client.ranges import caller_reads as handover
 from engine.client.ranges.range_attachment import RangeAttachment
+from tests.api.near_reading import Place, client_of, counted, nothing_opens, ranges_of, read, write
 
 pytestmark = pytest.mark.usefixtures("small_files")
 

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from near_reading import client_of, counted, nothing_opens, ranges_of, read, write
-from reshaping import until
 
 import engine
 from engine.aio.files import ReadFile
@@ -18,6 +16,8 @@ from engine.broker.session import short_circuit
 from engine.client.ranges import local_files
 from engine.client.ranges.range_reader import LOCAL_WINDOW_BYTES
 from engine.limits import ENTRY_SIZE_MAX, KIB, MIB, READ_BLOCK_SIZE
+from tests.api.near_reading import client_of, counted, nothing_opens, ranges_of, read, write
+from tests.api.reshaping import until
 
 WAIT_S = 60.0
 

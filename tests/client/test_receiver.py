@@ -6,8 +6,6 @@ import random
 from typing import Any
 
 import pytest
-from fake_broker import URL
-from fake_entries import SALT, block
 
 from engine.client.base.options import ClientOptions, ConsumerOptions
 from engine.client.consume.attachment import EXCLUSIVE, Attachment
@@ -18,6 +16,8 @@ from engine.clock import SystemClock
 from engine.errors import CorruptionError
 from engine.limits import RECEIVE_QUEUE_BYTES
 from engine.model.names import TopicName
+from tests.kit.fake_broker import URL
+from tests.kit.fake_entries import SALT, block
 
 WINDOW = 100  # messages
 

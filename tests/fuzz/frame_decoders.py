@@ -6,12 +6,11 @@ import random
 from functools import cache
 from typing import Any
 
-from values import of_type
-
 from engine.proxy.frames import FrameCutter, Hello, field_of
 from engine.wire.chunks import ChunkPool
 from engine.wire.commands import FIELDS, Command
 from engine.wire.framing import FrameReader, encode_bytes
+from tests.fuzz.values import of_type
 
 
 def frames(data: bytes) -> list[Any]:

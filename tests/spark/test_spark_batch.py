@@ -16,8 +16,9 @@ from pyspark_engine.schema import converter, table_schema
 import engine
 
 if TYPE_CHECKING:
-    from conftest import Reads
     from pyspark.sql import DataFrame, SparkSession
+
+    from tests.spark.conftest import Reads
 
 
 def fill(broker: engine.Engine, topic: str, values: range, keys: int = 20) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_framing import Sink
 
 from engine.wire.commands import Command, check_header
 from engine.wire.framing import encode_bytes
+from tests.wire.test_framing import Sink
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "frames"
 ID = "0123456789abcdef"
