@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine.client.base.options import ClientOptions, ConsumerOptions
-from engine.client.consume.attachment import EXCLUSIVE, Attachment
+from engine.client.consume.attachment import Attachment
 from engine.client.consume.receiver import Receiver
 from engine.client.net.pool import Pool
 from engine.client.topic.layout import TopicLayout
@@ -16,6 +16,7 @@ from engine.clock import SystemClock
 from engine.errors import CorruptionError
 from engine.limits import RECEIVE_QUEUE_BYTES
 from engine.model.names import TopicName
+from engine.model.subscriptions import DeliveryMode
 from tests.kit.fake_broker import URL
 from tests.kit.fake_entries import SALT, block
 
@@ -69,7 +70,7 @@ class Served(Attachment):
     """Attached; its FLOW frames are kept."""
 
     def __init__(self, consumer: Consumer, ident: int) -> None:
-        super().__init__(consumer, ident, f"segment-{ident}", EXCLUSIVE)
+        super().__init__(consumer, ident, f"segment-{ident}", DeliveryMode.EXCLUSIVE)
         self.consumer = consumer
         self.serving = True
         self.progress.begin(0, 0, None)
