@@ -294,7 +294,7 @@ class Producer:
 
     def facts(self) -> dict[str, Any]:
         """Its entry in the segment's statistics."""
-        return {"producerName": self.name, "accessMode": self.access, "properties": self.properties}
+        return {"producerName": self.name, "accessMode": str(self.access), "properties": self.properties}
 
     def receipt_fields(self) -> dict[str, Any]:
         """Its fields of PRODUCER_SUCCESS."""
