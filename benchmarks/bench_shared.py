@@ -16,6 +16,7 @@ from support import TINY, directory, run
 from engine._native.batcher import Batcher
 from engine.broker.config import BrokerConfig
 from engine.broker.server import Broker
+from engine.testing.maps import over_maps
 from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, Command
 from engine.wire.tcp import TcpConnector
 
@@ -47,7 +48,7 @@ class Client:
     async def connect(cls, url: str) -> Client:
         """With the handshake sent."""
         client = cls()
-        await TcpConnector().connect(url, client._made)
+        await TcpConnector().connect(url, over_maps(client._made))
         client.stream.send(
             Command.CONNECT,
             {"magic": MAGIC, "protocol": PROTOCOL_VERSION, "features": list(FEATURES), "client": "bench"},

@@ -27,6 +27,7 @@ from processes import Child, Server, raise_file_limit
 from support import RUN_S_MAX, directory, percentile, run, sized
 
 import engine
+from engine.testing.maps import over_maps
 from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, Command
 from engine.wire.tcp import TcpConnector
 
@@ -62,13 +63,17 @@ class Listener:
 
     async def connect(self, url: str) -> None:
         """Connect and shake hands."""
-        self.stream = await TcpConnector().connect(url, lambda stream: self)
+        await TcpConnector().connect(url, over_maps(self._made))
         hello = {"magic": MAGIC, "protocol": PROTOCOL_VERSION, "features": list(FEATURES), "client": "crowd"}
         self.stream.send(Command.CONNECT, hello)
         await self.connected.wait()
         if self.deaf:
             self.stream._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
             self.stream.pause_reading()
+
+    def _made(self, stream: Any) -> Listener:
+        self.stream = stream
+        return self
 
     def ask_for_lists(self) -> None:
         """The whole list by pages, and a watch of it; the deaf ask for the first page again and again."""

@@ -10,8 +10,8 @@ from engine.broker.intake import FRAMES_PER_TURN, REQUEST_FRAMES, Intake
 from engine.limits import MIB
 from engine.storage.waiting import WOKEN_PER_TURN
 from engine.testing.loop import run_virtual
+from engine.testing.maps import encode_bytes
 from engine.wire.commands import Command
-from engine.wire.framing import encode_bytes
 
 ASKED = 10_000
 

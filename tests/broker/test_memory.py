@@ -15,9 +15,9 @@ from engine.broker.memory import BrokerMemory
 from engine.broker.server import Broker
 from engine.errors import ConnectError, PermitTimeoutError, TooManyRequestsError
 from engine.limits import CONNECTION_WRITE_HIGH, KIB, MIB, READ_BLOCK_SIZE, SCARCE_BLOCK_SIZE
+from engine.testing.maps import encode_bytes
 from engine.wire.chunks import ChunkPool
-from engine.wire.commands import Command
-from engine.wire.framing import encode_bytes
+from engine.wire.commands import Command, Ping
 
 # -- readers -----------------------------------------------------------------------------------------------------------
 
@@ -89,7 +89,7 @@ async def test_who_asks_and_does_not_read_is_not_listened_to_while_it_is_full(st
         await until(lambda: broker.memory.outbound.full)
         stuck = next(c for c in broker.connections if c.held_back)
         assert not stuck.writable
-        stuck.frame_received(Command.PING, {}, memoryview(b""))
+        stuck.frame_received(Ping(), memoryview(b""))
         assert stuck.held
 
 

@@ -12,8 +12,8 @@ from engine._native.batch import decode_block
 from engine.broker import short_circuit
 from engine.broker.server import Broker
 from engine.errors import NotFoundError, UnsupportedError
+from engine.testing.maps import encode
 from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, SHORT_CIRCUIT_READS, Command
-from engine.wire.framing import encode
 
 ASK = {"start": 0, "stop": 100}
 

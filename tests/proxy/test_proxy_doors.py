@@ -16,8 +16,8 @@ import engine
 from engine.broker.proxy.config import ProxyConfig
 from engine.broker.proxy.server import Proxy
 from engine.errors import AuthenticationError, ConnectError, InvalidConfigurationError, ProtocolError, UnsupportedError
+from engine.testing.maps import encode_bytes
 from engine.wire.commands import FEATURES, Command
-from engine.wire.framing import encode_bytes
 from engine.wire.url import parse_url
 
 OURS, THEIRS = "what the clients say", "what the brokers ask for"

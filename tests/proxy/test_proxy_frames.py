@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from engine.broker.proxy.frames import FrameCutter, Hello, error_frame, field_of
 from engine.errors import NotFoundError, ProtocolError
 from engine.limits import FRAME_SIZE_MAX
+from engine.testing.maps import encode_bytes
 from engine.wire.commands import Command
-from engine.wire.framing import encode_bytes
 
 WANTED = {Command.SUCCESS, Command.GET_TOPICS_OF_NAMESPACE}
 

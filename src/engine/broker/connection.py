@@ -17,8 +17,10 @@ from engine.broker.receipts import Receipts
 from engine.broker.transaction_sends import ConnectionSends
 from engine.errors import EngineError, InvalidArgumentError, ProtocolError, UnsupportedError
 from engine.limits import CONNECTION_WRITE_HIGH, CONNECTION_WRITE_LOW
+from engine.wire import commands
 from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, SHORT_CIRCUIT_READS, Command
-from engine.wire.stream import FrameStream, Header, Payload
+from engine.wire.maps import fields_of, packed
+from engine.wire.stream import FrameStream, Payload
 
 if TYPE_CHECKING:
     from engine.broker.assignments import Registration
@@ -82,8 +84,9 @@ class Connection:
 
     # -- FrameHandler ----------------------------------------------------------------------------------------------
 
-    def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
+    def frame_received(self, received: commands.Header, payload: memoryview) -> None:
         """Do what one frame asks for."""
+        command, header = received.command, fields_of(received)
         self.frames += 1
         self.broker.memory.intake.frame(self)
         if self._heard is not None and not self._heard.done():
@@ -177,10 +180,10 @@ class Connection:
 
     # -- sending ---------------------------------------------------------------------------------------------------
 
-    def send(self, command: Command, header: Header, payload: Payload = b"") -> None:
+    def send(self, command: Command, header: dict[str, Any] | bytes, payload: Payload = b"") -> None:
         """Queue one frame; nothing when the connection is gone."""
         if not self.closed:
-            self.stream.send(command, header, payload)
+            self.stream.send(packed(command, header), payload)
             if payload:
                 self.broker.memory.outbound.sent(self, payload)
 

@@ -10,7 +10,8 @@ from typing import Any
 from engine.broker.calls import pack, unpack
 from engine.errors import AlreadyClosedError, ConnectError, EngineError, TimeoutError
 from engine.limits import HANDSHAKE_S_MAX
-from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, Command
+from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, Command, Header
+from engine.wire.maps import MapStream, fields_of
 from engine.wire.stream import Connector, FrameStream
 
 log = logging.getLogger(__name__)
@@ -23,7 +24,7 @@ class _Peer:
 
     def __init__(self, url: str, stream: FrameStream) -> None:
         self.url = url
-        self.stream = stream
+        self.stream = MapStream(stream)
         self.lost: EngineError | None = None
         self._last_id = 0
         self._doubt: asyncio.TimerHandle | None = None  # runs while the answer to a PING is waited for
@@ -83,8 +84,9 @@ class _Peer:
             self._doubt.cancel()
             self._doubt = None
 
-    def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
+    def frame_received(self, received: Header, payload: memoryview) -> None:
         """Hand an answer to who waits for it."""
+        command, header = received.command, fields_of(received)
         self._trust()
         if command is Command.PING:
             self.stream.send(Command.PONG, {})

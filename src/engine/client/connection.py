@@ -25,7 +25,8 @@ from engine.errors import (
 )
 from engine.limits import HANDSHAKE_S_MAX, KEEP_ALIVE_S
 from engine.wire.answers import check_answer, check_frame
-from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, Command
+from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, Command, Header
+from engine.wire.maps import MapStream, fields_of
 from engine.wire.stream import FrameStream, Payload
 
 log = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ class Connection:
 
     def __init__(self, url: str, stream: FrameStream) -> None:
         self.url = url
-        self.stream = stream
+        self.stream = MapStream(stream)
         self.lost: EngineError | None = None
         self.writable = True
         # From CONNECTED; fixed after the handshake.
@@ -201,8 +202,9 @@ class Connection:
 
     # -- FrameHandler ----------------------------------------------------------------------------------------
 
-    def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
+    def frame_received(self, received: Header, payload: memoryview) -> None:
         """Hand the frame to its addressee, or its answer to the request. A malformed one is the last."""
+        command, header = received.command, fields_of(received)
         self._heard = True
         if self._fault is not None:
             return  # dropped, and not gone yet

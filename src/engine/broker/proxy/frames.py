@@ -14,7 +14,7 @@ import msgpack
 
 from engine.errors import EngineError, ProtocolError
 from engine.limits import FRAME_HEADER_SIZE_MAX, FRAME_PREFIX_SIZE, FRAME_SIZE_MAX
-from engine.wire.commands import Command, check_header
+from engine.wire.commands import Command, Error, decode
 from engine.wire.framing import encode_bytes
 
 _PREFIX = struct.Struct("<IBI")
@@ -152,14 +152,14 @@ class Hello:
         command = Command(kind) if kind in Command._value2member_map_ else None
         if command is None:
             raise ProtocolError(f"the first frame is of the unknown type {kind}")
-        return command, check_header(command, header_of(kind, frame)), bytes(self._data[len(frame) :])
+        decode(command, _header(frame))
+        return command, header_of(kind, frame), bytes(self._data[len(frame) :])
 
 
 def header_of(kind: int, frame: Piece) -> dict[str, Any]:
     """The header of a whole frame; only that it is a map is checked. Raises ProtocolError."""
-    _, _, size = _PREFIX.unpack_from(frame, 0)
     try:
-        header = msgpack.unpackb(memoryview(frame)[FRAME_PREFIX_SIZE : FRAME_PREFIX_SIZE + size])
+        header = msgpack.unpackb(_header(frame))
     except Exception as e:  # msgpack raises many kinds for bytes that are not msgpack
         raise ProtocolError(f"a frame of type {kind}: the header is not msgpack: {type(e).__name__} {e}") from e
     if type(header) is not dict:
@@ -167,12 +167,17 @@ def header_of(kind: int, frame: Piece) -> dict[str, Any]:
     return header
 
 
+def _header(frame: Piece) -> memoryview:
+    size = _PREFIX.unpack_from(frame, 0)[2]
+    return memoryview(frame)[FRAME_PREFIX_SIZE : FRAME_PREFIX_SIZE + size]
+
+
 def field_of(frame: Piece, name: str) -> Any:
     """One field of a whole frame's header; the others are not even decoded. None: it has none. Raises ProtocolError."""
-    kind, size = frame[4], _PREFIX.unpack_from(frame, 0)[2]
+    kind = frame[4]
     unpacker = msgpack.Unpacker(max_buffer_size=FRAME_HEADER_SIZE_MAX)
     try:
-        unpacker.feed(memoryview(frame)[FRAME_PREFIX_SIZE : FRAME_PREFIX_SIZE + size])
+        unpacker.feed(_header(frame))
         for _ in range(unpacker.read_map_header()):
             if unpacker.unpack() == name:
                 return unpacker.unpack()
@@ -184,4 +189,4 @@ def field_of(frame: Piece, name: str) -> Any:
 
 def error_frame(request_id: int, error: EngineError) -> bytes:
     """An ERROR to whoever asked."""
-    return encode_bytes(Command.ERROR, {"request_id": request_id, "code": error.code, "message": str(error)})
+    return encode_bytes(Error(request_id=request_id, code=error.code, message=str(error)))

@@ -7,7 +7,8 @@ from typing import Any
 
 from engine.broker.proxy.config import ProxyConfig
 from engine.errors import AuthenticationError, ConnectError, EngineError
-from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, Command
+from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, Command, Header
+from engine.wire.maps import MapStream, fields_of
 from engine.wire.stream import Connector, FrameStream
 
 
@@ -15,11 +16,12 @@ class _Caller:
     """A FrameHandler that waits for the first frame. Loop thread only."""
 
     def __init__(self, stream: FrameStream) -> None:
-        self.stream = stream
+        self.stream = MapStream(stream)
         self.answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
 
-    def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
+    def frame_received(self, received: Header, payload: memoryview) -> None:
         """The broker's word."""
+        command, header = received.command, fields_of(received)
         if self.answer.done():
             return
         if command is Command.CONNECTED:

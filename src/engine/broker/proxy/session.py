@@ -21,6 +21,7 @@ from engine.limits import (
 )
 from engine.wire.commands import Command
 from engine.wire.framing import encode_bytes
+from engine.wire.maps import packed
 
 if TYPE_CHECKING:
     from engine.broker.proxy.server import Proxy
@@ -159,7 +160,7 @@ class Session:
         proxy = self._proxy
         self._greetings = {self.client: self._greetings[self.client], side: Greeting()}
         await proxy.dial(url, side)
-        side.write(encode_bytes(Command.CONNECT, to_broker(proxy.config, header, self.client.peer)))
+        side.write(encode_bytes(packed(Command.CONNECT, to_broker(proxy.config, header, self.client.peer))))
         command, answer, rest = await self._greetings[side].said(proxy.config.handshake_timeout, f"the broker {url}")
         return check_broker(url, command, answer), rest
 
@@ -172,7 +173,7 @@ class Session:
         outwards = self._outwards = Lane(client, self._wants_of_broker, self._take_of_broker, size_max)
         self._lists = TopicLists(proxy.limiter, proxy.tasks, inwards, outwards, broker, self._stalled)
         answer = to_client(greeting, proxy.admin_url_for(client))
-        client.write(encode_bytes(Command.CONNECTED, answer))
+        client.write(encode_bytes(packed(Command.CONNECTED, answer)))
         for side, early in ((client, behind), (broker, rest)):
             if early:
                 self.received(side, early)
@@ -223,7 +224,7 @@ class Session:
         log.warning("connection from %s is closed: %s", self.client.peer, error)
         if self._outwards is None or self._outwards.between:
             said: dict[str, Any] = {"request_id": 0, "code": error.code, "message": str(error)}
-            self.client.write(encode_bytes(Command.ERROR, said))
+            self.client.write(encode_bytes(packed(Command.ERROR, said)))
         self._end(orderly=True)
 
     def _stalled(self, error: EngineError) -> None:

@@ -6,7 +6,7 @@ from engine.wire.commands.command import Command
 from engine.wire.commands.header import Count, Header, Map, Part, Request
 
 
-class WatchTopicListUpdate(Header, frozen=True, kw_only=True):
+class WatchTopicListUpdate(Header, frozen=True, kw_only=True, omit_defaults=False):
     """A part of a topic list, or what has changed in it.
 
     `snapshot`: the whole list, in place of whatever the client has. Else `removed`, then `added`: a topic in both is
