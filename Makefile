@@ -21,7 +21,7 @@ JOBS   ?= $(shell getconf _NPROCESSORS_ONLN)
 
 PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip install -q --disable-pip-version-check
-NATIVE := $(wildcard src/engine/_native/*.pyx src/engine/_native/*.pxd src/engine/_native/*.h)
+NATIVE := $(wildcard $(addprefix src/engine/_native/*/*,.pyx .pxd .h))
 DEBUG  := build/debug
 
 # The sanitizers' library must be loaded before Python; where the compiler has none, the other checks remain.
@@ -70,7 +70,7 @@ bench: build $(VENV)/.with-bench $(VENV)/.with-spark
 
 clean:
 	rm -rf build dist .asv .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	rm -f $(VENV)/.built src/engine/_native/*.so src/engine/_native/*.html
+	rm -f $(VENV)/.built src/engine/_native/*/*.so src/engine/_native/*/*.html
 	rm -f $(patsubst %.pyx,%.c,$(filter %.pyx,$(NATIVE)))
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 

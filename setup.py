@@ -1,4 +1,4 @@
-"""Builds one extension module per `src/engine/_native/*.pyx`; everything else is in pyproject.toml.
+"""Builds one extension module per `src/engine/_native/*/*.pyx`; everything else is in pyproject.toml.
 
 ENGINE_DEBUG=1      checks of bounds, initialisation and division, and frame pointers in every module
 ENGINE_SANITIZE=1   with ENGINE_DEBUG: address and undefined-behaviour sanitizers as well (they see overflow, too)
@@ -42,14 +42,14 @@ def extensions() -> list[Extension]:
     """One extension per module, in the order of the file names."""
     return [
         Extension(
-            f"engine._native.{path.stem}",
+            f"engine._native.{path.parent.name}.{path.stem}",
             [path.as_posix()],
-            include_dirs=[NATIVE.as_posix()],
-            depends=[p.as_posix() for p in sorted(NATIVE.glob("*.h"))],
+            include_dirs=[path.parent.as_posix(), (NATIVE / "format").as_posix()],
+            depends=[p.as_posix() for p in sorted(NATIVE.glob("*/*.h"))],
             extra_compile_args=COMPILE,
             extra_link_args=LINK,
         )
-        for path in sorted(NATIVE.glob("*.pyx"))
+        for path in sorted(NATIVE.glob("*/*.pyx"))
         if not ONLY or path.stem in ONLY
     ]
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from entry_samples import SALT, SEGMENT, TINY, block_of, entry_of
 
-from engine._native.batch import MessageBatch, decode_block
-from engine._native.entry_queue import EntryQueue
+from engine._native.consume.batch import MessageBatch, decode_block
+from engine._native.consume.entry_queue import EntryQueue
 
 COUNT = 10 if TINY else 1000
 ENTRIES = 3 if TINY else 200

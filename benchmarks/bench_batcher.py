@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from ceilings import file_write_seconds
 
-from engine._native.batcher import Batcher
+from engine._native.produce.batcher import Batcher
 
 TINY = bool(os.environ.get("ENGINE_BENCH_TINY"))
 SIZES = {"messages": 2_000 if TINY else 300_000, "rounds": 1 if TINY else 5}

@@ -7,7 +7,7 @@ from array import array
 
 from entry_samples import TINY, entry_of, stamped_at
 
-from engine._native.dispatch import BucketLedger
+from engine._native.serve.dispatch import BucketLedger
 
 REPEATS = 1 if TINY else 9
 MUCH = 1 << 60

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from engine._native.crc32c import crc32c, crc32c_portable
-from engine._native.hashing import MURMUR3, XXH64, hash_keys, key32
-from engine._native.ranges import RangeTable
+from engine._native.format.crc32c import crc32c, crc32c_portable
+from engine._native.format.ranges import RangeTable
+from engine._native.produce.hashing import MURMUR3, XXH64, hash_keys, key32
 
 TINY = bool(os.environ.get("ENGINE_BENCH_TINY"))
 SIZES = {"keys": 1_000 if TINY else 1_000_000, "bytes": 10_000 if TINY else 128 * 1024, "rounds": 2 if TINY else 200}

@@ -12,15 +12,15 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar
 
 from engine import clock as clocks  # asv takes a class with a method time_ms for a benchmark
-from engine._native.crc32c import crc32c
-from engine._native.hashing import xxh64
+from engine._native.format.crc32c import crc32c
+from engine._native.produce.hashing import xxh64
 from engine.metadata.memory import MemoryMetadataStore
 from engine.model.hashrange import HashRange
 from engine.model.names import SegmentName, TopicName
-from engine.storage.disk import OsDisk
+from engine.storage.disk.disk import OsDisk
+from engine.storage.disk.workers import NativeWorkers
 from engine.storage.segment import Segment
 from engine.storage.store import SegmentStore
-from engine.storage.workers import NativeWorkers
 
 TINY = bool(os.environ.get("ENGINE_BENCH_TINY"))
 MIB = 1024 * 1024

@@ -15,7 +15,7 @@ from engine.metadata import keys
 from engine.metadata.sqlite import SqliteMetadataStore
 from engine.model.layout import SegmentLayout
 from engine.model.names import TopicName
-from engine.storage.metadata_commits import NativeCommits
+from engine.storage.disk.metadata_commits import NativeCommits
 
 PUTS = sized(500, 5)
 CONCURRENT = 100

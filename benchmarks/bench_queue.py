@@ -17,20 +17,20 @@ import msgpack
 from support import sized
 
 from engine import clock
-from engine._native.offsets import pack, range_set
+from engine._native.format.offsets import pack, range_set
 from engine.aio.tasks import Supervisor
-from engine.broker.dispatcher import QueueConsumer
-from engine.broker.operations import Operations
-from engine.broker.pending_acks import Participation
-from engine.broker.subscriptions import HostedSubscription
-from engine.broker.topics import HostedSegment
-from engine.broker.transaction_headers import TransactionHeaders
-from engine.client.unacked import Unacknowledged
+from engine.broker.delivery.pending_acks import Participation
+from engine.broker.delivery.queue import QueueConsumer
+from engine.broker.delivery.subscription import HostedSubscription
+from engine.broker.segment.hosted import HostedSegment
+from engine.broker.transactions.headers import TransactionHeaders
+from engine.broker.transactions.operations import Operations
+from engine.client.consume.unacked import Unacknowledged
 from engine.metadata.memory import MemoryMetadataStore
 from engine.model.hashrange import HashRange
 from engine.model.names import SegmentName, TopicName
-from engine.storage.continuation import Gaps
-from engine.storage.cursors import CursorStore
+from engine.storage.cursor.store import CursorStore
+from engine.storage.file.continuation import Gaps
 
 MESSAGES = sized(1_000_000, 10_000)
 BATCH = 1_000

@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 
 from support import TINY, directory, run
 
-from engine._native.batcher import Batcher
-from engine.broker.config import BrokerConfig
+from engine._native.produce.batcher import Batcher
 from engine.broker.server import Broker
+from engine.broker.settings.config import BrokerConfig
 from engine.testing.maps import over_maps
 from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, Command
 from engine.wire.tcp import TcpConnector
@@ -27,7 +27,7 @@ FRAMES_PER_ACK = 8
 MUCH = 1 << 40
 NAME = "segment://public/default/bench/0000-ffff-0"
 ENDS = [0x10000 // BUCKETS * (i + 1) - 1 for i in range(BUCKETS)]
-_ENTRY = struct.Struct("<4xI12xI64xQ")  # size, count, first offset, as in _native/layout.pxd
+_ENTRY = struct.Struct("<4xI12xI64xQ")  # size, count, first offset, as in _native/format/layout.pxd
 
 
 class Client:

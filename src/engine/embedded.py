@@ -11,9 +11,9 @@ from collections.abc import Generator, Mapping
 from os import PathLike
 from typing import Any
 
-from engine.broker.config import BrokerConfig
-from engine.broker.doors import check_exposed
 from engine.broker.server import Broker
+from engine.broker.settings.config import BrokerConfig
+from engine.broker.settings.doors import check_exposed
 from engine.client.local import LocalClient, address
 from engine.errors import InvalidArgumentError, InvalidConfigurationError
 from engine.sync import Client

@@ -9,7 +9,7 @@ import pytest
 from hostile_entries import Form
 
 import engine
-from engine._native import log
+from engine._native.serve import log
 from engine.model.names import TopicName
 from engine.storage import segment as storage_segment
 

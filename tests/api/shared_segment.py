@@ -9,8 +9,8 @@ from typing import Any
 from reshaping import KEYS, until
 
 import engine
+from engine.client.consume.stream_consumer import AsyncStreamConsumer
 from engine.client.local import LocalClient
-from engine.client.stream_consumer import AsyncStreamConsumer
 
 Sharer = AsyncStreamConsumer
 

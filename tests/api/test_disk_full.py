@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 import engine
-from engine.broker.config import BrokerConfig
 from engine.broker.server import Broker
+from engine.broker.settings.config import BrokerConfig
 from engine.client.local import LocalClient
 from engine.clock import SystemClock
 from engine.metadata.memory import MemoryMetadataStore

@@ -145,7 +145,7 @@ async def test_an_admin_api_that_is_gone_is_told_as_a_client_port_is(tmp_path: P
     ):
         await client.admin.list_topics()
         url = re.escape(e.broker.admin_url)
-        await e.broker._admin_server.close()
+        await e.broker.addresses.admin_server.close()
         with pytest.raises(engine.ConnectError) as refused:
             await client.admin.list_topics()
     assert re.fullmatch(rf"cannot connect to the admin API at {url}/?: connection refused; .*", str(refused.value))

@@ -10,8 +10,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 import engine
-import engine.broker.list_requests
-from engine.client.admin_http import HttpAdmin
+import engine.broker.session.list_requests
+from engine.client.admin.admin_http import HttpAdmin
 
 KINDS: list[type[engine.EngineError]] = [
     engine.NotFoundError,
@@ -44,7 +44,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch, error: engine.EngineError) -> None:
     async def answer(*request: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(engine.broker.list_requests, "_get", answer)
+    monkeypatch.setattr(engine.broker.session.list_requests, "_get", answer)
 
 
 @pytest.mark.parametrize("kind", ANSWERED)

@@ -13,11 +13,11 @@ import pytest
 from near_reading import Place, client_of, counted, nothing_opens, ranges_of, read, write
 
 import engine
-from engine._native.opening import damaged_entry
+from engine._native.consume.opening import damaged_entry
 from engine.aio.files import ReadFile
-from engine.broker import short_circuit
-from engine.client import handover
-from engine.client.range_attachment import RangeAttachment
+from engine.broker.session import short_circuit
+from engine.client.ranges import caller_reads as handover
+from engine.client.ranges.range_attachment import RangeAttachment
 
 pytestmark = pytest.mark.usefixtures("small_files")
 

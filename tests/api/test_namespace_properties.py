@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from reshaping import until
 
-from engine.broker.config import BrokerConfig
 from engine.broker.server import Broker
+from engine.broker.settings.config import BrokerConfig
 from engine.client import AsyncClient
 from engine.clock import SystemClock
 from engine.metadata.memory import MemoryMetadataStore

@@ -12,7 +12,7 @@ from namespaces import NS, full, left_over, make, send, stream, take
 from reshaping import until
 
 import engine
-import engine.broker.topic_lists
+import engine.broker.session.topic_lists
 
 # -- receiving -------------------------------------------------------------------------------------------------------
 
@@ -226,7 +226,7 @@ async def test_a_subscription_of_another_kind_is_told_when_the_consumer_is_made(
 
 
 async def test_a_conflict_in_a_later_topic_surfaces_once_and_the_others_go_on(client: engine.AsyncClient, monkeypatch):
-    monkeypatch.setattr(engine.broker.topic_lists, "_CHANGES_S", 0.3)  # the other one is there first
+    monkeypatch.setattr(engine.broker.session.topic_lists, "_CHANGES_S", 0.3)  # the other one is there first
     await make(client, "a")
     async with await stream(client) as consumer, await client.queue_consumer(full("later")[0], "s"):
         with pytest.raises(engine.SubscriptionKindError) as caught:

@@ -10,7 +10,7 @@ import pytest
 
 import engine
 from engine import Schema
-from engine.client import declaring
+from engine.client.topic import declaring
 
 
 @dataclasses.dataclass

@@ -27,7 +27,7 @@ from shared_segment import (
 )
 
 import engine
-from engine.client.attachment import EXCLUSIVE, SHARED
+from engine.client.consume.attachment import EXCLUSIVE, SHARED
 from engine.model.positions import split_position
 
 

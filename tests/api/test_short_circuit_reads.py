@@ -14,9 +14,9 @@ from reshaping import until
 
 import engine
 from engine.aio.files import ReadFile
-from engine.broker import short_circuit
-from engine.client import near_files
-from engine.client.range_reader import NEAR_WINDOW_BYTES
+from engine.broker.session import short_circuit
+from engine.client.ranges import local_files as near_files
+from engine.client.ranges.range_reader import NEAR_WINDOW_BYTES
 from engine.limits import ENTRY_SIZE_MAX, KIB, MIB, READ_BLOCK_SIZE
 
 WAIT_S = 60.0

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import engine
-from engine.broker.config import BrokerConfig
+from engine.broker.settings.config import BrokerConfig
 from engine.client.local import LocalClient
 from engine.testing.checker import check, describe
 from engine.testing.history import Call, History
@@ -76,7 +76,7 @@ class Calm(logging.Handler):
         super().__init__(logging.WARNING)
         self._history = history
         self._calm: Call | None = history.invoke("nemesis", "calm")
-        logging.getLogger("engine.broker.connection").addHandler(self)
+        logging.getLogger("engine.broker.session.connection").addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Somebody lost a connection: what is held from before is not compared with what comes."""
@@ -86,12 +86,12 @@ class Calm(logging.Handler):
             asyncio.get_running_loop().call_later(NOTICED_S, self._again)
 
     def _again(self) -> None:
-        if self in logging.getLogger("engine.broker.connection").handlers:
+        if self in logging.getLogger("engine.broker.session.connection").handlers:
             self._calm = self._history.invoke("nemesis", "calm")
 
     def end(self) -> None:
         """It is over."""
-        logging.getLogger("engine.broker.connection").removeHandler(self)
+        logging.getLogger("engine.broker.session.connection").removeHandler(self)
         if self._calm is not None:
             self._calm.ok()
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import engine
-from engine.client.admin import AsyncAdmin
+from engine.client.admin.admin import AsyncAdmin
 from engine.sync.admin import Admin
 
 CONFIG = {"segments": 3, "entry_buckets": 6, "durability": "interval", "key_hash": "murmur3"}

@@ -12,8 +12,8 @@ import aiohttp
 import pytest
 from peer import Peer
 
-from engine.broker.config import BrokerConfig
 from engine.broker.server import Broker
+from engine.broker.settings.config import BrokerConfig
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "reference"))
 

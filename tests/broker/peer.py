@@ -8,8 +8,8 @@ import socket
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from engine._native.batch import decode_block
-from engine._native.batcher import Batcher
+from engine._native.consume.batch import decode_block
+from engine._native.produce.batcher import Batcher
 from engine.broker.server import Broker
 from engine.errors import EngineError
 from engine.model.names import TopicName

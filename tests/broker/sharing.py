@@ -9,8 +9,8 @@ from unittest.mock import patch
 
 from peer import Peer, delivered
 
-from engine._native.batcher import Batcher
-from engine._native.hashing import XXH64, hash_keys
+from engine._native.produce.batcher import Batcher
+from engine._native.produce.hashing import XXH64, hash_keys
 from engine.model import layout
 from engine.wire.commands import Command
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from engine.broker.config import BrokerConfig
+from engine.broker.settings.config import BrokerConfig
 from engine.client.client import AsyncClient
-from engine.client.producer import AsyncProducer
+from engine.client.produce.producer import AsyncProducer
 from engine.errors import EngineError, FencedError, ProducerBusyError
 from engine.testing.cluster import SimCluster, simulate
 

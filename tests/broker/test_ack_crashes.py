@@ -16,18 +16,18 @@ import pytest
 from test_queue_model import NAME, FakeSegment
 
 from engine.aio.tasks import Supervisor
-from engine.broker.operations import Operations
-from engine.broker.pending_acks import Participation
-from engine.broker.subscriptions import HostedSubscription
-from engine.broker.topics import HostedSegment
-from engine.broker.transaction_headers import TransactionHeaders
-from engine.control.transactions import TransactionCoordinator
+from engine.broker.delivery.pending_acks import Participation
+from engine.broker.delivery.subscription import HostedSubscription
+from engine.broker.segment.hosted import HostedSegment
+from engine.broker.transactions.headers import TransactionHeaders
+from engine.broker.transactions.operations import Operations
+from engine.control.transactions.coordinator import TransactionCoordinator
 from engine.errors import EngineError, NotOwnerError, StorageError, TransactionNotFoundError
 from engine.metadata import keys
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.store import OutcomeUnknownError
 from engine.model.transactions import PARTITIONS, TransactionOperation, TransactionState, id_text
-from engine.storage.cursors import CursorStore
+from engine.storage.cursor.store import CursorStore
 from engine.testing.clock import FakeClock
 from engine.testing.metadata import FaultyMetadataStore
 

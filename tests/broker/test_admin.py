@@ -141,7 +141,7 @@ async def test_pages(http, broker):
     routes = {(m, p) for p, methods in document["paths"].items() for m in methods}
     served = {
         (route.method.lower(), route.resource.canonical)
-        for route in broker._admin_server._runner.app.router.routes()
+        for route in broker.addresses.admin_server._runner.app.router.routes()
         if route.method != "HEAD"
     }
     assert routes == served

@@ -6,9 +6,9 @@ import pytest
 from over_http import BASE, call
 from peer import Peer, make_entries
 
-from engine.broker.admin import AdminService
-from engine.broker.config import BrokerConfig
-from engine.broker.leading import LeaderAdmin
+from engine.broker.admin.leader import LeaderAdmin
+from engine.broker.admin.service import AdminService
+from engine.broker.settings.config import BrokerConfig
 from engine.errors import InvalidArgumentError, NotFoundError, NotOwnerError
 from engine.model.names import TopicName
 

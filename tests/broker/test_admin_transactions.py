@@ -7,8 +7,8 @@ from over_http import call
 from peer import Peer, make_entries, until
 from transacting import begin, hosted, write
 
+from engine.broker.metrics.transactions import statistics
 from engine.broker.server import Broker
-from engine.broker.transaction_metrics import statistics
 from engine.client.client import AsyncClient
 from engine.errors import InvalidArgumentError, TransactionConflictError, TransactionNotFoundError
 from engine.wire.commands import Command

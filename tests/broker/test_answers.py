@@ -7,7 +7,7 @@ from typing import Any
 
 from peer import Peer, listening, until
 
-from engine.broker.answers import REQUEST_BYTES_MAX, Answers
+from engine.broker.session.in_flight import REQUEST_BYTES_MAX, Answers
 from engine.limits import CONNECTION_WRITE_HIGH, KIB, MIB
 from engine.wire.commands import Command
 

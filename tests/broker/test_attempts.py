@@ -8,10 +8,11 @@ import aiohttp
 import pytest
 from peer import Peer
 
-from engine.broker import attempts, http_door
-from engine.broker.attempts import DELAY_S_MAX, DELAY_S_MIN, FORGET_S, Attempts, source_of
-from engine.broker.config import BrokerConfig
+from engine.broker.admin import http as http_door
 from engine.broker.metrics.catalogue import metrics_text
+from engine.broker.settings import attempts
+from engine.broker.settings.attempts import DELAY_S_MAX, DELAY_S_MIN, FORGET_S, Attempts, source_of
+from engine.broker.settings.config import BrokerConfig
 from engine.errors import AuthenticationError, TooManyRequestsError
 
 TOKEN = "correct horse battery staple"

@@ -9,10 +9,10 @@ import pytest
 from over_http import BASE, call
 from peer import Peer, make_entries
 
-from engine._native.crc32c import crc32c
+from engine._native.format.crc32c import crc32c
 from engine.aio.workers import ThreadWorkers
-from engine.broker.config import BrokerConfig
 from engine.broker.server import Broker
+from engine.broker.settings.config import BrokerConfig
 from engine.clock import SystemClock
 from engine.errors import (
     CorruptionError,

@@ -8,9 +8,9 @@ import contextlib
 import pytest
 from peer import Peer, leader_term, make_entries
 
-from engine.broker.collection import Rule
-from engine.broker.orphans import Orphans
-from engine.control.ports import SegmentSpec
+from engine.broker.upkeep.orphans import Orphans
+from engine.broker.upkeep.sealed_segments import Rule
+from engine.control.base.ports import SegmentSpec
 from engine.errors import NotFoundError, NotOwnerError
 from engine.metadata import keys
 from engine.model.hashrange import HashRange
@@ -67,7 +67,7 @@ async def test_a_sealed_segment_goes_when_drained_and_past_its_retention(start_b
     async with start_broker(retention_time=3600.0) as broker:
         peer = await Peer.connect(broker)
         segment = await split_topic(broker, peer)
-        look = broker._retention.look
+        look = broker.parts.retention.look
         await look()
         later(broker, 2)
         await look()
@@ -95,10 +95,10 @@ async def test_drained_is_not_enough_before_the_retention_has_passed(start_broke
         peer = await Peer.connect(broker)
         await drain(peer, await split_topic(broker, peer))
         later(broker, 0.9)
-        await broker._retention.look()
+        await broker.parts.retention.look()
         assert await ids(broker) == [0, 1, 2]
         later(broker, 0.2)
-        await broker._retention.look()
+        await broker.parts.retention.look()
         assert await ids(broker) == [1, 2]
 
 
@@ -110,10 +110,10 @@ async def test_every_subscription_counts_and_one_without_a_cursor_does_not(start
         await split_topic(broker, peer)
         await broker.service.ensure_subscription("orders", "younger", initial_position="latest")
         await drain(peer, segment)
-        await broker._retention.look()
+        await broker.parts.retention.look()
         assert await ids(broker) == [0, 1, 2]
         await broker.service.delete_subscription("orders", "slow")
-        await broker._retention.look()
+        await broker.parts.retention.look()
         assert await ids(broker) == [1, 2]
 
 
@@ -127,7 +127,7 @@ async def test_the_limits_of_retention(start_broker, later, how: str, goes: bool
         await drain(peer, await split_topic(broker, peer))
         if not goes:
             later(broker, 24 * 365)
-        await broker._retention.look()
+        await broker.parts.retention.look()
         assert await ids(broker) == ([1, 2] if goes else [0, 1, 2])
 
 
@@ -137,10 +137,10 @@ async def test_generations_go_oldest_first_and_at_once(start_broker):
         segment = await split_topic(broker, peer)
         await broker.service.split_segment("orders", 1)
         await broker.service.merge_segments("orders", 3, 4)
-        await broker._retention.look()
+        await broker.parts.retention.look()
         assert await ids(broker) == [0, 1, 2, 3, 4, 5], "the empty ones are drained, and wait for their parent"
         await drain(peer, segment)
-        await broker._retention.look()
+        await broker.parts.retention.look()
         assert await ids(broker) == [2, 5]
         assert sorted(n.segment_id for n in (await broker.hosting.on_disk())[ORDERS]) == [2, 5]
 
@@ -150,12 +150,12 @@ async def test_a_closed_sealed_segment_is_looked_at_and_closed_again(start_broke
         peer = await Peer.connect(broker)
         segment = await split_topic(broker, peer)
     async with start_broker(retention_time=0.0) as broker:
-        await broker._retention.look()
+        await broker.parts.retention.look()
         assert not len(broker.hosting)
         peer = await Peer.connect(broker)
         await drain(peer, segment)
     async with start_broker(retention_time=0.0) as broker:
-        await broker._retention.look()
+        await broker.parts.retention.look()
         assert await ids(broker) == [1, 2]
 
 
@@ -168,7 +168,7 @@ async def test_a_sealed_segment_that_lost_its_store_leaves_the_layout(start_brok
         )
         with pytest.raises(NotFoundError):
             await peer.consumer(segment, "reader", None)  # a sealed one is never made anew (SEMANTICS 28)
-        await broker._retention.look()
+        await broker.parts.retention.look()
         assert await ids(broker) == [1, 2]
 
 
@@ -177,7 +177,7 @@ async def test_an_active_segment_never_goes(start_broker):
         peer = await Peer.connect(broker)
         await split_topic(broker, peer, subscription=None)
         for _ in range(3):
-            await broker._retention.look()
+            await broker.parts.retention.look()
         assert await ids(broker) == [1, 2]
         assert sorted(n.segment_id for n in (await broker.hosting.on_disk())[ORDERS]) == [1, 2]
 
@@ -193,7 +193,7 @@ async def test_a_seek_between_the_look_and_the_pruning_saves_the_segment(start_b
             return await prune(topic, segment_id)
 
         monkeypatch.setattr(broker.service, "prune_segment", seek_first)
-        sealed = broker._retention._sealed
+        sealed = broker.parts.retention._sealed
         assert await sealed.collect(ORDERS, Rule(0, None, ("s",))) == 0
         assert await ids(broker) == [0, 1, 2]
 
@@ -214,10 +214,10 @@ async def test_what_another_broker_owns_is_left_to_it(start_broker, monkeypatch)
             return await opened(spec, create=create)
 
         monkeypatch.setattr(broker.hosting, "open", refuse_the_first)
-        await broker._retention.look()
+        await broker.parts.retention.look()
         assert await ids(broker) == [0, 1, 2, 3, 4], "1 waits for its parent"
         monkeypatch.undo()
-        await broker._retention._collect(ORDERS)
+        await broker.parts.retention._collect(ORDERS)
         assert await ids(broker) == [2, 3, 4]
 
 
@@ -236,7 +236,7 @@ async def test_the_leader_is_asked_wherever_it_is(start_broker, monkeypatch):
 
         monkeypatch.setattr(broker.service, "prune_segment", not_here)
         monkeypatch.setattr(broker.admin, "_forward", forward)
-        await broker._retention.look()
+        await broker.parts.retention.look()
         assert asked == [(ORDERS, "prune_segment", {"segment_id": 0})]
 
 
@@ -378,7 +378,7 @@ async def test_a_clock_that_is_set_ends_no_retention_and_prolongs_none(
     async with contextlib.AsyncExitStack() as stack:
         broker = await stack.enter_async_context(start_broker(retention_time=3600.0))
         peer = await Peer.connect(broker)
-        await broker._retention.look()
+        await broker.parts.retention.look()
         await drain(peer, await split_topic(broker, peer))
         if restart:
             await stack.aclose()
@@ -388,6 +388,6 @@ async def test_a_clock_that_is_set_ends_no_retention_and_prolongs_none(
         for passed in (0, 0.9, 0.2):
             assert await ids(broker) == [0, 1, 2]
             later(broker, passed)
-            broker._retention._looks = 0  # closed segments are looked at seldom
-            await broker._retention.look()
+            broker.parts.retention._looks = 0  # closed segments are looked at seldom
+            await broker.parts.retention.look()
         assert await ids(broker) == [1, 2]

@@ -11,7 +11,7 @@ from peer import until
 from transacting import begin, decide, end, hosted, latest
 
 from engine.broker.server import Broker
-from engine.broker.transactional_append import TransactionalAppend
+from engine.broker.transactions.append import TransactionalAppend
 from engine.errors import (
     EngineError,
     InvalidArgumentError,

@@ -9,9 +9,9 @@ import pytest
 from behind import Sender, state
 from transacting import hosted
 
-from engine.broker.segment_transactions import SegmentTransactions
+from engine.broker.hosting.transactions import SegmentTransactions
 from engine.broker.server import Broker
-from engine.broker.transaction_buffer import TransactionBuffer
+from engine.broker.transactions.buffer import TransactionBuffer
 from engine.errors import SegmentSealedError, StorageError
 from engine.model.transactions import TransactionState
 

@@ -12,7 +12,7 @@ from peer import Peer, until
 from transacting import hosted
 
 from engine.broker.server import Broker
-from engine.broker.transaction_headers import TransactionHeaders
+from engine.broker.transactions.headers import TransactionHeaders
 from engine.errors import EngineError, InvalidArgumentError
 from engine.model.transactions import TransactionState, parse_id
 

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from engine.broker.config import BrokerConfig
+from engine.broker.settings.config import BrokerConfig
 from engine.errors import InvalidConfigurationError
 from engine.model.autoscale import AutoScalePolicy
 

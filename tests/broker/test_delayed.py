@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from pyroaring import BitMap64
 
-from engine._native.batcher import Batcher
-from engine._native.crc32c import crc32c
-from engine.broker.delayed import TICK_MS, Delays
+from engine._native.format.crc32c import crc32c
+from engine._native.produce.batcher import Batcher
+from engine.broker.delivery.delayed import TICK_MS, Delays
+from engine.broker.delivery.redelivery import range_set
 from engine.broker.metrics.catalogue import metrics_text
-from engine.broker.redelivery import range_set
+from engine.client.base.options import Batching
 from engine.client.client import AsyncClient
-from engine.client.options import Batching
-from engine.client.queue_consumer import AsyncQueueConsumer
+from engine.client.consume.queue_consumer import AsyncQueueConsumer
 from engine.errors import CorruptionError
 from engine.model.redelivery import Backoff
 from engine.testing.clock import LoopClock

@@ -7,7 +7,8 @@ import asyncio
 import pytest
 from peer import Peer, leader_term, make_entries
 
-from engine.broker import segment_host, subscriptions
+from engine.broker.delivery import subscription as subscriptions
+from engine.broker.hosting import segment_host
 from engine.errors import NotFoundError, NotOwnerError, StorageError
 from engine.model.subscriptions import InitialPosition
 from engine.wire.commands import Command

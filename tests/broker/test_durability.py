@@ -151,10 +151,10 @@ async def test_retention_deletes_what_is_acknowledged_and_old(start_broker, monk
         await peer.receipts(producer, 40)
         consumer = await peer.consumer(segment, "exclusive", credit=0)
         (hosted,) = broker.hosting
-        assert await broker._retention.look() == 0
+        assert await broker.parts.retention.look() == 0
         await peer.ack(consumer, position=20)
         monkeypatch.setattr(broker.clock, "time_ms", lambda: 2**50)
-        assert await broker._retention.look() == 1
+        assert await broker.parts.retention.look() == 1
         assert 0 < hosted.segment.first_offset <= 20
         reader = await peer.consumer(segment, "reader", None)
         assert (await peer.messages(reader, 1))[0][0] == hosted.segment.first_offset
@@ -170,7 +170,7 @@ async def test_retention_looks_at_closed_segments_too(start_broker, monkeypatch)
             await peer.receipts(producer, 40 if topic == "orders" else 1)
     async with start_broker(retention_time=0.0, log_file_size=64 << 20) as broker:
         monkeypatch.setattr(broker.clock, "time_ms", lambda: 2**50)
-        assert await broker._retention.look() == 2
+        assert await broker.parts.retention.look() == 2
         assert not len(broker.hosting), "it is closed again"
         peer = await Peer.connect(broker)
         answer = await peer.ask(Command.SEGMENT_OFFSET, topic=await peer.segment("orders"), at="earliest")
@@ -179,7 +179,7 @@ async def test_retention_looks_at_closed_segments_too(start_broker, monkeypatch)
 
 async def test_retention_follows_the_namespace_also_where_it_says_the_default(start_broker, monkeypatch):
     async with start_broker(retention_time=0.0) as broker:
-        limits = broker._retention._limits
+        limits = broker.parts.retention._limits
         assert await limits("public/default") == (0, None)
         await broker.admin.set_namespace_policies("public/default", {})
         kept_ms, size = await limits("public/default")

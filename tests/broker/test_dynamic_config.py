@@ -12,8 +12,8 @@ import pytest
 from over_http import call
 from peer import Peer
 
-from engine.broker.config import BrokerConfig
-from engine.broker.dynamic_config import DYNAMIC
+from engine.broker.admin.dynamic import DYNAMIC
+from engine.broker.settings.config import BrokerConfig
 from engine.errors import ConnectError, InvalidArgumentError, InvalidConfigurationError
 from engine.limits import MIB
 from engine.metadata import keys

@@ -12,16 +12,16 @@ import aiohttp
 import pytest
 
 import engine
-from engine.broker.config import BrokerConfig
-from engine.broker.doors import check_exposed
-from engine.broker.proxy.config import ProxyConfig
-from engine.broker.proxy.server import Proxy
-from engine.broker.reloading import reload_broker, reload_proxy
 from engine.broker.server import Broker
-from engine.client.admin_http import HttpAdmin
-from engine.client.options import ClientOptions
+from engine.broker.settings.config import BrokerConfig
+from engine.broker.settings.doors import check_exposed
+from engine.cli.reloading import reload_broker, reload_proxy
+from engine.client.admin.admin_http import HttpAdmin
+from engine.client.base.options import ClientOptions
 from engine.clock import SystemClock
 from engine.errors import AlreadyClosedError, AuthenticationError, ConnectError, InvalidConfigurationError
+from engine.proxy.config import ProxyConfig
+from engine.proxy.server import Proxy
 from engine.wire.url import parse_url
 
 TLS = Path(__file__).parent / "tls"  # self-signed, for 127.0.0.1

@@ -20,7 +20,7 @@ async def test_a_pruned_segment_whose_deletion_failed_goes_at_the_next_look(star
             await delete(name, term)
 
         monkeypatch.setattr(broker.hosting._store, "delete", fail_first)
-        look = broker._retention.look
+        look = broker.parts.retention.look
         await look()
         assert await ids(broker) == [1, 2]
         assert sorted(n.segment_id for n in (await broker.hosting.on_disk())[ORDERS]) == [0, 1, 2]
@@ -39,7 +39,7 @@ async def test_a_pruned_segment_whose_deletion_failed_goes_with_its_topic(start_
 
         with monkeypatch.context() as busy:
             busy.setattr(broker.hosting._store, "delete", fail)
-            await broker._retention.look()
+            await broker.parts.retention.look()
         assert await ids(broker) == [1, 2]
         await broker.service.delete_topic("orders")
         assert not (await broker.hosting.on_disk()).get(ORDERS)

@@ -7,9 +7,9 @@ import itertools
 from typing import Any
 
 from engine.aio.pace import REST_S
-from engine.broker.file_reads import READING_BYTES, FileReads
-from engine.broker.segment_reader import COLD_BLOCKS, SegmentReader
-from engine.storage.logfile import Block
+from engine.broker.pools.file_reads import READING_BYTES, FileReads
+from engine.broker.segment.reader import COLD_BLOCKS, SegmentReader
+from engine.storage.file.logfile import Block
 from engine.testing.loop import run_virtual
 
 

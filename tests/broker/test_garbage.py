@@ -9,7 +9,7 @@ import sys
 SCRIPT = """
 import gc, weakref
 import engine.broker.server
-from engine.broker.garbage import collect_rarely
+from engine.cli.process import collect_rarely
 
 class Thing: pass
 

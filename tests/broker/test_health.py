@@ -12,9 +12,9 @@ import pytest
 from over_http import call
 from peer import Peer, make_entries
 
-from engine.broker.config import BrokerConfig
-from engine.broker.health import DISK_S, LAG_S_MAX, unready
+from engine.broker.metrics.health import DISK_S, LAG_S_MAX, unready
 from engine.broker.server import Broker
+from engine.broker.settings.config import BrokerConfig
 from engine.errors import InvalidArgumentError
 from engine.testing.disk import Fault, SimDisk
 

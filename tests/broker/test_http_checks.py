@@ -7,8 +7,8 @@ import logging
 import pytest
 from raw_http import Raw, asked
 
-from engine.broker.config import BrokerConfig
-from engine.broker.http_checks import hosts_of
+from engine.broker.admin.http_checks import hosts_of
+from engine.broker.settings.config import BrokerConfig
 from engine.errors import InvalidConfigurationError
 
 BASE = "/admin/v2/scalable/public/default"

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from engine.broker import http_door
-from engine.broker.rest import AdminServer
+from engine.broker.admin import http as http_door
+from engine.broker.admin.rest import AdminServer
 from engine.broker.server import Broker
 from engine.errors import ConnectError
 
@@ -67,7 +67,7 @@ class Few:
 
     async def __aenter__(self) -> Few:
         self.address = await self.broker.serve_admin("127.0.0.1", 0)
-        server = self.broker._admin_server
+        server = self.broker.addresses.admin_server
         assert server is not None
         self.door, server.connections_max = server, 2
         for _ in range(2):

@@ -9,8 +9,9 @@ from contextlib import AsyncExitStack
 import pytest
 from raw_http import WAIT_S, Raw, asked
 
-from engine.broker import http_door, rest
-from engine.broker.http_door import HttpDoor
+from engine.broker.admin import http as http_door
+from engine.broker.admin import rest
+from engine.broker.admin.http import HttpDoor
 from engine.broker.server import Broker
 
 BASE = "/admin/v2/scalable/public/default"
@@ -36,7 +37,7 @@ async def test_half_sent_heads_do_not_shut_the_door(broker: Broker, said: bytes,
     """One connection above the limit takes the place of one without a head; those that have sent one stay."""
     monkeypatch.setattr(http_door, "_REFUSED_MAX", 2)
     address = await broker.serve_admin("127.0.0.1", 0)
-    door = broker._admin_server
+    door = broker.addresses.admin_server
     assert isinstance(door, HttpDoor)
     door.connections_max = 10
     async with AsyncExitStack() as stack:
@@ -60,7 +61,7 @@ async def test_connections_that_were_answered_do_not_shut_the_door(start_broker,
     """Nothing has to be known to have /health answered: what is idle behind that, or sends no more, makes room."""
     async with start_broker(auth_token="right") as broker:
         address = await broker.serve_admin("127.0.0.1", 0)
-        door = broker._admin_server
+        door = broker.addresses.admin_server
         assert isinstance(door, HttpDoor)
         door.connections_max = 5
         async with AsyncExitStack() as stack:
@@ -106,7 +107,7 @@ async def test_a_body_has_a_time_limit(broker: Broker, monkeypatch) -> None:
 async def test_a_hang_up_within_a_body_is_no_traceback(broker: Broker, caplog) -> None:
     caplog.set_level(logging.DEBUG)
     address = await broker.serve_admin("127.0.0.1", 0)
-    door = broker._admin_server
+    door = broker.addresses.admin_server
     assert door is not None
     for headers in (HALF_BODY, {**HOST, "Content-Type": "application/json", "Transfer-Encoding": "chunked"}):
         async with Raw.connected(address) as raw:
@@ -139,7 +140,7 @@ async def test_closing_does_not_wait_for_what_is_half_sent(broker: Broker, monke
     monkeypatch.setattr(rest, "QUIET_S_MAX", 1e4)
     monkeypatch.setattr(http_door, "CLOSE_S_MAX", 0.05)
     address = await broker.serve_admin("127.0.0.1", 0)
-    door = broker._admin_server
+    door = broker.addresses.admin_server
     assert door is not None
     broker.memory.bodies.resize(1000)
     async with AsyncExitStack() as stack:

@@ -8,8 +8,8 @@ import random
 import pytest
 from peer import Peer, make_entries
 
-from engine.broker.access import SHARED, Applicant
-from engine.broker.idle import IdleLoop
+from engine.broker.segment.access import SHARED, Applicant
+from engine.broker.upkeep.idle import IdleLoop
 from engine.errors import NotOwnerError, StorageError
 from engine.metadata.memory import MemoryMetadataStore
 from engine.testing.clock import FakeClock

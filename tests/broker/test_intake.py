@@ -6,7 +6,7 @@ import asyncio
 
 from peer import WAIT_S, Peer, listening, make_entries, until
 
-from engine.broker.intake import FRAMES_PER_TURN, REQUEST_FRAMES, Intake
+from engine.broker.pools.admission import FRAMES_PER_TURN, REQUEST_FRAMES, Intake
 from engine.limits import MIB
 from engine.storage.waiting import WOKEN_PER_TURN
 from engine.testing.loop import run_virtual

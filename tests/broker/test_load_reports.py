@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import engine
-from engine.broker.load_reporter import LoadReports
-from engine.broker.ownership import Owner
+from engine.broker.hosting.ownership import Owner
+from engine.broker.upkeep.load_reporter import LoadReports
 from engine.clock import SystemClock
-from engine.control.loads import read_loads
+from engine.control.base.loads import read_loads
 from engine.errors import StorageError
 from engine.metadata import keys
 from engine.metadata.memory import MemoryMetadataStore

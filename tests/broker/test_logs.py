@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from engine.broker import logs
+from engine.cli import logs
 from engine.errors import StorageError
 from engine.model.hashrange import HashRange
 from engine.model.names import TopicName

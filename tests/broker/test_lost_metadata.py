@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from peer import Peer, make_entries
 
-from engine.broker.config import BrokerConfig
-from engine.broker.orphans import Orphans
 from engine.broker.server import METADATA_FILE, Broker
-from engine.broker.unexplained import explains, find_unexplained
+from engine.broker.settings.config import BrokerConfig
+from engine.broker.upkeep.orphans import Orphans
+from engine.broker.upkeep.unexplained import explains, find_unexplained
 from engine.clock import SystemClock
 from engine.errors import CorruptionError
 from engine.metadata.memory import MemoryMetadataStore

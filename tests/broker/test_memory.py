@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from peer import Peer, listening, make_entries, until
 
-from engine.broker.config import BrokerConfig
-from engine.broker.machine import machine_memory
-from engine.broker.memory import BrokerMemory
+from engine.broker.pools.pools import BrokerMemory
 from engine.broker.server import Broker
+from engine.broker.settings.config import BrokerConfig
+from engine.broker.settings.machine import machine_memory
 from engine.errors import ConnectError, PermitTimeoutError, TooManyRequestsError
 from engine.limits import CONNECTION_WRITE_HIGH, KIB, MIB, READ_BLOCK_SIZE, SCARCE_BLOCK_SIZE
 from engine.testing.maps import encode_bytes

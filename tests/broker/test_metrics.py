@@ -15,11 +15,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from engine.broker.metrics.catalogue import metrics_page, metrics_text
 from engine.broker.metrics.exposition import METRICS_TYPE
-from engine.broker.proxy.config import ProxyConfig
-from engine.broker.proxy.metrics import proxy_metrics_text
-from engine.broker.proxy.server import Proxy
 from engine.broker.server import Broker
 from engine.errors import ConnectError
+from engine.proxy.config import ProxyConfig
+from engine.proxy.metrics import proxy_metrics_text
+from engine.proxy.server import Proxy
 
 DOCS = Path(__file__).parents[2] / "docs"
 SPECIFIED = {

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.broker.operations import PARTS_MAX, Operations
-from engine.control.operation_records import Operation, operations_in
+from engine.broker.transactions.operations import PARTS_MAX, Operations
+from engine.control.transactions.operations import Operation, operations_in
 from engine.errors import StorageError
 from engine.limits import METADATA_WRITE_ALL_MAX
 from engine.metadata.memory import MemoryMetadataStore

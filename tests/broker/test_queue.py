@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from peer import Peer, delivered, make_entries
 
-from engine._native.offsets import range_set, runs
-from engine.broker.redelivery import RedeliveryCounts
+from engine._native.format.offsets import range_set, runs
+from engine.broker.delivery.redelivery import RedeliveryCounts
 from engine.wire.commands import Command
 
 

@@ -15,22 +15,22 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from pyroaring import BitMap64
 
-from engine._native.offsets import runs
+from engine._native.format.offsets import runs
 from engine.aio.tasks import Supervisor
-from engine.broker.dispatcher import _HEADER, QueueConsumer, entries_of
-from engine.broker.operations import Operations
-from engine.broker.pending_acks import Participation
-from engine.broker.subscriptions import HostedSubscription
-from engine.broker.topics import HostedSegment
-from engine.broker.transaction_headers import TransactionHeaders
+from engine.broker.delivery.pending_acks import Participation
+from engine.broker.delivery.queue import _HEADER, QueueConsumer, entries_of
+from engine.broker.delivery.subscription import HostedSubscription
+from engine.broker.segment.hosted import HostedSegment
+from engine.broker.transactions.headers import TransactionHeaders
+from engine.broker.transactions.operations import Operations
 from engine.limits import ENTRY_HEADER_SIZE, READ_BLOCK_SIZE
 from engine.metadata.memory import MemoryMetadataStore
 from engine.model.hashrange import HashRange
 from engine.model.names import SegmentName, TopicName
 from engine.model.redelivery import Backoff
-from engine.storage.continuation import Gaps
-from engine.storage.cursors import CursorStore
-from engine.storage.logfile import Block
+from engine.storage.cursor.store import CursorStore
+from engine.storage.file.continuation import Gaps
+from engine.storage.file.logfile import Block
 from engine.testing.clock import LoopClock
 from engine.testing.loop import VirtualLoop
 from engine.wire.commands import Command

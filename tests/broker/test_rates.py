@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 import engine
-from engine.broker.rates import Rate, Window
+from engine.broker.pools.rates import Rate, Window
 from engine.testing.cluster import SimCluster, simulate
 
 

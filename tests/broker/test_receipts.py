@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from engine.broker import receipts as module
-from engine.broker.receipts import Receipts
+from engine.broker.session import receipts as module
+from engine.broker.session.receipts import Receipts
 from engine.wire.commands import Command
 
 

@@ -9,7 +9,7 @@ import pytest
 from peer import WAIT_S
 from test_topic_list_memory import DIRECT, HEAP, until_returned
 
-from engine.broker import rest_lists
+from engine.broker.admin import rest_lists
 from engine.broker.server import Broker
 from engine.errors import PermitTimeoutError
 from engine.limits import TOPICS_PER_FRAME_MAX

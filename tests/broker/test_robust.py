@@ -9,10 +9,10 @@ import shutil
 import pytest
 
 import engine
-import engine.broker.leaders
-import engine.broker.open_segments
-from engine.broker.collection import Rule
-from engine.broker.leaders import LeaderTerms
+import engine.broker.hosting.leader_terms
+import engine.broker.hosting.open_segments
+from engine.broker.hosting.leader_terms import LeaderTerms
+from engine.broker.upkeep.sealed_segments import Rule
 from engine.errors import CorruptionError, FencedError, InvalidArgumentError
 from engine.metadata import keys
 from engine.model.names import TopicName
@@ -38,7 +38,7 @@ async def test_stray_names_in_a_topics_directory_stop_no_retention(start_broker,
         (place / "notes.txt").write_text("mine")
         assert [n.segment_id for n in await broker.hosting.stored(ORDERS)] == [0, 1, 2]
         assert await broker.hosting.rolled([ORDERS]) == []
-        assert await broker._retention.look() >= 0
+        assert await broker.parts.retention.look() >= 0
 
 
 async def test_whatever_goes_wrong_in_one_look_of_retention_the_next_one_comes(start_broker, monkeypatch, caplog):
@@ -52,7 +52,7 @@ async def test_whatever_goes_wrong_in_one_look_of_retention_the_next_one_comes(s
                 seen.set()
             raise ValueError("a bug")
 
-        monkeypatch.setattr(broker._retention, "look", look)
+        monkeypatch.setattr(broker.parts.retention, "look", look)
         await asyncio.wait_for(seen.wait(), 10)
     failures = [r for r in caplog.records if r.levelno == logging.ERROR]
     assert failures
@@ -73,12 +73,12 @@ async def test_a_sealed_segment_is_not_gone_when_nothing_of_its_topic_is_there(s
         with pytest.raises(CorruptionError, match="mounted"):
             await broker.hosting.backlog(spec, "s")
         with pytest.raises(CorruptionError, match="mounted"):
-            await broker._retention._sealed.collect(ORDERS, Rule(0, 0, ("s",)))
+            await broker.parts.retention._sealed.collect(ORDERS, Rule(0, 0, ("s",)))
         assert 0 in (await broker.service.ensure_topic("orders")).layout.segments
 
 
 async def test_a_metadata_store_that_hangs_does_not_keep_segments_from_closing(start_broker, monkeypatch):
-    monkeypatch.setattr(engine.broker.open_segments, "CLOSE_S_MAX", 0.05)
+    monkeypatch.setattr(engine.broker.hosting.open_segments, "CLOSE_S_MAX", 0.05)
     async with start_broker() as broker:
         await broker.admin.create_topic("orders")
 
@@ -91,7 +91,7 @@ async def test_a_metadata_store_that_hangs_does_not_keep_segments_from_closing(s
 
 
 async def test_terms_of_leaders_are_remembered_for_so_many_topics(broker, monkeypatch):
-    monkeypatch.setattr(engine.broker.leaders, "_TOPICS_MAX", 3)
+    monkeypatch.setattr(engine.broker.hosting.leader_terms, "_TOPICS_MAX", 3)
     terms = LeaderTerms(broker.hosting._metadata)
     for number in range(5):
         topic = TopicName.parse(f"t{number}")

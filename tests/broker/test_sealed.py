@@ -8,7 +8,7 @@ import contextlib
 import pytest
 from peer import Frame, Peer, delivered, leader_term, make_entries
 
-from engine.control.ports import SegmentEnd
+from engine.control.base.ports import SegmentEnd
 from engine.errors import EngineError, SegmentSealedError, StorageError
 from engine.model.names import SegmentName
 from engine.wire.commands import Command

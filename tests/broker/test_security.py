@@ -12,7 +12,7 @@ import pytest
 from peer import Peer
 
 import engine
-from engine.broker.config import BrokerConfig
+from engine.broker.settings.config import BrokerConfig
 from engine.errors import AuthenticationError, ConnectError, InvalidConfigurationError
 from engine.wire.tcp import TcpConnector
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from peer import Peer, leader_term, make_entries
 
-from engine.control.ports import segment_spec
+from engine.control.base.ports import segment_spec
 from engine.errors import FencedError, NotFoundError, StorageError
 from engine.metadata import keys
 from engine.model.names import TopicName

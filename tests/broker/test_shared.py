@@ -9,7 +9,7 @@ import pytest
 from peer import Peer, leader_term
 from sharing import ack, even, hosted, opened, round_trip, share, taken, taken_until
 
-from engine.broker import shared
+from engine.broker.delivery import shared
 from engine.errors import (
     ConsumerBusyError,
     FencedError,
@@ -210,7 +210,7 @@ async def test_how_far_the_others_go_on_is_bounded_and_who_stops_them_is_named(c
     segment, publisher = await opened(peer)
     stuck = await share(peer, segment, "stuck", credit=0)
     good = await share(peer, segment, "good")
-    with caplog.at_level(logging.WARNING, "engine.broker.shared"):
+    with caplog.at_level(logging.WARNING, "engine.broker.delivery.shared"):
         for _ in range(20):
             await publisher.publish([0, 1, 2, 3])
         await round_trip(peer, segment)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from peer import Peer
 from sharing import Publisher, boundaries, round_trip, share, taken
 
-from engine.broker.config import BrokerConfig
 from engine.broker.server import Broker
+from engine.broker.settings.config import BrokerConfig
 from engine.errors import ConsumerBusyError, FencedError
 from engine.wire.commands import Command
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from peer import Peer, listening, make_entries
 
-from engine._native.batch import decode_block
-from engine.broker import short_circuit
+from engine._native.consume.batch import decode_block
 from engine.broker.server import Broker
+from engine.broker.session import short_circuit
 from engine.errors import NotFoundError, UnsupportedError
 from engine.testing.maps import encode
 from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, SHORT_CIRCUIT_READS, Command

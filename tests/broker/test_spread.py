@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.broker.spread import NOBODY, spread
+from engine.broker.delivery.bucket_assignment import NOBODY, spread
 
 OWNERS = st.lists(st.integers(-1, 6), max_size=40)
 SHARERS = st.lists(st.integers(0, 8), unique=True, max_size=8)

@@ -67,13 +67,13 @@ async def test_nothing_of_it_holds_sealed_segments_back(start_broker):
         peer = await Peer.connect(broker)
         names = await split_topic(broker, peer)
         created = [await attach(peer, name, "queue") for name in names]
-        await broker._retention.look()
+        await broker.parts.retention.look()
         assert len((await broker.service.ensure_topic("orders")).layout.segments) == 3, "it has a backlog"
         await broker.service.delete_subscription("orders", "s")
         for name, (_, created_ms) in zip(names, created, strict=True):
             with pytest.raises(SubscriptionNotFoundError):
                 await attach(peer, name, "queue", created_ms)
-        await broker._retention.look()
+        await broker.parts.retention.look()
         assert list((await broker.service.ensure_topic("orders")).layout.segments) == [1, 2]
 
 

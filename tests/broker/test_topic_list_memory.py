@@ -12,16 +12,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from peer import Peer, until
 
-import engine.control.topic_lists
+import engine.control.topic.topic_lists
 from engine.aio.memory_limiter import LimitType
 from engine.aio.semaphore import AsyncSemaphore
-from engine.broker import list_requests, topic_lists
-from engine.broker.config import BrokerConfig
-from engine.broker.memory import BrokerMemory
+from engine.broker.pools.pools import BrokerMemory
 from engine.broker.server import Broker
-from engine.client.topic_list import TopicListSession, TopicQuery
-from engine.control.list_memory import LIST_SIZE, LISTED_NAME_SIZE, READ_TOPIC_SIZE
-from engine.control.topic_lists import TopicFacts, TopicList
+from engine.broker.session import list_requests, topic_lists
+from engine.broker.settings.config import BrokerConfig
+from engine.client.topic.topic_list import TopicListSession, TopicQuery
+from engine.control.topic.list_memory import LIST_SIZE, LISTED_NAME_SIZE, READ_TOPIC_SIZE
+from engine.control.topic.topic_lists import TopicFacts, TopicList
 from engine.errors import PermitQueueFullError, PermitTimeoutError, TooManyRequestsError
 from engine.limits import MIB, TOPIC_LIST_INITIAL_SIZE
 from engine.model.names import TopicName
@@ -225,7 +225,7 @@ def test_a_list_takes_no_more_than_it_has_a_permit_for():
 
 
 async def test_filters_that_match_too_much_are_refused(broker, monkeypatch):
-    monkeypatch.setattr(engine.control.topic_lists, "LISTED_NAMES_MAX", 4)
+    monkeypatch.setattr(engine.control.topic.topic_lists, "LISTED_NAMES_MAX", 4)
     for name in "abc":
         await broker.service.create_topic(name)
     peer = await Peer.connect(broker)
@@ -327,7 +327,7 @@ def test_whatever_changes_meanwhile_the_client_has_the_list_in_the_end(first, st
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(topic_lists, "TOPICS_PER_FRAME_MAX", per_frame)
-        patch.setattr(engine.control.topic_lists, "TOPIC_CHANGES_KEPT", kept)
+        patch.setattr(engine.control.topic.topic_lists, "TOPIC_CHANGES_KEPT", kept)
         run_virtual(play())
 
 

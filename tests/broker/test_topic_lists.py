@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from peer import Peer
 
-from engine.broker import topic_lists
 from engine.broker.server import Broker
+from engine.broker.session import topic_lists
 from engine.errors import InvalidArgumentError
 from engine.limits import TOPIC_PATTERN_SIZE_MAX
 from engine.model.layout import SegmentLayout

@@ -14,7 +14,7 @@ from peer import until
 from transacted_segment import ABORTED, COMMITTED, SEGMENT, World, transacted_segment
 from transacting import entry
 
-from engine.broker.segment_transactions import SegmentTransactions
+from engine.broker.hosting.transactions import SegmentTransactions
 from engine.errors import NotOwnerError
 from engine.model.transactions import TransactionState, attempt_number
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from engine.broker.transaction_sends import TransactionSends
+from engine.broker.transactions.sends import TransactionSends
 
 FRAMES = 4
 

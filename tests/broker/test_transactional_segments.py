@@ -199,12 +199,12 @@ async def test_retention_leaves_what_is_undecided(start_broker, action: str) -> 
         transaction = await begin(peer)
         await write(peer, await peer.producer(segment), 0, [b"a"], transaction)
         await broker.service.split_segment("orders", 0)
-        await broker._retention.look()
+        await broker.parts.retention.look()
         opened = hosted(broker, segment)
         assert await broker.hosting.acknowledged(opened, []) == 0
         await end(peer, transaction, action)
         await until(lambda: not opened.transactions.open_transactions)
-        await broker._retention.look()
+        await broker.parts.retention.look()
         assert broker.hosting.get(SegmentName.parse(segment)) is None
 
 

@@ -13,11 +13,11 @@ from transacting import entry
 
 from engine.aio.tasks import Supervisor
 from engine.aio.workers import InlineWorkers, call
-from engine.broker.operations import Operations, Writer
-from engine.broker.transaction_buffer import TransactionBuffer
-from engine.broker.transaction_headers import TransactionHeaders
-from engine.broker.transaction_settling import SettlingRounds
-from engine.control.transactions import TransactionCoordinator
+from engine.broker.transactions.buffer import TransactionBuffer
+from engine.broker.transactions.headers import TransactionHeaders
+from engine.broker.transactions.operations import Operations, Writer
+from engine.broker.transactions.settling import SettlingRounds
+from engine.control.transactions.coordinator import TransactionCoordinator
 from engine.metadata import keys
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.store import Record
@@ -29,10 +29,10 @@ from engine.model.transactions import (
     attempt_number,
     id_text,
 )
-from engine.storage.disk import OsDisk
+from engine.storage.cursor.visibility import Visibility
+from engine.storage.disk.disk import OsDisk
 from engine.storage.segment import Segment
 from engine.storage.store import SegmentStore
-from engine.storage.visibility import Visibility
 from engine.testing.clock import FakeClock
 
 SEGMENT = SegmentName.parse("segment://public/default/orders/0000-ffff-0")

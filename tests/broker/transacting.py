@@ -7,11 +7,11 @@ from typing import Any
 
 from peer import Peer
 
-from engine._native.crc32c import crc32c
-from engine._native.hashing import xxh64
+from engine._native.format.crc32c import crc32c
+from engine._native.produce.hashing import xxh64
+from engine.broker.segment.hosted import HostedSegment
 from engine.broker.server import Broker
-from engine.broker.topics import HostedSegment
-from engine.control.transactions import TransactionCoordinator
+from engine.control.transactions.coordinator import TransactionCoordinator
 from engine.model.names import SegmentName
 from engine.model.transactions import PARTITIONS, TransactionState, attempt_number, parse_id
 from engine.wire.commands import Command

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-import engine.broker.peers
-from engine.broker.config import BrokerConfig
-from engine.broker.connection import Connection
-from engine.broker.peers import Peers, _Peer
+import engine.broker.cluster.peers
+from engine.broker.cluster.peers import Peers, _Peer
 from engine.broker.server import Broker
+from engine.broker.session.connection import Connection
+from engine.broker.settings.config import BrokerConfig
 from engine.client.client import AsyncClient
 from engine.clock import SystemClock
 from engine.errors import AuthenticationError, ConnectError, InvalidArgumentError, TimeoutError, UnsupportedError
@@ -112,19 +112,19 @@ async def test_a_call_that_makes_no_sense_is_refused_by_name(
 async def test_a_slow_call_is_its_own_matter_and_only_silence_ends_the_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine.broker.peers, "PONG_S_MAX", 60.0)
+    monkeypatch.setattr(engine.broker.cluster.peers, "PONG_S_MAX", 60.0)
     async with brokers(tmp_path, 1) as (broker,):
         silent, trusted = asyncio.Event(), asyncio.Event()
         trust = _Peer._trust
         monkeypatch.setattr(_Peer, "_trust", lambda peer: (trusted.set(), trust(peer)))
-        answer = broker.members.answer
+        answer = broker.calls.answer
 
-        async def slow(admin: Any, service: Any, target: str, *rest: Any) -> Any:
+        async def slow(target: str, *rest: Any) -> Any:
             if target == "slow":
                 await silent.wait()
-            return await answer(admin, service, target, *rest)
+            return await answer(target, *rest)
 
-        broker.members.answer = slow  # type: ignore[method-assign]
+        broker.calls.answer = slow  # type: ignore[method-assign]
         peers = Peers(TcpConnector(), TOKEN)
         other = asyncio.create_task(peers.call(broker.service_url, "slow", "other", {}, 10))
         with pytest.raises(TimeoutError):
@@ -137,7 +137,7 @@ async def test_a_slow_call_is_its_own_matter_and_only_silence_ends_the_connectio
         silent.clear()
         with monkeypatch.context() as patch:
             patch.setattr(Connection, "frame_received", lambda *_: None)
-            patch.setattr(engine.broker.peers, "PONG_S_MAX", 0.1)
+            patch.setattr(engine.broker.cluster.peers, "PONG_S_MAX", 0.1)
             other = asyncio.create_task(peers.call(broker.service_url, "slow", "other", {}, 10))
             with pytest.raises(TimeoutError):
                 await peers.call(broker.service_url, "slow", "call", {}, 0.05)
@@ -156,11 +156,11 @@ async def test_a_call_is_given_up_and_the_connection_made_anew(tmp_path: Path) -
             await silent.wait()
             return {}
 
-        answer, broker.members.answer = broker.members.answer, never  # type: ignore[method-assign,assignment]
+        answer, broker.calls.answer = broker.calls.answer, never  # type: ignore[method-assign,assignment]
         peers = Peers(TcpConnector(), TOKEN)
         with pytest.raises(TimeoutError, match="may be asked again"):
             await peers.call(broker.service_url, "segment", "statistics", {}, 0.05)
-        broker.members.answer = answer  # type: ignore[method-assign]
+        broker.calls.answer = answer  # type: ignore[method-assign]
         with pytest.raises(InvalidArgumentError):
             await peers.call(broker.service_url, "segment", "statistics", {}, 5)
         for connection in list(broker.connections):

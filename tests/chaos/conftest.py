@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from server import Server
 
-import engine.client.admin_http
-from engine.client.admin_http import HttpAdmin
+import engine.client.admin.admin_http
+from engine.client.admin.admin_http import HttpAdmin
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +22,7 @@ async def no_session_stays(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Non
             super().__init__(*args, **named)
             made.append(self)
 
-    monkeypatch.setattr(engine.client.admin_http, "HttpAdmin", Kept)
+    monkeypatch.setattr(engine.client.admin.admin_http, "HttpAdmin", Kept)
     yield
     for admin in made:
         await admin.close()

@@ -13,7 +13,7 @@ from server import Server
 import engine
 from engine.client.client import AsyncClient
 from engine.limits import ENTRY_SIZE_MAX
-from engine.storage.format import HEADER_SIZE_MAX, Header
+from engine.storage.file.format import HEADER_SIZE_MAX, Header
 
 COUNT = 20_000
 QUIET_S_MAX = 60.0

@@ -11,8 +11,8 @@ import pytest
 from resume_program import key_of
 from server import Server
 
-from engine.client.checkpoint_consumer import AsyncCheckpointConsumer
 from engine.client.client import AsyncClient
+from engine.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
 from engine.model.positions import Checkpoint
 
 TOPIC = "topic://public/default/orders"

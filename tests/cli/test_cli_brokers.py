@@ -8,7 +8,7 @@ from typing import Any
 
 from cli_server import Server, start_server, stop_server
 
-from engine.broker.config import BrokerConfig
+from engine.broker.settings.config import BrokerConfig
 
 Run = Callable[..., Any]
 NAME = "maxTopicListInFlightHeapMemSizeMB"

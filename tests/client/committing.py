@@ -9,7 +9,7 @@ from typing import Any
 
 from fake_broker import FakeBroker
 
-from engine.client.transaction import AsyncTransaction
+from engine.client.transact.transaction import AsyncTransaction
 from engine.errors import EngineError, TransactionConflictError
 from engine.wire.commands import Command
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import struct
 
-from engine._native.batcher import Batcher
-from engine._native.log import stamp
+from engine._native.produce.batcher import Batcher
+from engine._native.serve.log import stamp
 
 SALT = 7
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from engine._native import log
-from engine._native.entry import Entry, EntryMessage
-from engine.client.compression import decompressor
+from engine._native.format.entry import Entry, EntryMessage
+from engine._native.serve import log
+from engine.client.base.compression import decompressor
 from engine.model.hashrange import HashRange
-from engine.storage.dedup import Dedup
+from engine.storage.dedup.dedup import Dedup
 
 
 def even(buckets: int) -> tuple[int, ...]:

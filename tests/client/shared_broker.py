@@ -7,9 +7,9 @@ from typing import Any
 
 from fake_broker import SALT, TOPIC, FakeBroker, FakeConnection
 
-from engine._native.batcher import Batcher
-from engine._native.hashing import XXH64, hash_keys
-from engine._native.log import stamp
+from engine._native.produce.batcher import Batcher
+from engine._native.produce.hashing import XXH64, hash_keys
+from engine._native.serve.log import stamp
 from engine.errors import EngineError
 from engine.wire.commands import Command
 from engine.wire.stream import FrameStream

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from fake_broker import FakeBroker
 
-import engine.client.admin_http
-from engine.client.admin_http import HttpAdmin
+import engine.client.admin.admin_http
+from engine.client.admin.admin_http import HttpAdmin
 from engine.errors import ConnectError, UnknownOutcomeError
 
 NOWHERE = "http://127.0.0.1:1"  # nothing listens there
@@ -52,7 +52,7 @@ def backends(monkeypatch: pytest.MonkeyPatch) -> list[HttpAdmin]:
             super().__init__(*args, **named)
             made.append(self)
 
-    monkeypatch.setattr(engine.client.admin_http, "HttpAdmin", Kept)
+    monkeypatch.setattr(engine.client.admin.admin_http, "HttpAdmin", Kept)
     return made
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from fake_broker import FakeBroker
 
-from engine.client.batching_quality import bucket_statistics
-from engine.client.options import Batching
+from engine.client.base.options import Batching
+from engine.client.produce.batching_quality import bucket_statistics
 from engine.limits import KIB
 
 LIMITS = Batching(max_bytes=KIB, max_messages=10)

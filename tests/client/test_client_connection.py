@@ -12,9 +12,9 @@ import pytest
 from fake_broker import URL, FakeBroker
 
 from engine.client import AsyncClient
-from engine.client.connection import Connection
-from engine.client.options import ClientOptions
-from engine.client.pool import Pool
+from engine.client.base.options import ClientOptions
+from engine.client.net.connection import Connection
+from engine.client.net.pool import Pool
 from engine.clock import SystemClock
 from engine.errors import (
     AlreadyClosedError,

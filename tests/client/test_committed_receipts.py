@@ -11,9 +11,9 @@ import pytest
 from committing import Program, running
 from fake_broker import FakeBroker
 
-from engine.client import transaction as module
-from engine.client.producer import AsyncProducer
-from engine.client.transaction import AsyncTransaction
+from engine.client.produce.producer import AsyncProducer
+from engine.client.transact import transaction as module
+from engine.client.transact.transaction import AsyncTransaction
 from engine.errors import ConnectError, FencedError
 from engine.model.positions import MessageId
 from engine.wire.commands import Command

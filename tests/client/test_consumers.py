@@ -8,7 +8,7 @@ import pytest
 from fake_broker import FakeBroker
 
 from engine.client import Checkpoint, MessageId
-from engine.client.topic import TopicSession
+from engine.client.topic.session import TopicSession
 from engine.errors import (
     AlreadyClosedError,
     CorruptionError,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from engine.client.deadlines import LATE_S_MAX, Deadlines
+from engine.client.net.deadlines import LATE_S_MAX, Deadlines
 from engine.testing.loop import run_virtual
 
 Called = list[tuple[str, float]]

@@ -9,7 +9,7 @@ import pytest
 from fake_broker import TOPIC, URL, FakeBroker
 
 from engine.client import MessageId
-from engine.client.topic import TopicLayout
+from engine.client.topic.session import TopicLayout
 from engine.errors import FencedError, NotFoundError, NotOwnerError
 from engine.wire.commands import Command
 

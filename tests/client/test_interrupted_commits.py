@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from fake_broker import FakeBroker
 
-from engine.client import transaction as module
-from engine.client.transaction import AsyncTransaction
+from engine.client.transact import transaction as module
+from engine.client.transact.transaction import AsyncTransaction
 from engine.errors import AlreadyClosedError, TransactionConflictError
 from engine.wire.commands import Command
 

@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.client.journal import Journal
-from engine.client.line import TURN_MESSAGES, Line, VectorLine
-from engine.client.windows import Budget, Gate
+from engine.client.consume.credit import Budget, Gate
+from engine.client.many.history import Journal
+from engine.client.many.turns import TURN_MESSAGES, Line, VectorLine
 from engine.model.positions import TopicPositions
 
 

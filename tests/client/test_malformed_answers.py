@@ -12,7 +12,7 @@ import pytest
 from fake_broker import FakeBroker
 from hostile_broker import CASES, MISSING, WRONG, HostileBroker, Path, optional, paths, required, spoilt
 
-from engine.client.admin_http import HttpAdmin
+from engine.client.admin.admin_http import HttpAdmin
 from engine.errors import ConnectError, EngineError, ProtocolError
 from engine.errors import TimeoutError as EngineTimeoutError
 from engine.wire import answers

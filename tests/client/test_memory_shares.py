@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from engine._native.entry_queue import EntryQueue
-from engine.client.memory import WINDOW_MIN, ClientMemory
-from engine.client.windows import Budget, Gate
+from engine._native.consume.entry_queue import EntryQueue
+from engine.client.base.memory import WINDOW_MIN, ClientMemory
+from engine.client.consume.credit import Budget, Gate
 from engine.limits import MIB, RECEIVE_QUEUE_BYTES
 
 

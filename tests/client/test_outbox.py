@@ -6,7 +6,7 @@ import asyncio
 
 from fake_broker import FakeBroker
 
-from engine.client.options import Batching
+from engine.client.base.options import Batching
 
 
 async def test_messages_of_one_turn_travel_together(broker: FakeBroker):

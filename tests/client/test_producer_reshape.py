@@ -13,7 +13,7 @@ from reshaped_topic import check
 from reshaping_broker import ReshapingBroker
 
 from engine.client import Batching, MessageId
-from engine.client.producer import AsyncProducer
+from engine.client.produce.producer import AsyncProducer
 from engine.errors import AlreadyClosedError, NotOwnerError, ProducerBusyError, StorageError, TimeoutError
 from engine.testing.loop import run_virtual
 from engine.wire.commands import Command
@@ -108,7 +108,7 @@ async def test_23_children_wait_for_what_is_still_answered_and_other_ranges_do_n
 
 
 def producer_route(key: bytes) -> int:
-    from engine._native.hashing import key32
+    from engine._native.produce.hashing import key32
 
     return key32(key, 0) >> 31
 
@@ -378,7 +378,7 @@ async def drive(seed: int, steps: int) -> None:
 @pytest.fixture
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A random topic may well refuse a message ten times."""
-    monkeypatch.setattr("engine.client.backlog.ATTEMPTS_MAX", 10_000)
+    monkeypatch.setattr("engine.client.produce.backlog.ATTEMPTS_MAX", 10_000)
 
 
 @pytest.mark.usefixtures("patience")

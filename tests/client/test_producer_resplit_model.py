@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reshaped_topic import ReshapedTopic, check
 
-from engine._native.batcher import Batcher, SealedEntry
+from engine._native.produce.batcher import Batcher, SealedEntry
 
 KEYS = [b"k%d" % n for n in range(40)]
 

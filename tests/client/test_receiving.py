@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine.client.receiving import Receiving
+from engine.client.consume.receiving import Receiving
 from engine.errors import AlreadyClosedError
 
 

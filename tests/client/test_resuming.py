@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine.broker.config import BrokerConfig
+from engine.broker.settings.config import BrokerConfig
 from engine.client import Checkpoint
 from engine.client.client import AsyncClient
 from engine.errors import AlreadyClosedError, TimeoutError

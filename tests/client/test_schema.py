@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.client.schema import Schema
+from engine.client.base.schema import Schema
 from engine.errors import InvalidArgumentError, SchemaError
 from engine.model.schema import SchemaType, TopicSchema
 

@@ -8,7 +8,7 @@ import pytest
 from shared_broker import BUCKETS, ENDS, SharedBroker
 
 from engine.client import Message, MessageId
-from engine.client.stream_consumer import AsyncStreamConsumer
+from engine.client.consume.stream_consumer import AsyncStreamConsumer
 from engine.errors import FencedError
 from engine.model.positions import bucket_position
 from engine.wire.commands import Command

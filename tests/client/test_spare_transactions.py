@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from fake_broker import FakeBroker
 
-from engine.client import spares
 from engine.client.client import AsyncClient
-from engine.client.spares import IN_A_ROW, LOW, SPARES_MAX, TIMEOUTS_MAX, kept_s
+from engine.client.transact import prefetched as spares
+from engine.client.transact.prefetched import IN_A_ROW, LOW, SPARES_MAX, TIMEOUTS_MAX, kept_s
 from engine.errors import EngineError
 from engine.limits import TRANSACTION_TIMEOUT_S_MAX
 from engine.model.transactions import BEGUN_MAX

@@ -8,8 +8,8 @@ import fake_coordinator
 import pytest
 from fake_broker import FakeBroker
 
-from engine.client.scope import Scope
-from engine.client.stream_consumer import AsyncStreamConsumer
+from engine.client.consume.stream_consumer import AsyncStreamConsumer
+from engine.client.transact.scope import Scope
 from engine.errors import (
     AlreadyClosedError,
     InvalidArgumentError,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from pyroaring import BitMap64
 
-from engine.client.unacked import SLOTS, Unacknowledged
+from engine.client.consume.unacked import SLOTS, Unacknowledged
 
 TIMEOUT_S = 16.0
 SEGMENTS = st.integers(0, 1)

@@ -7,8 +7,8 @@ from typing import Any
 
 from control_fakes import TOPIC, Channel, FakeHost, ids
 
-from engine.control.coordinator import SubscriptionCoordinator
-from engine.control.resources import ScalableTopicResources
+from engine.control.base.topic_records import ScalableTopicResources
+from engine.control.subscription.coordinator import SubscriptionCoordinator
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.store import Stat
 from engine.model.layout import SegmentLayout

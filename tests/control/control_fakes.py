@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from engine.clock import Clock
-from engine.control.config import ControlConfig
-from engine.control.ports import SegmentEnd, SegmentSpec, SegmentStatistics, SubscriptionStatistics, TopicView
-from engine.control.resources import INDEX_TOPICS, index_key
+from engine.control.base.config import ControlConfig
+from engine.control.base.ports import SegmentEnd, SegmentSpec, SegmentStatistics, SubscriptionStatistics, TopicView
+from engine.control.base.topic_records import INDEX_TOPICS, index_key
 from engine.control.service import ScalableTopicService
 from engine.errors import EngineError, FencedError
 from engine.metadata import keys

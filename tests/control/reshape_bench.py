@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 from control_fakes import TOPIC, Brokers, Channel, Hook, subscribe
 
-from engine.control.ports import TopicView
-from engine.control.resources import ScalableTopicResources
+from engine.control.base.ports import TopicView
+from engine.control.base.topic_records import ScalableTopicResources
 from engine.control.service import ScalableTopicService
 from engine.model.layout import SegmentLayout
 from engine.model.subscriptions import InitialPosition

@@ -8,7 +8,7 @@ import pytest
 from control_fakes import TOPIC, Brokers, virtual
 from scaling_bench import report, shape
 
-from engine.control.scaling import AutoScaling
+from engine.control.auto_scaler import AutoScaling
 from engine.errors import NotOwnerError
 from engine.metadata import keys
 from engine.model.autoscale import AutoScalePolicy, AutoScalePolicyOverride

@@ -9,8 +9,8 @@ import pytest
 from control_fakes import TOPIC, Brokers, Channel, settle, subscribe, virtual
 from scaling_bench import NEVER_S, calls, counts, report, shape
 
-from engine.control.autoscaling import Peak
 from engine.control.service import ScalableTopicService
+from engine.control.shape.topic_scaling import Peak
 from engine.errors import TimeoutError
 from engine.model.autoscale import AutoScalePolicy, AutoScalePolicyOverride
 from engine.model.subscriptions import SubscriptionKind

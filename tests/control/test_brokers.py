@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from engine.control.brokers import Brokers
+from engine.control.base.brokers import Brokers
 from engine.errors import NotOwnerError
 from engine.metadata import keys
 from engine.metadata.memory import MemoryMetadataStore

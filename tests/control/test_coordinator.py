@@ -9,7 +9,7 @@ import pytest
 from consumer_group import GRACE_S, Group
 from control_fakes import TOPIC, settle, virtual
 
-from engine.control.resources import ScalableTopicResources
+from engine.control.base.topic_records import ScalableTopicResources
 from engine.errors import ConsumerBusyError, EngineError, NotOwnerError, StorageError
 from engine.metadata import keys
 from engine.model.subscriptions import AttachMode, ConsumerAssignment, Share

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from control_fakes import virtual
 
-from engine.control.erasure import erase_children, erase_subscription
-from engine.control.resources import ScalableTopicResources
+from engine.control.base.topic_records import ScalableTopicResources
+from engine.control.shape.erasure import erase_children, erase_subscription
 from engine.errors import FencedError
 from engine.metadata import keys
 from engine.metadata.memory import MemoryMetadataStore

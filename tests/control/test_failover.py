@@ -8,8 +8,8 @@ import random
 import pytest
 from control_fakes import TOPIC, Brokers, Channel, FakeHost, Listener, settle, subscribe, virtual
 
-from engine.control.leadership import Leadership
-from engine.control.resources import ScalableTopicResources
+from engine.control.base.leadership import Leadership
+from engine.control.base.topic_records import ScalableTopicResources
 from engine.control.service import ScalableTopicService
 from engine.errors import AlreadyExistsError, EngineError, FencedError, NotFoundError, NotOwnerError, StorageError
 from engine.metadata import keys

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.control.loads import read_loads
+from engine.control.base.loads import read_loads
 from engine.metadata import keys
 from engine.metadata.memory import MemoryMetadataStore
 from engine.model.load import SegmentLoadStats

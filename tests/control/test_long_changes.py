@@ -8,7 +8,7 @@ import json
 import pytest
 from control_fakes import TOPIC, Brokers, Listener, subscribe, virtual
 
-from engine.control.resources import ScalableTopicResources
+from engine.control.base.topic_records import ScalableTopicResources
 from engine.errors import (
     AlreadyClosedError,
     EngineError,

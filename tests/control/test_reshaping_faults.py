@@ -10,7 +10,7 @@ import pytest
 from control_fakes import TOPIC, Channel, deafen, subscribe, virtual
 from reshape_bench import COMMITTED, KINDS, POINTS, Bench, once
 
-from engine.control.resources import INDEX_CHANGES, INDEX_TOPICS, ScalableTopicResources, index_key
+from engine.control.base.topic_records import INDEX_CHANGES, INDEX_TOPICS, ScalableTopicResources, index_key
 from engine.errors import EngineError, NotOwnerError, StorageError, UnknownOutcomeError
 from engine.metadata import keys
 

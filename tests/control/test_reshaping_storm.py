@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 from control_fakes import TOPIC, Brokers, Channel, subscribe, virtual
 
-from engine.control.resources import ScalableTopicResources
+from engine.control.base.topic_records import ScalableTopicResources
 from engine.control.service import ScalableTopicService
 from engine.errors import EngineError, StorageError
 from engine.metadata import keys

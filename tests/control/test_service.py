@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from control_fakes import TOPIC, Brokers, Channel, ids, reshape, settle, subscribe, virtual
 
-from engine.control.config import ControlConfig
+from engine.control.base.config import ControlConfig
 from engine.errors import (
     AlreadyClosedError,
     AlreadyExistsError,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from control_fakes import Brokers, virtual
 
-from engine.control.ports import SegmentSpec, SegmentStatistics
+from engine.control.base.ports import SegmentSpec, SegmentStatistics
 from engine.errors import TimeoutError
 
 

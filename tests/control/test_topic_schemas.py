@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from engine.control.erasure import erase_children
-from engine.control.resources import ScalableTopicResources
+from engine.control.base.topic_records import ScalableTopicResources
 from engine.control.schemas import TopicSchemas
+from engine.control.shape.erasure import erase_children
 from engine.errors import InvalidArgumentError, NotFoundError, SchemaError
 from engine.metadata import keys
 from engine.metadata.memory import MemoryMetadataStore

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 from transaction_world import ABORTED, COMMITTED, World
 
-from engine.control.transactions import TransactionCoordinator
+from engine.control.transactions.coordinator import TransactionCoordinator
 from engine.errors import TransactionConflictError, TransactionNotFoundError
 
 DAY_S = 86_400

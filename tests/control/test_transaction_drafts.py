@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from engine.control.operation_records import Recording
-from engine.control.transactions import TransactionCoordinator
+from engine.control.transactions.coordinator import TransactionCoordinator
+from engine.control.transactions.operations import Recording
 from engine.errors import EngineError, TransactionConflictError, TransactionNotFoundError
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.store import OutcomeUnknownError

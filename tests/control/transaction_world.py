@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from engine.control.transactions import TransactionCoordinator
+from engine.control.transactions.coordinator import TransactionCoordinator
 from engine.errors import NotOwnerError
 from engine.metadata import keys
 from engine.metadata.memory import MemoryMetadataStore

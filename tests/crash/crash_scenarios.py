@@ -19,9 +19,9 @@ from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.sqlite import SqliteMetadataStore
 from engine.model.hashrange import HashRange
 from engine.model.names import TopicName
-from engine.storage.config import StorageConfig
-from engine.storage.cursors import CursorStore
-from engine.storage.disk import OsDisk
+from engine.storage.cursor.store import CursorStore
+from engine.storage.disk.config import StorageConfig
+from engine.storage.disk.disk import OsDisk
 from engine.storage.segment import Block, Segment
 from engine.storage.store import SegmentStore
 

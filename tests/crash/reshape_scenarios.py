@@ -13,10 +13,10 @@ from typing import Any
 from crash_scenarios import History, Report, read_all
 from entry_images import KEYED, entry
 
-from engine.broker.config import BrokerConfig
-from engine.broker.orphans import Orphans
+from engine.broker.segment.hosted import HostedSegment
 from engine.broker.server import Broker
-from engine.broker.topics import HostedSegment
+from engine.broker.settings.config import BrokerConfig
+from engine.broker.upkeep.orphans import Orphans
 from engine.errors import EngineError, SegmentSealedError, StorageError
 from engine.metadata import keys
 from engine.model.layout import SegmentLayout
@@ -164,8 +164,8 @@ async def prune(root: str, report: Report, arm: Arm) -> None:
         await (await broker.hosting.subscription(hosted, "s")).ack_cumulative(8)
         report("gone", "0")
         arm()
-        assert broker._retention is not None
-        await broker._retention.look()
+        assert broker.parts.retention is not None
+        await broker.parts.retention.look()
         report("pruned")
 
 
@@ -257,10 +257,10 @@ async def swept(broker: Broker, wanted: set[int]) -> set[int]:
 
 async def check_rest(broker: Broker, scenario: str) -> None:
     """Nothing is left over once it was swept; and what did not take place can be done now."""
-    assert broker._retention is not None
+    assert broker.parts.retention is not None
     await Orphans(broker.service, broker.hosting).look(await broker.hosting.on_disk())
     if scenario == "prune":
-        await broker._retention.look()
+        await broker.parts.retention.look()
     layout = await layout_of(broker)
     assert scenario != "prune" or list(layout.segments) == [1, 2]
     on_disk = await swept(broker, set(layout.segments))

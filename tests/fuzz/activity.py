@@ -6,10 +6,10 @@ import asyncio
 import tempfile
 from collections.abc import Awaitable, Callable
 
-from engine.broker.config import BrokerConfig
 from engine.broker.server import Broker
+from engine.broker.settings.config import BrokerConfig
+from engine.client.base.schema import Schema
 from engine.client.client import AsyncClient
-from engine.client.schema import Schema
 from engine.clock import SystemClock
 from engine.metadata.memory import MemoryMetadataStore
 from engine.wire.memory import MemoryConnector

@@ -12,7 +12,7 @@ from typing import Any
 
 import engine
 from engine.broker import server
-from engine.storage.format import HEADER_SIZE_MAX, Header
+from engine.storage.file.format import HEADER_SIZE_MAX, Header
 
 CONFIG = {"retention_time": None, "scalable_topic_auto_scale_enabled": False}
 FILE_SIZE = 4096  # so that a segment has several

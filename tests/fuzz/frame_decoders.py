@@ -8,7 +8,7 @@ from typing import Any
 
 from values import fields, of_type
 
-from engine.broker.proxy.frames import FrameCutter, Hello, field_of
+from engine.proxy.frames import FrameCutter, Hello, field_of
 from engine.testing.maps import encode_bytes
 from engine.wire.chunks import ChunkPool
 from engine.wire.commands import HEADERS, Command

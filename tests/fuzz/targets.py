@@ -22,16 +22,16 @@ from frame_decoders import cut, frame_seeds, frames, greet
 from hostile_entries import FORMS
 from pyroaring import BitMap64
 
-from engine._native import log
-from engine._native.batch import MessageBatch, decode_block
-from engine._native.crc32c import crc32c
-from engine._native.entry import verify, walk
-from engine._native.entry_queue import EntryQueue
-from engine._native.opening import take_block
-from engine.broker.calls import unpack_args, unpack_spec
-from engine.broker.offline import read_log
-from engine.client.compression import decompressor
-from engine.client.topic import TopicLayout
+from engine._native.consume.batch import MessageBatch, decode_block
+from engine._native.consume.entry_queue import EntryQueue
+from engine._native.consume.opening import take_block
+from engine._native.format.crc32c import crc32c
+from engine._native.format.entry import verify, walk
+from engine._native.serve import log
+from engine.broker.cluster.segment_calls import unpack_args, unpack_spec
+from engine.broker.upkeep.offline import read_log
+from engine.client.base.compression import decompressor
+from engine.client.topic.session import TopicLayout
 from engine.errors import CorruptionError, EngineError, ProtocolError
 from engine.metadata.wal import find_damage
 from engine.model.autoscale import AutoScalePolicyOverride
@@ -44,11 +44,11 @@ from engine.model.positions import Checkpoint, MessageId
 from engine.model.schema import SchemaHistory, TopicSchema
 from engine.model.subscriptions import ConsumerRegistration, SubscriptionMetadata
 from engine.model.transactions import TransactionHeader, TransactionOperation, parse_id
-from engine.storage import cursor, visibility
-from engine.storage.dedup import Dedup
-from engine.storage.format import Closing, Footer, Opening, State
-from engine.storage.index import Index
-from engine.storage.recovery import recover
+from engine.storage.cursor import cursor, visibility
+from engine.storage.dedup.dedup import Dedup
+from engine.storage.file.format import Closing, Footer, Opening, State
+from engine.storage.file.index import Index
+from engine.storage.file.recovery import recover
 from engine.testing.disk import SimDisk
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"

@@ -12,9 +12,9 @@ import pytest
 from peer import Peer, make_entries
 from values import header
 
-from engine.broker.config import BrokerConfig
-from engine.broker.connection import _HANDLERS
 from engine.broker.server import Broker
+from engine.broker.session.connection import _HANDLERS
+from engine.broker.settings.config import BrokerConfig
 from engine.errors import EngineError
 from engine.limits import FRAME_HEADER_SIZE_MAX
 from engine.wire.commands import Command

@@ -13,9 +13,9 @@ import aiohttp
 import pytest
 from values import BYTES, NAMES, value
 
-from engine.broker.config import BrokerConfig
-from engine.broker.rest import _routes
+from engine.broker.admin.rest import _routes
 from engine.broker.server import Broker
+from engine.broker.settings.config import BrokerConfig
 from engine.errors import EngineError
 
 BODIES = [

@@ -10,7 +10,7 @@ import pytest
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.sqlite import SqliteMetadataStore
 from engine.metadata.store import MetadataStore
-from engine.storage.metadata_commits import NativeCommits
+from engine.storage.disk.metadata_commits import NativeCommits
 
 
 class HandClock:

@@ -18,7 +18,7 @@ from engine.metadata.image import Image
 from engine.metadata.mark import SLOT_POSITIONS, SLOT_SIZE, Mark, read_version
 from engine.metadata.sqlite import SqliteMetadataStore
 from engine.metadata.witness import Witness
-from engine.storage.metadata_commits import NativeCommits
+from engine.storage.disk.metadata_commits import NativeCommits
 
 NAMES = ("metadata.db", "metadata.db-wal", "metadata.mark")
 Files = dict[str, bytes]

@@ -24,7 +24,7 @@ from engine.metadata.image import Step
 from engine.metadata.library import find_library
 from engine.metadata.sqlite import SqliteMetadataStore
 from engine.metadata.store import OutcomeUnknownError
-from engine.storage.metadata_commits import NativeCommits
+from engine.storage.disk.metadata_commits import NativeCommits
 
 
 @pytest.fixture
@@ -215,7 +215,7 @@ LIMITED = """
 import asyncio, resource, sys
 from engine.clock import SystemClock
 from engine.metadata.sqlite import SqliteMetadataStore
-from engine.storage.metadata_commits import NativeCommits
+from engine.storage.disk.metadata_commits import NativeCommits
 
 async def main(path, native):
     store = await SqliteMetadataStore.open(path, clock=SystemClock(), native=NativeCommits if native else None)
@@ -259,7 +259,7 @@ CHILD = """
 import asyncio, sys
 from engine.clock import SystemClock
 from engine.metadata.sqlite import SqliteMetadataStore
-from engine.storage.metadata_commits import NativeCommits
+from engine.storage.disk.metadata_commits import NativeCommits
 
 async def main(path, first, native):
     store = await SqliteMetadataStore.open(path, clock=SystemClock(), native=NativeCommits if native else None)

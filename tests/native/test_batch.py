@@ -15,9 +15,9 @@ from entry_strategies import messages
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine._native.batch import MessageBatch, decode_block
-from engine._native.entry import Entry, compress, walk
-from engine._native.message import Message, Slice
+from engine._native.consume.batch import MessageBatch, decode_block
+from engine._native.consume.message import Message, Slice
+from engine._native.format.entry import Entry, compress, walk
 from engine.errors import CorruptionError, InvalidArgumentError, UnsupportedError
 
 SALT = 77

@@ -14,8 +14,8 @@ from entry_strategies import messages
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine._native.batch import MessageBatch, decode_block
-from engine._native.entry import Entry
+from engine._native.consume.batch import MessageBatch, decode_block
+from engine._native.format.entry import Entry
 from engine.errors import InvalidArgumentError, UnsupportedError
 
 SALT = 77

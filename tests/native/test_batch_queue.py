@@ -11,9 +11,9 @@ from entry_reference import PlainMessage, Stamp, encode
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine._native.batch import decode_block
-from engine._native.entry import Entry
-from engine._native.entry_queue import EntryQueue
+from engine._native.consume.batch import decode_block
+from engine._native.consume.entry_queue import EntryQueue
+from engine._native.format.entry import Entry
 from engine.errors import InvalidArgumentError
 
 SALT = 77

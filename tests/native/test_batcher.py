@@ -11,8 +11,8 @@ from entry_reference import PlainMessage, crc32c, decode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine._native.batcher import Batcher, SealedEntry
-from engine._native.hashing import MURMUR3, XXH64
+from engine._native.produce.batcher import Batcher, SealedEntry
+from engine._native.produce.hashing import MURMUR3, XXH64
 from engine.errors import InvalidArgumentError, QueueFullError
 from engine.limits import ENTRY_SIZE_MAX
 

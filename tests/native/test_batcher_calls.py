@@ -13,11 +13,11 @@ from entry_reference import PlainMessage, decode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine._native.batcher import Batcher
-from engine._native.entry import Entry, compress
-from engine._native.hashing import key32
-from engine._native.sealed import expand
-from engine.client.compression import compressor, decompressor
+from engine._native.format.entry import Entry, compress
+from engine._native.produce.batcher import Batcher
+from engine._native.produce.hashing import key32
+from engine._native.produce.sealed import expand
+from engine.client.base.compression import compressor, decompressor
 from engine.errors import CorruptionError, InvalidArgumentError, QueueFullError
 
 # Callbacks.

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from batchers import batcher, messages, sealed
 
-from engine._native.batcher import MessageColumns
+from engine._native.produce.batcher import MessageColumns
 from engine.errors import InvalidArgumentError, MessageTooLargeError
 from engine.limits import KEY_SIZE_MAX, MESSAGE_SIZE_MAX
 

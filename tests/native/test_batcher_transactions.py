@@ -10,9 +10,9 @@ from entry_reference import decode
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine._native.batcher import Batcher, SealedEntry, TransactionScope
-from engine._native.entry import Entry, compress
-from engine.client.compression import compressor, decompressor
+from engine._native.format.entry import Entry, compress
+from engine._native.produce.batcher import Batcher, SealedEntry, TransactionScope
+from engine.client.base.compression import compressor, decompressor
 from engine.errors import InvalidArgumentError, TransactionConflictError
 
 ONE, OTHER = TransactionScope(2**64 - 1, 5), TransactionScope(7, 0)

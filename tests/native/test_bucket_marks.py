@@ -9,10 +9,10 @@ from entry_reference import PlainMessage, Stamp, encode
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine._native.batch import decode_block
-from engine._native.bucket_marks import BucketMarks
-from engine._native.entry import Entry
-from engine._native.entry_queue import EntryQueue
+from engine._native.consume.batch import decode_block
+from engine._native.consume.bucket_marks import BucketMarks
+from engine._native.consume.entry_queue import EntryQueue
+from engine._native.format.entry import Entry
 from engine.errors import InvalidArgumentError
 from engine.model.positions import bucket_position
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from engine._native.commitjob import FUNCTIONS, CommitJob, Statements
+from engine._native.jobs.commitjob import FUNCTIONS, CommitJob, Statements
 from engine.metadata.image import STATEMENTS, Image
 from engine.metadata.library import Connection, Library, find_library
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine._native.crc32c import crc32c, crc32c_portable
+from engine._native.format.crc32c import crc32c, crc32c_portable
 
 WAYS = [crc32c, crc32c_portable]
 

@@ -8,8 +8,8 @@ from entry_reference import PlainMessage, Stamp, encode
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine._native.delays import has_delays, withheld
-from engine._native.entry import compress
+from engine._native.format.entry import compress
+from engine._native.serve.delays import has_delays, withheld
 from engine.errors import CorruptionError, InvalidArgumentError
 
 NOW = 1_750_000_000_000

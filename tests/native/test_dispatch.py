@@ -12,8 +12,8 @@ from entry_reference import PlainMessage, Stamp, encode
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine._native.dispatch import BucketLedger
-from engine._native.offsets import offset_set, runs
+from engine._native.format.offsets import offset_set, runs
+from engine._native.serve.dispatch import BucketLedger
 from engine.errors import CorruptionError, InvalidArgumentError
 
 FOUR = array("H", [0x3FFF, 0x7FFF, 0xBFFF, 0xFFFF])

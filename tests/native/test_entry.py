@@ -10,8 +10,8 @@ from entry_strategies import messages
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine._native.batcher import Batcher
-from engine._native.entry import Entry, EntryMessage, compress, verify, walk
+from engine._native.format.entry import Entry, EntryMessage, compress, verify, walk
+from engine._native.produce.batcher import Batcher
 from engine.errors import CorruptionError, InvalidArgumentError, UnsupportedError
 
 STAMP = Stamp(segment_id=3, first_offset=100, publish_time_ms=1_700_000_000_000, term=2, durable_upto=90, salt=77)

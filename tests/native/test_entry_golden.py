@@ -8,8 +8,8 @@ import lz4.block
 import pytest
 import zstandard
 
-from engine._native.batch import decode_block
-from engine._native.entry import Entry, EntryMessage, verify, walk
+from engine._native.consume.batch import decode_block
+from engine._native.format.entry import Entry, EntryMessage, verify, walk
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "entries"
 SALT, SEGMENT = 0xC0FFEE, 42

@@ -10,8 +10,8 @@ from entry_reference import DELIVER_AT, PROPERTIES, PlainMessage, Stamp, body_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine._native.batch import MessageBatch, decode_block
-from engine._native.entry import verify, walk
+from engine._native.consume.batch import MessageBatch, decode_block
+from engine._native.format.entry import verify, walk
 from engine.errors import CorruptionError
 from engine.limits import ENTRY_SIZE_MAX
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import pytest
 
-from engine._native.filejob import ZEROS_MAX, FileJob
-from engine._native.jobs import JobThreads
+from engine._native.jobs.filejob import ZEROS_MAX, FileJob
+from engine._native.jobs.jobs import JobThreads
 
 WAIT_S_MAX = 30.0
 

@@ -13,8 +13,8 @@ from batcher_reference import murmur3 as model_murmur3
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine._native.columns import Column, instants_ms
-from engine._native.hashing import MURMUR3, XXH64, hash_keys, key32, murmur3_32, xxh64
+from engine._native.produce.columns import Column, instants_ms
+from engine._native.produce.hashing import MURMUR3, XXH64, hash_keys, key32, murmur3_32, xxh64
 from engine.errors import InvalidArgumentError
 
 MURMUR3_VECTORS = {

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine._native import log
+from engine._native.serve import log
 from engine.errors import CorruptionError, InvalidArgumentError
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "storage"))

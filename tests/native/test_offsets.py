@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from engine._native.offsets import offset_set, pack, range_set, runs
+from engine._native.format.offsets import offset_set, pack, range_set, runs
 from engine.errors import InvalidArgumentError
 
 END = 1 << 40

@@ -9,10 +9,10 @@ import pytest
 from entry_reference import PlainMessage, Stamp, body_of, stamped
 from hostile_entries import COUNT, DAMAGING, FORMS, good, seal
 
-from engine._native.entry import Entry
-from engine._native.entry_queue import EntryQueue
-from engine._native.opening import damaged_entry, first_value, take_block
-from engine.client.compression import compressor, decompressor
+from engine._native.consume.entry_queue import EntryQueue
+from engine._native.consume.opening import damaged_entry, first_value, take_block
+from engine._native.format.entry import Entry
+from engine.client.base.compression import compressor, decompressor
 from engine.errors import CorruptionError
 
 SALT, SEGMENT = 77, 3

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine._native.ranges import RangeTable, Routes
+from engine._native.format.ranges import RangeTable, Routes
 from engine.errors import InvalidArgumentError
 
 RING = np.arange(0x10000, dtype=np.uint16)

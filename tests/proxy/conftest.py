@@ -20,8 +20,8 @@ from peer import Peer  # noqa: E402
 from proxies import Served  # noqa: E402
 
 import engine  # noqa: E402
-from engine.broker.proxy.config import ProxyConfig  # noqa: E402
-from engine.broker.proxy.server import Proxy  # noqa: E402
+from engine.proxy.config import ProxyConfig  # noqa: E402
+from engine.proxy.server import Proxy  # noqa: E402
 from engine.wire.url import format_url  # noqa: E402
 
 Serve = Callable[..., Any]

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from engine.aio.memory_limiter import AsyncDualMemoryLimiter, LimitType, MemoryLimit
-from engine.broker.config import BrokerConfig
-from engine.broker.proxy.config import ProxyConfig
-from engine.broker.proxy.server import Proxy
 from engine.broker.server import Broker
+from engine.broker.settings.config import BrokerConfig
 from engine.clock import SystemClock
 from engine.metadata.memory import MemoryMetadataStore
+from engine.proxy.config import ProxyConfig
+from engine.proxy.server import Proxy
 from engine.wire.stream import FrameHandler, FrameStream
 from engine.wire.tcp import TcpConnector
 from engine.wire.url import format_url, parse_url

@@ -7,9 +7,9 @@ import pytest
 from peer import Peer
 from proxies import Served
 
-from engine.broker import attempts
-from engine.broker.proxy.metrics import proxy_metrics_text
+from engine.broker.settings import attempts
 from engine.errors import AuthenticationError, TooManyRequestsError
+from engine.proxy.metrics import proxy_metrics_text
 
 TOPICS = "/admin/v2/scalable/public/default"
 

@@ -9,12 +9,12 @@ from peer import Peer
 from proxies import Noting, cluster, free_url, until
 
 import engine
-from engine.broker.proxy.config import ProxyConfig
-from engine.broker.proxy.routes import Routes
-from engine.broker.proxy.server import Proxy
 from engine.client.client import AsyncClient
 from engine.errors import ConnectError
 from engine.model.positions import Checkpoint
+from engine.proxy.config import ProxyConfig
+from engine.proxy.routes import Routes
+from engine.proxy.server import Proxy
 from engine.wire.commands import Command
 
 

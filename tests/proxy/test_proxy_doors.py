@@ -13,9 +13,9 @@ from peer import Peer
 from proxies import Served, free_url, until
 
 import engine
-from engine.broker.proxy.config import ProxyConfig
-from engine.broker.proxy.server import Proxy
 from engine.errors import AuthenticationError, ConnectError, InvalidConfigurationError, ProtocolError, UnsupportedError
+from engine.proxy.config import ProxyConfig
+from engine.proxy.server import Proxy
 from engine.testing.maps import encode_bytes
 from engine.wire.commands import FEATURES, Command
 from engine.wire.url import parse_url

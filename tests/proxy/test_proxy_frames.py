@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.broker.proxy.frames import FrameCutter, Hello, error_frame, field_of
 from engine.errors import NotFoundError, ProtocolError
 from engine.limits import FRAME_SIZE_MAX
+from engine.proxy.frames import FrameCutter, Hello, error_frame, field_of
 from engine.testing.maps import encode_bytes
 from engine.wire.commands import Command
 

@@ -10,8 +10,8 @@ import pytest
 from proxies import Served, until
 from raw_http import WAIT_S, Raw, asked
 
-from engine.broker import http_door
-from engine.broker.proxy import http
+from engine.broker.admin import http as http_door
+from engine.proxy import http
 from engine.wire.url import parse_url
 
 BASE = "/admin/v2/scalable/public/default"
@@ -59,7 +59,7 @@ async def test_a_body_has_a_time_limit(front: Served, monkeypatch) -> None:
 
 async def test_a_hang_up_within_a_body_is_no_traceback(front: Served, caplog) -> None:
     caplog.set_level(logging.DEBUG)
-    behind = front.broker._admin_server
+    behind = front.broker.addresses.admin_server
     assert behind is not None
     for headers, body in ((HALF_BODY, b"{"), ({**JSON, "Transfer-Encoding": "chunked"}, b"5\r\n{")):
         async with Raw.connected(door(front)) as raw:
@@ -74,13 +74,13 @@ async def test_a_hang_up_within_a_body_is_no_traceback(front: Served, caplog) ->
 async def test_closing_does_not_wait_for_what_is_half_sent(front: Served, monkeypatch) -> None:
     monkeypatch.setattr(http, "HTTP_BODY_S_MAX", 1e4)
     monkeypatch.setattr(http_door, "CLOSE_S_MAX", 0.05)
-    behind = front.broker._admin_server
+    behind = front.broker.addresses.admin_server
     assert behind is not None
     async with (
         front.started(front.broker._data.parent / "second", {}, {}) as second,
         Raw.connected(door(second)) as raw,
     ):
         raw.say("PUT", f"{BASE}/t", HALF_BODY, b"{")
-        await until(lambda: second.broker._admin_server._under_way)  # type: ignore[union-attr]
+        await until(lambda: second.broker.addresses.admin_server._under_way)  # type: ignore[union-attr]
         async with asyncio.timeout(WAIT_S):
             await second.proxy.close()

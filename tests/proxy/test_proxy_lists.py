@@ -10,10 +10,10 @@ from proxies import Served, until
 
 import engine
 from engine.aio.memory_limiter import LimitType
-from engine.broker import topic_lists
-from engine.broker.proxy import lists, session
+from engine.broker.session import topic_lists
 from engine.errors import PermitQueueFullError, PermitTimeoutError
 from engine.limits import PROXY_LIST_REQUESTS_MAX, TOPIC_LIST_INITIAL_SIZE
+from engine.proxy import lists, session
 from engine.wire.commands import Command
 
 NAMESPACE = "public/default"

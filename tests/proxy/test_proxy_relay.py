@@ -11,11 +11,11 @@ import aiohttp
 import pytest
 
 import engine
-from engine.broker.openapi import OPERATIONS
-from engine.broker.proxy.config import ProxyConfig
-from engine.broker.proxy.http import METRICS
-from engine.broker.proxy.server import Proxy
+from engine.broker.admin.openapi import OPERATIONS
 from engine.errors import ConnectError
+from engine.proxy.config import ProxyConfig
+from engine.proxy.http import METRICS
+from engine.proxy.server import Proxy
 from engine.wire.url import parse_url
 
 OURS, THEIRS = "what-the-clients-say", "what-the-brokers-ask-for"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.control.header_records import HeaderRecords
+from engine.control.transactions.headers import HeaderRecords
 from engine.metadata.store import ANY
 
 

@@ -11,7 +11,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from engine.control.transactions import TransactionCoordinator
+from engine.control.transactions.coordinator import TransactionCoordinator
 from engine.errors import EngineError, TransactionConflictError
 from engine.errors import TimeoutError as EngineTimeoutError
 from engine.metadata import keys

@@ -15,7 +15,7 @@ from broker_faults import TOPIC, Nemesis
 from broker_scenario import HEALING_S, change_shape, judge, read
 from test_broker_seeds import brokers_config
 
-from engine.broker.config import BrokerConfig
+from engine.broker.settings.config import BrokerConfig
 from engine.testing.cluster import SimCluster, simulate
 from engine.testing.members import StreamMember
 from engine.testing.workload import Sender, Shaper, StreamReader

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from engine.broker.config import BrokerConfig
+from engine.broker.settings.config import BrokerConfig
 from engine.client.client import AsyncClient
 from engine.testing.cluster import DEFAULT_CONFIG, SimCluster, simulate
 

@@ -9,7 +9,7 @@ from broker_faults import DEATHS
 from broker_scenario import BrokerPlan, BrokerScenario
 from test_seeds import config_for
 
-from engine.broker.config import BrokerConfig
+from engine.broker.settings.config import BrokerConfig
 from engine.testing.cluster import SimCluster, simulate
 
 SEEDS = range(10_000, 10_010)

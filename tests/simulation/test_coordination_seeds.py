@@ -10,7 +10,7 @@ import pytest
 from blind_ends import end_without_comparing
 from coordination_scenario import CoordinationScenario, ModelSegment
 
-from engine.control.transaction_collecting import TransactionCollector
+from engine.control.transactions.collecting import TransactionCollector
 from engine.testing.checker import describe
 from engine.testing.cluster import simulate
 

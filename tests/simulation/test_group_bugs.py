@@ -16,20 +16,20 @@ from queue_scenario import run as run_queue
 from sharing_scenario import SharingPlan, config_of
 from sharing_scenario import run as run_group
 
-from engine._native.crc32c import crc32c
-from engine._native.dispatch import BucketLedger
-from engine.broker import bucket_acks, shared
-from engine.broker.consumers import LoneReader
-from engine.broker.delayed import Delays
-from engine.broker.dispatcher import QueueDispatcher
-from engine.broker.redelivery import RedeliveryCounts
-from engine.broker.shared import SharedDispatcher
-from engine.broker.spread import NOBODY
-from engine.broker.subscriptions import HostedSubscription
-from engine.client import dead_letter
-from engine.client.dead_letter import DeadLetters
-from engine.client.topic_list import TopicListSession
-from engine.client.unacked import Unacknowledged
+from engine._native.format.crc32c import crc32c
+from engine._native.serve.dispatch import BucketLedger
+from engine.broker.delivery import bucket_acks, shared
+from engine.broker.delivery.bucket_assignment import NOBODY
+from engine.broker.delivery.consumer import LoneReader
+from engine.broker.delivery.delayed import Delays
+from engine.broker.delivery.queue import QueueDispatcher
+from engine.broker.delivery.redelivery import RedeliveryCounts
+from engine.broker.delivery.shared import SharedDispatcher
+from engine.broker.delivery.subscription import HostedSubscription
+from engine.client.consume import dead_letter
+from engine.client.consume.dead_letter import DeadLetters
+from engine.client.consume.unacked import Unacknowledged
+from engine.client.topic.topic_list import TopicListSession
 from engine.testing.cluster import SimCluster, simulate
 from engine.testing.members import NamespaceMember
 from engine.testing.workload import Sender, read_all

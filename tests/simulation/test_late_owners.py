@@ -9,7 +9,7 @@ import dataclasses
 import pytest
 from broker_faults import TOPIC, Spy
 
-from engine.broker.ownership import OwnerLease, Ownership
+from engine.broker.hosting.ownership import OwnerLease, Ownership
 from engine.errors import EngineError
 from engine.storage import store
 from engine.testing.checker import check

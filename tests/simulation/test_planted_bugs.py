@@ -9,15 +9,16 @@ import pytest
 from pyroaring import BitMap64
 from scenario import TOPIC, Plan, Scenario
 
-from engine.broker.consumers import LoneReader
-from engine.broker.segment_host import SegmentHosting
-from engine.client.topic import TopicSession
+from engine.broker.delivery.consumer import LoneReader
+from engine.broker.hosting.segment_host import SegmentHosting
+from engine.client.topic.session import TopicSession
 from engine.control.policy import assignment
-from engine.control.reshaping import TopicReshaping
+from engine.control.shape.reshaping import TopicReshaping
 from engine.errors import CorruptionError
-from engine.storage import cursors, recovery, writer
-from engine.storage.dedup import Dedup
-from engine.storage.logfile import SyncFailed
+from engine.storage.cursor import store as cursors
+from engine.storage.dedup.dedup import Dedup
+from engine.storage.file import recovery, writer
+from engine.storage.file.logfile import SyncFailed
 from engine.testing.checker import check
 from engine.testing.cluster import simulate
 from engine.testing.disk import MountedDisk

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from scenario import Plan, Scenario
 
-from engine.broker.config import BrokerConfig
+from engine.broker.settings.config import BrokerConfig
 from engine.testing.cluster import DEFAULT_CONFIG, simulate
 
 SEEDS = range(40)

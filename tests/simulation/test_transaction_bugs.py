@@ -10,14 +10,15 @@ from blind_ends import end_without_comparing
 from crash_points import AFTER, BEFORE
 from crash_story import CONFIG, Strike, live
 
-from engine.broker import claims, transaction_writes
-from engine.broker.pending_acks import PendingAcks
-from engine.broker.segment_transactions import SegmentTransactions
-from engine.broker.transaction_buffer import TransactionBuffer
-from engine.broker.transaction_settling import Settling, SettlingRounds
-from engine.control.transaction_collecting import TransactionCollector
+from engine.broker.delivery import pending_claims as claims
+from engine.broker.delivery.pending_acks import PendingAcks
+from engine.broker.hosting.transactions import SegmentTransactions
+from engine.broker.transactions import writes as transaction_writes
+from engine.broker.transactions.buffer import TransactionBuffer
+from engine.broker.transactions.settling import Settling, SettlingRounds
+from engine.control.transactions.collecting import TransactionCollector
 from engine.model.transactions import TransactionHeader
-from engine.storage.visibility import Visibility
+from engine.storage.cursor.visibility import Visibility
 from engine.testing.checker import check, describe
 from engine.testing.cluster import simulate
 from engine.testing.transacting import Transactor, begin, end, producer_of

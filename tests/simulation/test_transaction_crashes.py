@@ -1,6 +1,7 @@
 """A crash at every durable call that a transaction makes, before it and when it is done: T1 to T7 hold afterwards.
 
-The points are the rows of the table in docs/transactions.md. Replay: `pytest -k 'crash_point and "header COMMITTED"'`.
+The points are the rows of the table in docs/design/transactions.md.
+Replay: `pytest -k 'crash_point and "header COMMITTED"'`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ LABELS = (
     "delete name",
 )
 ON_DISK = ("write log", "sync log")
-DOCS = Path(__file__).parents[2] / "docs" / "transactions.md"
+DOCS = Path(__file__).parents[2] / "docs" / "design" / "transactions.md"
 
 
 @pytest.fixture(scope="module")

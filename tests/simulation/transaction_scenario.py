@@ -15,7 +15,7 @@ from broker_faults import FAULTS, Nemesis
 from broker_scenario import HEALING_S, change_shape, judge
 from test_broker_seeds import brokers_config
 
-from engine.broker.config import BrokerConfig
+from engine.broker.settings.config import BrokerConfig
 from engine.errors import EngineError
 from engine.metadata import keys
 from engine.model.transactions import TransactionHeader

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import struct
 
-from engine._native.crc32c import crc32c
-from engine._native.hashing import xxh64
+from engine._native.format.crc32c import crc32c
+from engine._native.produce.hashing import xxh64
 
 _HEAD = struct.Struct("<BBBBIIHHHHHHQQQQQ")
 KEYED, TRANSACTIONAL, SEQUENCES = 1, 2, 16

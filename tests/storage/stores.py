@@ -12,8 +12,8 @@ from engine.clock import Clock, SystemClock
 from engine.metadata.memory import MemoryMetadataStore
 from engine.model.hashrange import HashRange
 from engine.model.names import SegmentName, TopicName
-from engine.storage.config import StorageConfig
-from engine.storage.disk import Disk, OsDisk
+from engine.storage.disk.config import StorageConfig
+from engine.storage.disk.disk import Disk, OsDisk
 from engine.storage.segment import Block, Segment
 from engine.storage.store import SegmentStore
 

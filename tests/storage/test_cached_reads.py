@@ -14,9 +14,9 @@ from stores import forget_tail, log_files, make_store, name, read_blocks
 from engine.aio import files as system
 from engine.errors import CorruptionError
 from engine.limits import KIB
-from engine.storage.buffers import BUFFER_SIZE, BUFFERS_MAX, ReadBuffers
-from engine.storage.disk import OsDisk, OsFile
-from engine.storage.logfile import Block
+from engine.storage.disk.buffers import BUFFER_SIZE, BUFFERS_MAX, ReadBuffers
+from engine.storage.disk.disk import OsDisk, OsFile
+from engine.storage.file.logfile import Block
 from engine.storage.segment import Segment
 from engine.storage.store import SegmentStore
 from engine.testing.disk import SimDisk

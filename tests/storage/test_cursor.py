@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stores import name
 
-from engine._native.crc32c import crc32c
+from engine._native.format.crc32c import crc32c
 from engine.clock import SystemClock
 from engine.errors import (
     AlreadyClosedError,
@@ -27,7 +27,7 @@ from engine.metadata import keys
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.sqlite import SqliteMetadataStore
 from engine.metadata.store import OutcomeUnknownError
-from engine.storage.cursors import CursorStore
+from engine.storage.cursor.store import CursorStore
 from engine.testing.clock import FakeClock
 from engine.testing.metadata import FaultyMetadataStore
 

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stores import QUARTERS, make_store, name
 
-from engine._native.log import Claim
+from engine._native.serve.log import Claim
 from engine.errors import InvalidArgumentError
 from engine.model.hashrange import HashRange
-from engine.storage.dedup import BEQUEST_RECORDS_MAX, LANES_MAX, Dedup
+from engine.storage.dedup.dedup import BEQUEST_RECORDS_MAX, LANES_MAX, Dedup
 
 
 def keyed(sequence: int, bucket: int, segment_hash: int = 0, *, last: int | None = None, producer: str = "p") -> bytes:

@@ -13,7 +13,7 @@ from engine.errors import EngineError, SegmentSealedError
 from engine.metadata.memory import MemoryMetadataStore
 from engine.model.hashrange import HashRange
 from engine.model.names import TopicName
-from engine.storage.config import StorageConfig
+from engine.storage.disk.config import StorageConfig
 from engine.storage.segment import Appended, Block, Segment
 from engine.storage.store import SegmentStore
 from engine.testing.clock import LoopClock

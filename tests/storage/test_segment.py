@@ -21,8 +21,8 @@ from engine.errors import (
     NotFoundError,
     SegmentSealedError,
 )
-from engine.storage.index import Index
-from engine.storage.logfile import LogFile
+from engine.storage.file.index import Index
+from engine.storage.file.logfile import LogFile
 from engine.storage.reader import Reader
 from engine.storage.segment import Appended, Block
 from engine.testing.clock import FakeClock

@@ -11,9 +11,9 @@ import pytest
 from entry_images import entry, values_of
 from stores import log_files, make_store, name, read_blocks
 
-from engine._native.crc32c import crc32c
+from engine._native.format.crc32c import crc32c
 from engine.errors import CorruptionError, EngineError, UnsupportedError
-from engine.storage.format import HEADER_SIZES, VERSION
+from engine.storage.file.format import HEADER_SIZES, VERSION
 
 VALUES = [f"value-{i}".encode() * 3 for i in range(8)]
 

@@ -11,7 +11,7 @@ from entry_images import entry, values_of
 from stores import QUARTERS, make_store, name, read_blocks
 
 from engine.errors import CorruptionError, DiskFullError, StorageError, UnknownOutcomeError
-from engine.storage.format import HEADER_SIZES, VERSION
+from engine.storage.file.format import HEADER_SIZES, VERSION
 from engine.testing.disk import Fault, SimDisk
 
 

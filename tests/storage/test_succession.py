@@ -12,7 +12,7 @@ from stores import make_store, name, read_blocks
 
 from engine.aio.workers import Done, InlineWorkers, Work, call
 from engine.errors import FencedError, NotOwnerError, SegmentSealedError, StorageError
-from engine.storage.disk import OsDisk
+from engine.storage.disk.disk import OsDisk
 from engine.storage.segment import Segment
 from engine.storage.store import SegmentStore
 from engine.testing.disk import Fault, SimDisk

@@ -13,7 +13,7 @@ from engine.errors import CorruptionError, FencedError, NotOwnerError, Unsupport
 from engine.metadata import keys
 from engine.metadata.memory import MemoryMetadataStore
 from engine.model.names import SegmentName
-from engine.storage.visibility import Visibility, Write, pack, unpack
+from engine.storage.cursor.visibility import Visibility, Write, pack, unpack
 from engine.testing.clock import FakeClock
 
 SEGMENT = SegmentName.parse("segment://public/default/orders/0000-ffff-0")
@@ -164,7 +164,7 @@ async def test_damage_is_reported(store: MemoryMetadataStore) -> None:
 
 
 def test_a_format_of_the_future_is_refused() -> None:
-    from engine._native.crc32c import crc32c
+    from engine._native.format.crc32c import crc32c
 
     image = bytearray(pack(5, BitMap64(), BitMap64()))
     image[8] = 2

@@ -15,9 +15,9 @@ from stores import log_files, make_store, name, read_blocks
 
 from engine.errors import CorruptionError, InvalidArgumentError, UnknownOutcomeError
 from engine.limits import LOG_FILE_MESSAGES_MAX
-from engine.storage.continuation import NOTHING, Gaps, Known, continue_at
-from engine.storage.format import HEADER_SIZES, VERSION, WITNESSES_AT, Closing, Header, State, Witness
-from engine.storage.logfile import FileFacts, LogFile, new_file
+from engine.storage.file.continuation import NOTHING, Gaps, Known, continue_at
+from engine.storage.file.format import HEADER_SIZES, VERSION, WITNESSES_AT, Closing, Header, State, Witness
+from engine.storage.file.logfile import FileFacts, LogFile, new_file
 from engine.storage.segment import Segment
 from engine.storage.store import SegmentStore
 from engine.testing.disk import Fault, SimDisk
@@ -365,7 +365,7 @@ async def test_an_append_of_more_messages_than_a_file_may_have_is_refused(
 ) -> None:
     """They bound what a power cut may take, so they bound a file."""
     monkeypatch.setattr("engine.storage.segment.LOG_FILE_MESSAGES_MAX", 5)
-    monkeypatch.setattr("engine.storage.pipeline.LOG_FILE_MESSAGES_MAX", 5)
+    monkeypatch.setattr("engine.storage.commit.pipeline.LOG_FILE_MESSAGES_MAX", 5)
     store = make_store(tmp_path)
     segment = await store.create(name())
     with pytest.raises(InvalidArgumentError, match="at most 5 messages"):

@@ -9,10 +9,10 @@ import os
 import pytest
 
 from engine.aio.workers import InlineWorkers, ThreadWorkers, Workers, run
-from engine.storage.disk import OsDisk, OsFile
-from engine.storage.logfile import SyncFailed
-from engine.storage.workers import NativeWorkers
-from engine.storage.writer import write_job
+from engine.storage.disk.disk import OsDisk, OsFile
+from engine.storage.disk.workers import NativeWorkers
+from engine.storage.file.logfile import SyncFailed
+from engine.storage.file.writer import write_job
 
 
 class OtherFile(OsFile):

@@ -62,7 +62,7 @@ def test_examples_run(page: str, code: str, tmp_path: Path, monkeypatch: pytest.
 
 def test_every_setting_is_documented():
     """Each field of BrokerConfig has its line, with its default."""
-    from engine.broker.config import BrokerConfig
+    from engine.broker.settings.config import BrokerConfig
 
     page = (ROOT / "docs" / "configuration.md").read_text()
     rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]*) \|", page, re.MULTILINE))

@@ -10,6 +10,7 @@ import pytest
 from source_tree import (
     ENGINE,
     NATIVE,
+    SKIPPED,
     Import,
     files,
     imports,
@@ -37,13 +38,50 @@ MAY_IMPORT: dict[str, set[str]] = {
     "control.policy": {"model"},
     "client": {"_native", "model", "wire", "aio", *LEAVES},
     "broker": BELOW_BROKER,
+    "proxy": BELOW_BROKER | {"broker"},
     "sync": {"client", "aio", "errors"},
     "embedded": {"broker", "client", "sync", "errors"},
-    "testing": BELOW_BROKER | {"broker", "client", "sync", "embedded"},
-    "cli": {"broker", "client", "sync", "embedded", "model", "errors"},
+    "testing": BELOW_BROKER | {"broker", "proxy", "client", "sync", "embedded"},
+    "cli": {"broker", "proxy", "client", "sync", "embedded", "model", "errors"},
     "__init__": BELOW_BROKER | {"broker", "client", "sync", "embedded"},
     "__main__": {"cli"},
 }
+
+# The floors of a room, from the bottom up: what lies in one may import its own and those before it, for type hints as
+# well. The files beside the floors stand above them all.
+FLOORS: dict[str, list[str]] = {
+    "storage": ["disk", "dedup", "file", "commit", "cursor"],
+    "control": ["policy", "base", "transactions", "shape", "subscription", "topic"],
+    "client": ["base", "net", "topic", "transact", "produce", "consume", "many", "ranges", "admin"],
+    "_native": ["format", "produce", "consume", "serve", "jobs"],
+    "broker": [
+        "settings", "pools", "transactions", "segment", "delivery", "hosting", "cluster", "upkeep", "session",
+        "metrics", "admin",
+    ],
+}  # fmt: skip
+# Floors that see nothing but these; `produce`, `consume` and `serve` never meet.
+SEE_ONLY = {"_native": {floor: {"format"} for floor in ("format", "produce", "consume", "serve")} | {"jobs": set()}}
+CLIMBING: set[tuple[str, str]] = {
+    ("src/engine/broker/admin/rest.py", "engine.broker.server"),
+    ("src/engine/broker/admin/rest_lists.py", "engine.broker.server"),
+    ("src/engine/broker/admin/rest_pages.py", "engine.broker.server"),
+    ("src/engine/broker/admin/rest_transactions.py", "engine.broker.server"),
+    ("src/engine/broker/delivery/consumer.py", "engine.broker.session.connection"),
+    ("src/engine/broker/delivery/queue.py", "engine.broker.session.connection"),
+    ("src/engine/broker/delivery/shared.py", "engine.broker.session.connection"),
+    ("src/engine/broker/delivery/subscription.py", "engine.broker.session.connection"),
+    ("src/engine/broker/pools/admission.py", "engine.broker.session.connection"),
+    ("src/engine/broker/pools/attachments.py", "engine.broker.session.connection"),
+    ("src/engine/broker/pools/outbound.py", "engine.broker.session.connection"),
+    ("src/engine/broker/pools/partial_frames.py", "engine.broker.session.connection"),
+    ("src/engine/broker/pools/pools.py", "engine.broker.session.connection"),
+    ("src/engine/broker/segment/access.py", "engine.broker.session.connection"),
+    ("src/engine/broker/segment/hosted.py", "engine.broker.delivery.consumer"),
+    ("src/engine/broker/segment/hosted.py", "engine.broker.delivery.subscription"),
+    ("src/engine/broker/segment/producer.py", "engine.broker.session.connection"),
+    ("src/engine/broker/session/connection.py", "engine.broker.server"),
+}  # may only shrink
+CIRCLE_MAX = 58  # files that know each other in a ring, type hints included
 
 # The doors: which files may use a module through which the world comes in. Everybody else is handed what is
 # behind the door: a Clock, a Disk, a random.Random, an Executor. (Imports for type hints alone are free.)
@@ -52,9 +90,9 @@ DOORS: dict[str, set[str]] = {
     # The portal must know of forks, as of threads; who opens files for a client hands `aio/files.py` in.
     # The mark stands beside the file that SQLite opens itself.
     "os": {
-        "storage/disk.py",
-        "storage/workers.py",
-        "storage/writer.py",
+        "storage/disk/disk.py",
+        "storage/disk/workers.py",
+        "storage/file/writer.py",
         "aio/portal.py",
         "aio/files.py",
         "metadata/mark.py",
@@ -63,7 +101,7 @@ DOORS: dict[str, set[str]] = {
     "uuid": set(),
     "secrets": set(),
     "threading": {"aio/portal.py", "aio/workers.py", "aio/locks.py"},
-    "fcntl": {"storage/disk.py", "metadata/lockfile.py"},
+    "fcntl": {"storage/disk/disk.py", "metadata/lockfile.py"},
     "sqlite3": {"metadata/image.py"},
     "shutil": set(),
     "tempfile": set(),
@@ -126,6 +164,86 @@ def test_every_file_belongs_to_a_room():
 def test_rooms_look_down_never_up():
     faults = [fault for path in SOURCES if room_of_file(path) in MAY_IMPORT for fault in faults_of(path)]
     assert not faults, "\n" + "\n".join(faults)
+
+
+def floors_of(module: str) -> tuple[str, str]:
+    """The room and the floor of a module; the floor is "" where it stands above them all."""
+    room, *rest = module.split(".")[1:] or [""]
+    return room, rest[0] if len(rest) > 1 or (rest[:1] and rest[0] in FLOORS.get(room, ())) else ""
+
+
+def climbs_of(path: Path) -> list[str]:
+    """What one file imports from a floor above its own."""
+    room, here = floors_of(module_name(path))
+    if room not in FLOORS or not here:
+        return []
+    order, faults = FLOORS[room], []
+    for found in imports(path):
+        other, there = floors_of(found.module)
+        if found.module.split(".")[0] != "engine" or other != room or there == here:
+            continue
+        seen = SEE_ONLY.get(room, {}).get(here, set(order[: order.index(here)]))
+        if there not in seen:
+            allowed = ", ".join(sorted(seen)) or "nothing"
+            where = f"{relative(path)}:{found.line} climbs from {here} to {found.module}"
+            faults.append(f"{where}; {here} may import {allowed}")
+    return faults
+
+
+def test_every_floor_is_in_the_table():
+    folders = {
+        (room, path.name)
+        for room in FLOORS
+        for path in (ENGINE / room).iterdir()
+        if path.is_dir() and path.name not in SKIPPED
+    }
+    assert folders == {(room, floor) for room, floors in FLOORS.items() for floor in floors}
+
+
+def test_floors_look_down_never_up():
+    """Type hints count: a floor that knows the one above it by name cannot be understood without it."""
+    climbing = {path: climbs_of(path) for path in SOURCES}
+    faults = [fault for found in climbing.values() for fault in found]
+    known = [f for f in faults if any(f.startswith(file) and f" {there};" in f for file, there in CLIMBING)]
+    assert not (left := sorted(set(faults) - set(known))), "\n" + "\n".join(left)
+
+
+def test_no_large_circle_of_files():
+    """Files that know each other in a ring, type hints included, have to be read together."""
+    names = {module_name(p) for p in SOURCES}
+    graph = {
+        module_name(p): {i.module for i in imports(p) if i.module in names and i.module != module_name(p)}
+        for p in files(".py", ".pyx", under=ENGINE)
+    }
+    large = [circle for circle in find_circles(graph) if len(circle) > CIRCLE_MAX]
+    assert not large, "\n".join(f"{len(circle)} files in one circle: {', '.join(circle)}" for circle in large)
+
+
+def find_circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """The strongly connected parts of more than one node (Tarjan), each in order of name."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for target in sorted(graph.get(node, ())):
+            if target not in index:
+                visit(target)
+                low[node] = min(low[node], low[target])
+            elif target in stack:
+                low[node] = min(low[node], index[target])
+        if low[node] == index[node]:
+            at = stack.index(node)
+            found.append(sorted(stack[at:]))
+            del stack[at:]
+
+    for node in sorted(graph):
+        if node not in index:
+            visit(node)
+    return [circle for circle in found if len(circle) > 1]
 
 
 def door_faults(path: Path) -> list[str]:
@@ -220,8 +338,13 @@ def find_cycle(graph: dict[str, set[str]]) -> list[str]:
         ("client/x.py", "from engine import Client", "engine", False),
         ("client/x.py", "from engine.wire import commands", "engine.wire.commands", True),
         ("_native/x.pyx", "from engine.model cimport names", "engine.model", False),
-        ("_native/x.pyx", "cimport engine.storage.disk as d", "engine.storage.disk", False),
-        ("_native/x.pyx", "from engine._native.entry cimport (\n  load32,\n  load64)", "engine._native.entry", True),
+        ("_native/x.pyx", "cimport engine.storage.disk.disk as d", "engine.storage.disk.disk", False),
+        (
+            "_native/x.pyx",
+            "from engine._native.format.entry cimport (\n  load32,\n  load64)",
+            "engine._native.format.entry",
+            True,
+        ),
         ("control/policy/x.py", "from engine.metadata import store", "engine.metadata.store", False),
         ("control/x.py", "from engine.control.policy import x", "engine.control.policy", True),
     ],
@@ -233,6 +356,32 @@ def test_the_layer_test_sees(file: str, text: str, module: str, kept: bool, monk
     found = imports(path)
     assert [i.module for i in found][:1] == [module] or found[0].module.startswith(module)
     assert bool(faults_of(path)) is not kept
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "faults"),
+    [
+        ("storage/disk/x.py", "from engine.storage.file.format import Header", 1),
+        ("storage/file/x.py", "from engine.storage.disk.disk import Disk", 0),
+        ("storage/file/x.py", "from engine.storage.file import format", 0),
+        ("storage/file/x.py", "from engine.storage.store import SegmentStore", 1),
+        ("storage/store.py", "from engine.storage.cursor.cursor import Cursor", 0),
+        ("broker/pools/x.py", "if TYPE_CHECKING:\n    from engine.broker.session.connection import Connection", 1),
+        ("broker/server.py", "from engine.broker.admin.rest import AdminServer", 0),
+        ("_native/serve/x.pyx", "from engine._native.consume.batch cimport Batch", 1),
+        ("_native/serve/x.pyx", "from engine._native.format cimport entry as e", 0),
+        ("_native/jobs/x.pyx", "from engine._native.format.entry cimport Entry", 1),
+        ("wire/x.py", "from engine.wire.framing import Frame", 0),
+    ],
+)
+def test_climbing_is_seen(file: str, text: str, faults: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Path, "read_text", lambda self: text)
+    assert len(climbs_of(ENGINE / file)) == faults
+
+
+def test_circles_are_seen():
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": {"e"}, "e": {"d"}, "f": {"a"}}
+    assert find_circles(graph) == [["d", "e"], ["a", "b", "c"]]
 
 
 def test_type_hints_are_not_doors(monkeypatch: pytest.MonkeyPatch):

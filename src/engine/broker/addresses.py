@@ -1,39 +1,38 @@
-"""Where a broker is reached: what it was told, or what it listens on."""
+"""Where a broker is reached: configured addresses, or those it listens on."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from engine.aio.semaphore import PoolStatistics
-from engine.broker.config import BrokerConfig
-from engine.broker.http_door import WILDCARDS
+from engine.broker.admin.http import WILDCARDS
+from engine.broker.settings.current import CurrentConfig
 from engine.wire.stream import FrameStream
 from engine.wire.url import format_url, parse_url
 
 if TYPE_CHECKING:
-    from engine.broker.rest import AdminServer
+    from engine.broker.admin.rest import AdminServer
 
-IN_PROCESS_URL = "engine://embedded"  # what a broker without an address calls itself
+IN_PROCESS_URL = "engine://embedded"  # the name of a broker without an address
 
 
 class Addresses:
-    """What a broker knows of its own. Loop thread only."""
+    """`listening` and `admin_server` are set when the ports are open. Loop thread only."""
 
-    def __init__(self, config: BrokerConfig) -> None:
-        self.config = config  # in effect now
-        self._address: tuple[str, int] | None = None  # of the first listener
-        self._admin_server: AdminServer | None = None
+    def __init__(self, current: CurrentConfig) -> None:
+        self._current = current
+        self.listening: tuple[str, int] | None = None  # of the first listener
+        self.admin_server: AdminServer | None = None
 
     @property
     def identity(self) -> str:
-        """What this broker calls itself in the metadata; fixed."""
-        return self.config.service_url or IN_PROCESS_URL
+        """The name of this broker in the metadata; fixed."""
+        return self._current.value.service_url or IN_PROCESS_URL
 
     @property
     def service_url(self) -> str:
         """Where clients reach it: configured, or where it listens."""
-        if self.config.service_url is None and self._address is not None:
-            host, port = self._address
+        if self._current.value.service_url is None and self.listening is not None:
+            host, port = self.listening
             return format_url("127.0.0.1" if host in WILDCARDS else host, port)
         return self.identity
 
@@ -43,9 +42,9 @@ class Addresses:
         return self.service_url != IN_PROCESS_URL
 
     def url_for(self, stream: FrameStream) -> str:
-        """What the peer of a connection should dial: configured, or what it has dialled."""
+        """The address for the peer of a connection: configured, or the one that the peer has dialled."""
         dialled: str | None = getattr(stream, "local_url", None)
-        return self.config.service_url or dialled or self.service_url
+        return self._current.value.service_url or dialled or self.service_url
 
     def dial(self, url: str, stream: FrameStream) -> str:
         """A broker's URL as the peer of a connection can use it."""
@@ -53,17 +52,13 @@ class Addresses:
 
     @property
     def admin_url(self) -> str | None:
-        """Where the admin API is."""
-        if self.config.admin_url is not None or self._admin_server is None:
-            return self.config.admin_url
-        return self._admin_server.url_for()
-
-    def http_connections(self) -> PoolStatistics | None:
-        """Those to the admin API, if it is served."""
-        return None if self._admin_server is None else self._admin_server.statistics()
+        """Where the admin API is; None: it is not served."""
+        configured = self._current.value.admin_url
+        return configured if configured is not None or self.admin_server is None else self.admin_server.url_for()
 
     def admin_url_for(self, stream: FrameStream) -> str | None:
-        """The same for the peer of a connection: an API on all interfaces is on the one it came in by."""
-        if self.config.admin_url is not None or self._admin_server is None:
-            return self.config.admin_url
-        return self._admin_server.url_for(parse_url(self.url_for(stream))[0])
+        """The same for the peer of a connection: an API on all interfaces has the address that the peer has dialled."""
+        configured = self._current.value.admin_url
+        if configured is not None or self.admin_server is None:
+            return configured
+        return self.admin_server.url_for(parse_url(self.url_for(stream))[0])

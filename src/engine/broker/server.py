@@ -4,35 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.aio.bag import Bag
 from engine.aio.loop_lag import LoopLag
+from engine.aio.semaphore import PoolStatistics
 from engine.aio.tasks import Supervisor
 from engine.aio.workers import Submits, Workers
 from engine.broker.addresses import Addresses
-from engine.broker.admin import AdminService
-from engine.broker.config import BrokerConfig
-from engine.broker.connection import Connection
-from engine.broker.doors import Doors, check_exposed
-from engine.broker.dynamic_config import DynamicConfig
-from engine.broker.half_frames import HalfFrames
-from engine.broker.idle import IdleLoop
-from engine.broker.keepalive import KeepAlive
-from engine.broker.load_reporter import LoadReports
-from engine.broker.measures import Measures
-from engine.broker.membership import Membership
-from engine.broker.memory import BrokerMemory
-from engine.broker.metrics.catalogue import metrics_page
-from engine.broker.parts import control_config, coordinator, load_reports, storage_config
-from engine.broker.rest import AdminServer
-from engine.broker.retention import RetentionLoop
-from engine.broker.segment_host import SegmentHosting
-from engine.broker.transaction_admin import TransactionAdmin
-from engine.broker.transactions import Transactions
-from engine.broker.unexplained import check_explained
+from engine.broker.admin.dynamic import DynamicConfig
+from engine.broker.admin.rest import AdminServer
+from engine.broker.admin.service import AdminService
+from engine.broker.assembly import Foundation, Parts, build, storage_config
+from engine.broker.cluster.broker_calls import BrokerCalls
+from engine.broker.cluster.membership import Membership
+from engine.broker.hosting.segment_host import SegmentHosting
+from engine.broker.pools.latency import Measures
+from engine.broker.pools.partial_frames import HalfFrames
+from engine.broker.pools.pools import BrokerMemory
+from engine.broker.session.connection import Connection
+from engine.broker.session.keepalive import KeepAlive
+from engine.broker.settings.config import BrokerConfig
+from engine.broker.settings.current import CurrentConfig
+from engine.broker.settings.doors import Doors, check_exposed
+from engine.broker.upkeep.transaction_sweep import TransactionSweep
+from engine.broker.upkeep.unexplained import check_explained
 from engine.clock import Clock, SystemClock
 from engine.control.service import ScalableTopicService
 from engine.errors import AlreadyClosedError, ConnectError, EngineError, InvalidArgumentError
@@ -41,11 +38,11 @@ from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.sqlite import MetadataStatistics, SqliteMetadataStore
 from engine.metadata.store import MetadataStore
 from engine.model.identity import Identity
-from engine.storage.config import storage_error
-from engine.storage.disk import Disk, OsDisk
-from engine.storage.metadata_commits import NativeCommits
+from engine.storage.disk.config import storage_error
+from engine.storage.disk.disk import Disk, OsDisk
+from engine.storage.disk.metadata_commits import NativeCommits
+from engine.storage.disk.workers import NativeWorkers
 from engine.storage.store import SegmentStore
-from engine.storage.workers import NativeWorkers
 from engine.wire.chunks import ChunkPool
 from engine.wire.stream import Connector, FrameStream
 from engine.wire.tcp import listen
@@ -61,7 +58,7 @@ CLOSE_S_MAX = 2.0  # a peer has this long to take what is queued for it when the
 _REFUSED_MAX = 100  # connections above the limit that are told why they are refused
 
 
-class Broker(Addresses):
+class Broker:
     """One broker on one data directory. Loop thread only.
 
     What is not handed in (metadata store, disk, clock, executor) is the machine's own, made by start() and closed by
@@ -84,23 +81,16 @@ class Broker(Addresses):
 
         `connector`: how the others are reached; over TCP if it is not given.
         """
-        super().__init__(config or BrokerConfig())
+        self.current = CurrentConfig(config or BrokerConfig())
+        self.current.follow(self._configured)
+        self.addresses = Addresses(self.current)
         self.clock: Clock = clock or SystemClock()
         self.memory = BrokerMemory(self.config)
         self.measures = Measures(self.clock)
-        self.loop_lag = LoopLag()  # measured while somebody may ask for it
+        self.loop_lag = LoopLag()  # measured while the admin API is served
         self.tasks = Supervisor("broker")
         self.connections: Bag[Connection] = Bag()
-        # Made by start().
-        self.members: Membership
-        self.hosting: SegmentHosting
-        self.service: ScalableTopicService
-        self.admin: AdminService
-        self.dynamic: DynamicConfig
-        self.loads: LoadReports
-        self.store: SegmentStore
-        self.started_as: Identity
-        self.transactions: Transactions
+        self.doors = Doors(self.clock)
         self._data = Path(data)
         self._disk: Disk = disk or OsDisk()
         self._rng = rng
@@ -109,9 +99,10 @@ class Broker(Addresses):
         self._executor = executor
         self._own_metadata: SqliteMetadataStore | None = None
         self._own_workers: NativeWorkers | None = None
-        self._retention: RetentionLoop | None = None
-        # Doors.
-        self.doors = Doors(self.clock)
+        # Made by start().
+        self.store: SegmentStore
+        self.started_as: Identity
+        self._parts: Parts | None = None
         self._pool = ChunkPool()
         self.memory.half_frames = HalfFrames(self._pool, self.connections, self.config.receive_buffers_max)
         self._servers: list[asyncio.Server] = []
@@ -127,6 +118,70 @@ class Broker(Addresses):
         self._running = False
         self._closed = False
 
+    # -- its parts, from start() on ----------------------------------------------------------------------------------
+
+    @property
+    def parts(self) -> Parts:
+        """What start() has put together. Raises AlreadyClosedError before."""
+        if self._parts is None:
+            raise AlreadyClosedError("the broker has not started")
+        return self._parts
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The configuration in effect now."""
+        return self.current.value
+
+    @property
+    def members(self) -> Membership:
+        """Its place among the brokers."""
+        return self.parts.members
+
+    @property
+    def hosting(self) -> SegmentHosting:
+        """Its open segments."""
+        return self.parts.hosting
+
+    @property
+    def service(self) -> ScalableTopicService:
+        """Its control plane."""
+        return self.parts.service
+
+    @property
+    def calls(self) -> BrokerCalls:
+        """Calls to and from other brokers."""
+        return self.parts.calls
+
+    @property
+    def transactions(self) -> TransactionSweep:
+        """Its coordinator of transactions, and the sweep."""
+        return self.parts.transactions
+
+    @property
+    def dynamic(self) -> DynamicConfig:
+        """Settings that change at run time."""
+        return self.parts.dynamic
+
+    @property
+    def admin(self) -> AdminService:
+        """What operators ask for."""
+        return self.parts.admin
+
+    @property
+    def service_url(self) -> str:
+        """Where clients reach it."""
+        return self.addresses.service_url
+
+    @property
+    def admin_url(self) -> str | None:
+        """Where its admin API is; None: it is not served."""
+        return self.addresses.admin_url
+
+    def http_connections(self) -> PoolStatistics | None:
+        """Connections to the admin API, if it is served."""
+        server = self.addresses.admin_server
+        return None if server is None else server.statistics()
+
     # -- life ------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
@@ -139,8 +194,8 @@ class Broker(Addresses):
         try:
             await self._open()
         except BaseException:
-            if (members := getattr(self, "members", None)) is not None:
-                await members.close()
+            if self._parts is not None:
+                await self._parts.members.close()
             await self._release()
             raise
         self._running, self.up_since = True, asyncio.get_running_loop().time()
@@ -159,40 +214,15 @@ class Broker(Addresses):
         await check_explained(store, metadata, str(self._data), shared=self.shared)
         self.started_as = await raise_generation(metadata, store.rng)
         store.identify(self.started_as.store, self.started_as.generation)
-        members = self.members = self._membership(store, metadata)
-        self.hosting = members.hosting
-        self.hosting.loads, self.hosting.reads = self.memory.topic_loads, self.memory.outbound.reads
-        self.service = ScalableTopicService(
-            metadata,
-            members.host,
-            clock=self.clock,
-            broker_url=self.identity,
-            config=control_config(self.config),
-            brokers=members.brokers,
+        base = Foundation(
+            store, metadata, self.shared, self.current, self.addresses, self.memory, self.clock, self._connector
         )
-        self.service.topic_lists.pace = self.memory.list_pace
-        self.service.topic_lists.memory = self.memory.topic_lists
-        self.dynamic = DynamicConfig(self, metadata)
-        self.admin = AdminService(
-            self.service,
-            self.config,
-            (lambda *asked: members.forward(self.admin, *asked)) if self.shared else None,
-            dynamic=self.dynamic,
-            metrics=partial(metrics_page, self),
-        )
-        begun = coordinator(self.config, self.service, members, metadata, self.clock, store.rng)
-        self.transactions = Transactions(begun, members.brokers, self.config.transaction_sweep_interval)
-        self.admin.transactions = TransactionAdmin(begun, members.hosting.operations)
-        await members.start()
-        await self.dynamic.start()
-        await self.service.start()
-        self.tasks.spawn(self.transactions.run(), "transactions")
-        self._retention = RetentionLoop(self.service, self.hosting, self.config, self.clock, self.admin.prune_segment)
-        self.tasks.spawn(self._retention.run(), "retention")
-        if self.config.segment_idle_time is not None:
-            self.tasks.spawn(IdleLoop(self.hosting, self.config.segment_idle_time).run(), "idle segments")
-        self.loads = load_reports(self.config, self.hosting, metadata, self.service.scaling)
-        self.tasks.spawn(self.loads.run(), "load reports")
+        parts = self._parts = build(base, self)
+        await parts.members.start()
+        await parts.dynamic.start()
+        await parts.service.start()
+        for name, run in parts.loops:
+            self.tasks.spawn(run(), name)
 
     def _segment_store(self, metadata: MetadataStore, executor: Workers | Submits) -> SegmentStore:
         disk, config = self._disk, storage_config(self.config)
@@ -216,22 +246,9 @@ class Broker(Addresses):
         except OSError as e:
             raise storage_error(e, str(self._data)) from e
 
-    def _membership(self, store: SegmentStore, metadata: MetadataStore) -> Membership:
-        return Membership(
-            store,
-            metadata,
-            clock=self.clock,
-            url=self.identity,
-            admin_url=self.admin_url,
-            session_timeout=self.config.session_timeout,
-            token=self.config.auth_token,
-            connector=self._connector,
-            shared=self.shared,
-        )
-
     @property
     def shared(self) -> bool:
-        """Whether other brokers may use the same metadata store: whoever handed it in knows them."""
+        """Whether other brokers may use the same metadata store, as where it was handed in."""
         return self._metadata is not None
 
     async def close(self) -> None:
@@ -244,8 +261,9 @@ class Broker(Addresses):
         self._closed = True
         for server in self._servers:
             server.close()
-        if self._admin_server is not None:
-            await self._admin_server.quiet()
+        admin = self.addresses.admin_server
+        if admin is not None:
+            await admin.quiet()
         self._keep_alive.stop()
         for connection in self.connections:
             connection.hold("closing")
@@ -259,8 +277,8 @@ class Broker(Addresses):
         await self._release()
         if self._running:
             log.info("broker on %s closed", self._data, extra={"data": str(self._data)})
-        if self._admin_server is not None:
-            await self._admin_server.close()
+        if admin is not None:
+            await admin.close()
         self.loop_lag.stop()
 
     async def _close_connections(self) -> None:
@@ -370,8 +388,8 @@ class Broker(Addresses):
         )
         self._servers.append(server)
         address = server.sockets[0].getsockname()[:2]
-        if self._address is None:
-            self._address, self.up_since = address, asyncio.get_running_loop().time()
+        if self.addresses.listening is None:
+            self.addresses.listening, self.up_since = address, asyncio.get_running_loop().time()
         log.info("serving clients on %s", format_url(*address), extra={"url": format_url(*address)})
         return address[0], address[1]
 
@@ -381,15 +399,14 @@ class Broker(Addresses):
         Before start() it says how far the broker is, and nothing else.
         """
         await check_exposed(host, self.config)
-        self._admin_server = AdminServer(self)
+        server = self.addresses.admin_server = AdminServer(self)
         self.loop_lag.start()
-        return await self._admin_server.listen(host, port, self.doors.tls(self.config))
+        return await server.listen(host, port, self.doors.tls(self.config))
 
     # -- housekeeping ----------------------------------------------------------------------------------------------
 
-    def take_config(self, config: BrokerConfig) -> None:
-        """Other limits from now on; whatever else was said when the broker was made stays."""
-        self.config = config
+    def _configured(self, config: BrokerConfig) -> None:
+        """Other limits from now on."""
         self.memory.configure(config)
         self.store.resize_cache(config.read_cache_max)
 

@@ -6,7 +6,7 @@ import contextlib
 
 import click
 
-from engine.broker.config import setting
+from engine.broker.settings.config import setting
 from engine.cli import lines, output
 from engine.cli.connection import connect, connection_options, json_option
 from engine.errors import InvalidConfigurationError

@@ -97,7 +97,7 @@ def _token(meta: dict[str, Any]) -> str | None:
     token: str | None = meta.get(f"{__name__}.token")
     if path is None:
         return token
-    from engine.broker.config_file import read_secret
+    from engine.broker.settings.file import read_secret
 
     return read_secret("--token-file", path)
 

@@ -95,7 +95,7 @@ class Chosen:
 @contextlib.contextmanager
 def connection_news() -> Iterator[None]:
     """Meanwhile, a line on the error stream when the connection is lost, and when it is back."""
-    news, handler = logging.getLogger("engine.client.pool"), News()
+    news, handler = logging.getLogger("engine.client.net.pool"), News()
     before = news.level
     news.addHandler(handler)
     news.setLevel(logging.INFO)

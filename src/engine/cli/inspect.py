@@ -16,7 +16,7 @@ from engine.cli.consume import as_text
 from engine.errors import CorruptionError
 
 if TYPE_CHECKING:
-    from engine.broker.offline import LogReport
+    from engine.broker.upkeep.offline import LogReport
 
 COMPRESSIONS = {0: "none", 1: "lz4", 2: "zstd"}
 
@@ -50,7 +50,7 @@ def command(
 
     Exits with 1 where something is damaged. An incomplete last write is no damage.
     """
-    from engine.broker import offline
+    from engine.broker.upkeep import offline
 
     kind = offline.kind_of(path)
     if dry_run and not repair:
@@ -71,7 +71,7 @@ def command(
 
 def show_directory(path: Path, as_json: bool) -> int:
     """One line for each log file, and what the metadata file holds."""
-    from engine.broker import offline
+    from engine.broker.upkeep import offline
 
     metadata = offline.metadata_file(path)
     records = read_records(metadata) if metadata else []  # first: it is refused while an engine has the directory
@@ -88,7 +88,7 @@ def show_directory(path: Path, as_json: bool) -> int:
 
 def directory_row(segment: str, file: Path) -> dict[str, Any]:
     """One log file among others. What cannot be read at all is a damage too."""
-    from engine.broker import offline
+    from engine.broker.upkeep import offline
 
     size = file.stat().st_size
     try:
@@ -126,7 +126,7 @@ def show_metadata(path: Path, prefix: str, limit: int, as_json: bool) -> int:
 
 def read_records(path: Path) -> list[dict[str, Any]]:
     """The records of a metadata file as mappings."""
-    from engine.broker import offline
+    from engine.broker.upkeep import offline
 
     with tempfile.TemporaryDirectory(prefix="engine-inspect-") as scratch:
         records, _ = offline.read_metadata(path, Path(scratch))
@@ -209,7 +209,7 @@ def entry_row(entry: Any) -> dict[str, Any]:
 
 def message_rows(entry: Any) -> list[dict[str, Any]]:
     """One line for each message of an entry."""
-    from engine.client.compression import decompressor
+    from engine.client.base.compression import decompressor
 
     return [
         {

@@ -25,7 +25,7 @@ from engine.cli.serve import (
 from engine.cli.values import service_url
 
 if TYPE_CHECKING:
-    from engine.broker.proxy.config import ProxyConfig
+    from engine.proxy.config import ProxyConfig
 
 _FILE = click.Path(exists=True, dir_okay=False)
 
@@ -80,8 +80,8 @@ def command(
 
     SIGHUP reads the configuration, the token files and the certificate again.
     """
-    from engine.broker.logs import configure
-    from engine.broker.proxy.config import ProxyConfig
+    from engine.cli.logs import configure
+    from engine.proxy.config import ProxyConfig
 
     configure(log_level, log_format)
 
@@ -98,8 +98,8 @@ async def serve(
     listen: tuple[str, int], admin: tuple[str, int] | None, config: ProxyConfig, load: Callable[[], ProxyConfig]
 ) -> None:
     """Start, wait for a signal, close."""
-    from engine.broker.proxy.server import Proxy
-    from engine.broker.reloading import reload_proxy
+    from engine.cli.reloading import reload_proxy
+    from engine.proxy.server import Proxy
 
     stopped = told_to_stop()
     proxy = Proxy(config)

@@ -12,14 +12,14 @@ import click
 from engine.cli import lines, output
 
 if TYPE_CHECKING:
-    from engine.broker.repair import Plan, TopicPlan
+    from engine.broker.upkeep.repair import Plan, TopicPlan
 
 COLUMNS = ["topic", "segment", "range", "state", "messages", "parents", "record", "problem"]
 
 
 def repair(path: Path, *, dry_run: bool, show_transactional: bool, as_json: bool) -> int:
     """Say what is done, and do it unless `dry_run`. The exit code: 1 where something cannot be repaired."""
-    from engine.broker import repair as repairing
+    from engine.broker.upkeep import repair as repairing
 
     now_ms = time.time_ns() // 1_000_000
     with tempfile.TemporaryDirectory(prefix="engine-repair-") as scratch:
@@ -75,7 +75,7 @@ def topic_rows(topic: TopicPlan) -> list[dict[str, Any]]:
 
 def say(plan: Plan, rows: list[dict[str, Any]], hidden: int, dry_run: bool, kept: Path | None) -> None:
     """For people."""
-    from engine.broker import repair as repairing
+    from engine.broker.upkeep import repair as repairing
 
     output.print_facts([("metadata", plan.metadata or "nothing is wrong with it"), ("topics", len(plan.topics))])
     if rows:

@@ -16,7 +16,7 @@ from engine.cli import lines
 from engine.errors import ConnectError, EngineError
 
 if TYPE_CHECKING:
-    from engine.broker.config import BrokerConfig
+    from engine.broker.settings.config import BrokerConfig
 
 log = logging.getLogger(__name__)
 
@@ -71,8 +71,8 @@ def command(
 
     SIGHUP reads the configuration, the token file and the certificate again.
     """
-    from engine.broker.config import BrokerConfig
-    from engine.broker.logs import configure
+    from engine.broker.settings.config import BrokerConfig
+    from engine.cli.logs import configure
 
     configure(log_level, log_format)
     sys.setswitchinterval(SWITCH_S)
@@ -104,10 +104,10 @@ async def serve(
     load: Callable[[], BrokerConfig],
 ) -> None:
     """Start, wait for a signal, close. What was acknowledged is durable whenever this ends."""
-    from engine.broker.doors import check_exposed
-    from engine.broker.garbage import collect_rarely
-    from engine.broker.reloading import reload_broker
     from engine.broker.server import Broker
+    from engine.broker.settings.doors import check_exposed
+    from engine.cli.process import collect_rarely
+    from engine.cli.reloading import reload_broker
 
     stopped = told_to_stop()
     broker = Broker(data, config=config)

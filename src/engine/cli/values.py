@@ -45,7 +45,7 @@ def subscription_name(text: str) -> str:
 
 def service_url(text: str) -> str:
     """A server's URL as typed."""
-    from engine.client.options import check_url
+    from engine.client.base.options import check_url
 
     return checked(text, check_url)
 

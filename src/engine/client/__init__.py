@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from engine._native.batch import MessageBatch
-from engine._native.message import Message
-from engine.client.admin import AsyncAdmin
-from engine.client.batching_quality import BucketStatistics
-from engine.client.checkpoint_consumer import AsyncCheckpointConsumer
+from engine._native.consume.batch import MessageBatch
+from engine._native.consume.message import Message
+from engine.client.admin.admin import AsyncAdmin
+from engine.client.base.options import Batching
+from engine.client.base.schema import Schema
 from engine.client.client import AsyncClient
-from engine.client.gathered import MultiConsumerStatistics
-from engine.client.ledger import ProducerStatistics
-from engine.client.multi import AsyncMultiQueueConsumer, AsyncMultiStreamConsumer, MultiQueueConsumerStatistics
-from engine.client.options import Batching
-from engine.client.producer import AsyncProducer
-from engine.client.queue_consumer import AsyncQueueConsumer, QueueConsumerStatistics
-from engine.client.range_reader import AsyncRangeReader
-from engine.client.receiving import ConsumerStatistics
-from engine.client.schema import Schema
-from engine.client.stream_consumer import AsyncStreamConsumer
-from engine.client.topic_list import AsyncTopicWatch, TopicsChanged
-from engine.client.topic_view import AsyncTopicView, Segment, TopicSegments
-from engine.client.transaction import AsyncTransaction
+from engine.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
+from engine.client.consume.queue_consumer import AsyncQueueConsumer, QueueConsumerStatistics
+from engine.client.consume.receiving import ConsumerStatistics
+from engine.client.consume.stream_consumer import AsyncStreamConsumer
+from engine.client.many.consumer import MultiConsumerStatistics
+from engine.client.many.multi import AsyncMultiQueueConsumer, AsyncMultiStreamConsumer, MultiQueueConsumerStatistics
+from engine.client.produce.batching_quality import BucketStatistics
+from engine.client.produce.in_flight import ProducerStatistics
+from engine.client.produce.producer import AsyncProducer
+from engine.client.ranges.range_reader import AsyncRangeReader
+from engine.client.ranges.topic_view import AsyncTopicView, Segment, TopicSegments
+from engine.client.topic.topic_list import AsyncTopicWatch, TopicsChanged
+from engine.client.transact.transaction import AsyncTransaction
 from engine.model.positions import Checkpoint, MessageId
 from engine.model.redelivery import Backoff, DeadLetter
 

@@ -9,23 +9,23 @@ from functools import partial
 from typing import Any, Self, TypeVar
 
 from engine.aio.once import Once
-from engine.client.admin import AsyncAdmin, check_properties
-from engine.client.admin_backend import AdminBackend
-from engine.client.checkpoint_consumer import AsyncCheckpointConsumer
-from engine.client.children import Children, Closable
-from engine.client.entering import Entering
-from engine.client.multi import AsyncMultiQueueConsumer, AsyncMultiStreamConsumer
-from engine.client.options import Batching, ClientOptions, ConsumerOptions, ProducerOptions
+from engine.client.admin.admin import AsyncAdmin, check_properties
+from engine.client.admin.admin_backend import AdminBackend
+from engine.client.base.options import Batching, ClientOptions, ConsumerOptions, ProducerOptions
+from engine.client.base.redelivery import QueueOptions, backoff_of
+from engine.client.base.schema import Schema
+from engine.client.consume.checkpoint_consumer import AsyncCheckpointConsumer
+from engine.client.consume.queue_consumer import AsyncQueueConsumer
+from engine.client.consume.stream_consumer import AsyncStreamConsumer
+from engine.client.many.multi import AsyncMultiQueueConsumer, AsyncMultiStreamConsumer
+from engine.client.net.children import Children, Closable
+from engine.client.net.pool import Pool
 from engine.client.planning import Planning
-from engine.client.pool import Pool
-from engine.client.producer import AsyncProducer
-from engine.client.queue_consumer import AsyncQueueConsumer
-from engine.client.redelivery import QueueOptions, backoff_of
-from engine.client.schema import Schema
-from engine.client.stream_consumer import AsyncStreamConsumer
-from engine.client.topic import TopicSession
-from engine.client.topic_list import AsyncTopicWatch, TopicQuery, Topics, chosen, list_topics
-from engine.client.transaction import Transactions
+from engine.client.produce.producer import AsyncProducer
+from engine.client.topic.session import TopicSession
+from engine.client.topic.topic_list import AsyncTopicWatch, TopicQuery, Topics, chosen, list_topics
+from engine.client.transact.entering import Entering
+from engine.client.transact.transaction import Transactions
 from engine.clock import Clock, SystemClock
 from engine.errors import ConnectError, EngineError, InvalidArgumentError, NotFoundError, UnsupportedError
 from engine.limits import (
@@ -348,7 +348,7 @@ class AsyncClient(Planning):
                     f"the broker at {self.service_url} serves no admin API; engine.open(…, admin='127.0.0.1:8080') "
                     "or engine serve --admin 127.0.0.1:8080 makes it"
                 )
-            from engine.client.admin_http import HttpAdmin  # an HTTP client is slow to load, and seldom needed
+            from engine.client.admin.admin_http import HttpAdmin  # an HTTP client is slow to load, and seldom needed
 
             o = self._options
             if self._backend is None:  # another call may have been faster

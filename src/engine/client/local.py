@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from engine.client.admin_backend import AdminBackend
+from engine.client.admin.admin_backend import AdminBackend
 from engine.client.client import AsyncClient
 from engine.errors import InvalidArgumentError
 from engine.wire.memory import MemoryConnector

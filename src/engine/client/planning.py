@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
-from engine.client.options import ConsumerOptions
-from engine.client.pool import Pool
-from engine.client.range_reader import AsyncRangeReader, Ranges, ReadPlan, check_keys, check_ranges
-from engine.client.topic_view import AsyncTopicView
+from engine.client.base.options import ConsumerOptions
+from engine.client.net.pool import Pool
+from engine.client.ranges.range_reader import AsyncRangeReader, Ranges, ReadPlan, check_keys, check_ranges
+from engine.client.ranges.topic_view import AsyncTopicView
 from engine.limits import RECEIVE_QUEUE_MESSAGES
 from engine.model.names import TopicName
 

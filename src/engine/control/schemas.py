@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from engine.control.resources import ScalableTopicResources
+from engine.control.base.topic_records import ScalableTopicResources
 from engine.errors import EngineError, NotFoundError
 from engine.metadata import keys
 from engine.metadata.store import ABSENT, ConflictError, Expected, OutcomeUnknownError

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from engine.control.controller import ScalableTopicController
-from engine.control.controllers import Controllers
-from engine.control.ports import SegmentHost, SegmentSpec, segment_spec
-from engine.control.reshaping import TERMINATE
-from engine.control.resources import ScalableTopicResources
+from engine.control.base.ports import SegmentHost, SegmentSpec, segment_spec
+from engine.control.base.topic_records import ScalableTopicResources
+from engine.control.shape.reshaping import TERMINATE
+from engine.control.topic.controller import ScalableTopicController
+from engine.control.topic.registry import Controllers
 from engine.errors import InvalidArgumentError, NotFoundError
 from engine.model.hashrange import HashRange
 from engine.model.layout import SegmentLayout

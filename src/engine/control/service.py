@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
+from engine.aio.memory_limiter import AsyncDualMemoryLimiter
+from engine.aio.pace import Pace
 from engine.aio.tasks import Supervisor
 from engine.clock import Clock
-from engine.control.brokers import Brokers
-from engine.control.config import ControlConfig
-from engine.control.controllers import Controllers
-from engine.control.ports import (
+from engine.control.auto_scaler import AutoScaling
+from engine.control.base.brokers import Brokers
+from engine.control.base.config import ControlConfig
+from engine.control.base.ports import (
     ConsumerChannel,
     SegmentHost,
     SegmentSpec,
@@ -19,15 +21,15 @@ from engine.control.ports import (
     TopicWatch,
     segment_spec,
 )
-from engine.control.resources import LeaderRecord, ScalableTopicResources, TopicRecord
-from engine.control.scaling import AutoScaling
+from engine.control.base.topic_records import LeaderRecord, ScalableTopicResources, TopicRecord
 from engine.control.schemas import TopicSchemas
 from engine.control.segment_admin import SegmentAdmin
-from engine.control.shape import Plan
-from engine.control.stats import topic_stats, with_scaling
-from engine.control.subscriptions import find_subscription
-from engine.control.topic_lists import TopicLists, list_topics
-from engine.control.watches import TopicWatches
+from engine.control.shape.shape import Plan
+from engine.control.subscription.subscriptions import find_subscription
+from engine.control.topic.registry import Controllers
+from engine.control.topic.stats import topic_stats, with_scaling
+from engine.control.topic.topic_lists import TopicLists, list_topics
+from engine.control.topic.watches import TopicWatches
 from engine.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from engine.metadata.store import ABSENT, ConflictError, MetadataStore
 from engine.model.layout import SegmentLayout
@@ -61,8 +63,13 @@ class ScalableTopicService:
         broker_url: str,
         config: ControlConfig | None = None,
         brokers: Brokers | None = None,
+        list_pace: Pace | None = None,
+        list_memory: AsyncDualMemoryLimiter | None = None,
     ) -> None:
-        """`brokers`: on whose session the leaderships hang; without, they have one of their own."""
+        """`brokers`: leaderships hang on its session; without it they have one of their own.
+
+        `list_pace`, `list_memory`: see TopicLists.
+        """
         self.config = config or ControlConfig()
         self._host = host
         self._clock = clock
@@ -80,7 +87,7 @@ class ScalableTopicService:
         )
         self.statistics = self._controllers.statistics
         self.schemas = TopicSchemas(self._resources)
-        self.topic_lists = TopicLists(self._resources)
+        self.topic_lists = TopicLists(self._resources, list_pace, list_memory)
         self.segments = SegmentAdmin(self._controllers, self._resources, host)
         self.scaling = AutoScaling(self._controllers, self._resources, self.config, self._tasks)
         self._watches = TopicWatches(

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from engine._native import log
+from engine._native.serve import log
 from engine.aio.workers import run
-from engine.storage.config import storage_error
-from engine.storage.context import Context
-from engine.storage.index import Index
-from engine.storage.logfile import Block, LogFile
-from engine.storage.tail import Tail
+from engine.storage.disk.config import storage_error
+from engine.storage.file.context import Context
+from engine.storage.file.index import Index
+from engine.storage.file.logfile import Block, LogFile
+from engine.storage.file.tail import Tail
 
 STRETCHES_MAX = 64  # told at a time
 

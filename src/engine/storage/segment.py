@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from typing_extensions import Buffer
 
-from engine._native import log
-from engine._native.log import Claim
+from engine._native.serve import log
+from engine._native.serve.log import Claim
 from engine.aio.turns import Turns
 from engine.clock import Ages
 from engine.errors import (
@@ -23,19 +23,19 @@ from engine.errors import (
 from engine.limits import LOG_FILE_MESSAGES_MAX, READ_BLOCK_SIZE
 from engine.model.identity import Identity
 from engine.model.names import SegmentName
-from engine.storage.commit import Committer
-from engine.storage.context import Context, SegmentStatistics
-from engine.storage.continuation import Gaps
-from engine.storage.dedup import producer_id
-from engine.storage.format import State
-from engine.storage.group import Appended, Group, join_fresh
-from engine.storage.inherited import hand_over
-from engine.storage.logfile import Block, LogFile, new_file
+from engine.storage.commit.commit import Committer
+from engine.storage.commit.group import Appended, Group, join_fresh
+from engine.storage.dedup.dedup import producer_id
+from engine.storage.file.context import Context, SegmentStatistics
+from engine.storage.file.continuation import Gaps
+from engine.storage.file.format import State
+from engine.storage.file.inherited import hand_over
+from engine.storage.file.logfile import Block, LogFile, new_file
+from engine.storage.file.owners import Lease, Succession
+from engine.storage.file.recovery import Recovered, file_facts
+from engine.storage.file.retention import ages_of, delete_files, files_to_delete
+from engine.storage.file.tail import Piece
 from engine.storage.reader import Reader, Stretch
-from engine.storage.recovery import Recovered, file_facts
-from engine.storage.retention import ages_of, delete_files, files_to_delete
-from engine.storage.succession import Lease, Succession
-from engine.storage.tail import Piece
 from engine.storage.waiting import Waiters
 
 _log = logging.getLogger("engine.storage")

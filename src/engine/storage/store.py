@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TypeVar
 from urllib.parse import quote, unquote
 
-from engine._native.hashing import xxh64
+from engine._native.produce.hashing import xxh64
 from engine.aio.workers import Submits, Workers, as_workers, run
 from engine.clock import Clock
 from engine.errors import (
@@ -28,19 +28,19 @@ from engine.limits import BUCKETS_PER_SEGMENT_MAX, HASH_RING_SIZE
 from engine.metadata.store import MetadataStore
 from engine.model.identity import Identity
 from engine.model.names import SEGMENT_SCHEME, SegmentName, TopicName
-from engine.storage.config import FSYNC, StorageConfig, check_mode, storage_error
-from engine.storage.context import Context
-from engine.storage.continuation import NOTHING, Known
-from engine.storage.cursors import CursorStore
-from engine.storage.disk import Disk
-from engine.storage.handles import Handles
-from engine.storage.logfile import SyncFailed, holds_messages, new_file, parse_file_name, read_header
-from engine.storage.measures import StorageStatistics
-from engine.storage.recovery import Recovered, file_facts, recover
-from engine.storage.removal import finish_removal, remaining, remove, term_of
+from engine.storage.cursor.store import CursorStore
+from engine.storage.disk.config import FSYNC, StorageConfig, check_mode, storage_error
+from engine.storage.disk.disk import Disk
+from engine.storage.disk.measures import StorageStatistics
+from engine.storage.file.context import Context
+from engine.storage.file.continuation import NOTHING, Known
+from engine.storage.file.handles import Handles
+from engine.storage.file.logfile import SyncFailed, holds_messages, new_file, parse_file_name, read_header
+from engine.storage.file.owners import Lease
+from engine.storage.file.recovery import Recovered, file_facts, recover
+from engine.storage.file.removal import finish_removal, remaining, remove, term_of
+from engine.storage.file.tail import TailCache
 from engine.storage.segment import Segment
-from engine.storage.succession import Lease
-from engine.storage.tail import TailCache
 
 SEGMENTS = "segments"
 DIRECTORY_NAME_MAX = 255

@@ -7,8 +7,7 @@ from typing import Any, Self, Unpack
 
 from engine.aio.portal import Portal
 from engine.client import AsyncClient, AsyncProducer, AsyncTransaction
-from engine.client.entering import Entering
-from engine.client.options import (
+from engine.client.base.options import (
     CheckpointConsumerKeywords,
     ClientKeywords,
     ProducerKeywords,
@@ -17,8 +16,9 @@ from engine.client.options import (
     StreamConsumerKeywords,
     TopicListKeywords,
 )
-from engine.client.range_reader import Ranges
-from engine.client.topic_list import Topics
+from engine.client.ranges.range_reader import Ranges
+from engine.client.topic.topic_list import Topics
+from engine.client.transact.entering import Entering
 from engine.sync.admin import Admin
 from engine.sync.closing import close_before_exit, run_to_close
 from engine.sync.consumers import CheckpointConsumer, QueueConsumer, StreamConsumer

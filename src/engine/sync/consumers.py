@@ -18,9 +18,9 @@ from engine.client import (
     MultiQueueConsumerStatistics,
     QueueConsumerStatistics,
 )
-from engine.client.options import check_count, check_timeout
-from engine.client.queue_consumer import Acknowledgeable
-from engine.client.receiving import BATCH_MESSAGES
+from engine.client.base.options import check_count, check_timeout
+from engine.client.consume.queue_consumer import Acknowledgeable
+from engine.client.consume.receiving import BATCH_MESSAGES
 from engine.errors import AlreadyClosedError
 from engine.sync.closing import run_to_close
 from engine.sync.transaction import Transaction

@@ -7,9 +7,9 @@ from typing import Any, Self
 
 from engine.aio.portal import Portal
 from engine.client import AsyncRangeReader, AsyncTopicView, Checkpoint, Message, MessageBatch, TopicSegments
-from engine.client.handover import Handover
-from engine.client.options import check_count
-from engine.client.range_reader import BATCH_MESSAGES
+from engine.client.base.options import check_count
+from engine.client.ranges.caller_reads import Handover
+from engine.client.ranges.range_reader import BATCH_MESSAGES
 from engine.errors import AlreadyClosedError
 from engine.sync.closing import run_to_close
 

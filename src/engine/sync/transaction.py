@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from engine.aio.portal import Portal
 from engine.client import AsyncTransaction
-from engine.client.scope import InTransaction
+from engine.client.transact.scope import InTransaction
 
 
 class Transaction(InTransaction):

@@ -26,8 +26,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from engine.broker.config import BrokerConfig
 from engine.broker.server import Broker
+from engine.broker.settings.config import BrokerConfig
 from engine.client.client import AsyncClient
 from engine.metadata.memory import MemoryMetadataStore
 from engine.testing.clock import LoopClock

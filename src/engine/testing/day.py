@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engine.control.config import ControlConfig
-from engine.control.ports import ConsumerChannel
+from engine.control.base.config import ControlConfig
+from engine.control.base.ports import ConsumerChannel
 from engine.control.service import ScalableTopicService
 from engine.errors import EngineError
 from engine.limits import HASH_RING_SIZE, LOAD_WINDOW_S

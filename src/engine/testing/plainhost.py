@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from engine.control.ports import SegmentEnd, SegmentSpec, SegmentStatistics
+from engine.control.base.ports import SegmentEnd, SegmentSpec, SegmentStatistics
 from engine.model.names import SegmentName, TopicName
 from engine.model.subscriptions import InitialPosition
 

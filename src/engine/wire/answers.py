@@ -266,7 +266,7 @@ class Place(_Struct):
 
 
 class Files(_Struct):
-    """Of SEGMENT_FILES. What is in `files`, `client/near_files.py` checks further."""
+    """Of SEGMENT_FILES. What is in `files`, `client/ranges/local_files.py` checks further."""
 
     files: list[tuple[str, bytes, Salt, Count, Count, Count]] | None = None
     upto: Count = 0

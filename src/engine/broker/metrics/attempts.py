@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from engine.broker.attempts import Attempts
 from engine.broker.metrics.exposition import AnyFamily, counter
+from engine.broker.settings.attempts import Attempts
 
 
 def attempt_families(prefix: str, attempts: Attempts) -> Iterator[AnyFamily]:

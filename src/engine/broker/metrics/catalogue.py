@@ -11,19 +11,19 @@ from engine.broker.metrics.pools import pool_families, topic_list_families
 from engine.broker.metrics.process import process_families
 from engine.broker.metrics.segments import segment_families, subscription_families
 from engine.broker.metrics.shapes import shape_families
+from engine.broker.metrics.transactions import transaction_families
 from engine.broker.metrics.whole import pools, whole_families
-from engine.broker.transaction_metrics import transaction_families
 
 if TYPE_CHECKING:
-    from engine.broker.server import Broker
+    from engine.broker.metrics.ports import Observed
 
 
-def metrics_text(broker: Broker) -> str:
+def metrics_text(broker: Observed) -> str:
     """The text format of Prometheus. A broker that has not started has only what its process can say."""
     return exposition(families(broker) if broker.started else process_families())
 
 
-async def metrics_page(broker: Broker) -> str:
+async def metrics_page(broker: Observed) -> str:
     """The same, one family in each turn of the loop: with thousands of segments the text takes long to write."""
     parts: list[str] = []
     for family in families(broker) if broker.started else process_families():
@@ -32,7 +32,7 @@ async def metrics_page(broker: Broker) -> str:
     return "".join(parts)
 
 
-def families(broker: Broker) -> Iterator[AnyFamily]:
+def families(broker: Observed) -> Iterator[AnyFamily]:
     """All of them, each with whatever samples there are now."""
     hosted = list(broker.hosting)
     yield from whole_families(broker)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from engine.model.names import TopicName
 
 if TYPE_CHECKING:
-    from engine.broker.subscriptions import HostedSubscription
-    from engine.broker.topics import HostedSegment
+    from engine.broker.delivery.subscription import HostedSubscription
+    from engine.broker.segment.hosted import HostedSegment
 
 
 def topic_labels(topic: TopicName) -> dict[str, str]:

@@ -9,8 +9,8 @@ from engine.broker.metrics.exposition import Family, Sample, counter, gauge
 from engine.broker.metrics.labels import segment_labels, subscription_labels
 
 if TYPE_CHECKING:
-    from engine.broker.subscriptions import HostedSubscription
-    from engine.broker.topics import HostedSegment
+    from engine.broker.delivery.subscription import HostedSubscription
+    from engine.broker.segment.hosted import HostedSegment
 
 # {name: (field of SegmentStatistics, what it says)}
 _STORED = {

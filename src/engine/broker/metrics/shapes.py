@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from engine.broker.metrics.exposition import Family, counter, gauge
 from engine.broker.metrics.labels import topic_labels
-from engine.control.stats import ControlStatistics
+from engine.control.topic.stats import ControlStatistics
 from engine.model.names import TopicName
 from engine.model.reshape import KINDS
 

@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from engine.aio.semaphore import PoolStatistics
-from engine.broker.health import unready
 from engine.broker.metrics.attempts import attempt_families
 from engine.broker.metrics.exposition import AnyFamily, Labels, counter, gauge, histogram
+from engine.broker.metrics.health import unready
 
 if TYPE_CHECKING:
-    from engine.broker.server import Broker
+    from engine.broker.metrics.ports import Observed
     from engine.metadata.sqlite import MetadataStatistics
 
 
-def whole_families(broker: Broker) -> Iterator[AnyFamily]:
+def whole_families(broker: Observed) -> Iterator[AnyFamily]:
     """Counted since the broker was started."""
     info = {"broker": broker.service_url, "cluster": broker.config.cluster_name}
     yield gauge("broker_info", "1; which broker this is", [(info, 1)])
@@ -25,7 +25,7 @@ def whole_families(broker: Broker) -> Iterator[AnyFamily]:
     yield from _metadata(broker)
 
 
-def _connected(broker: Broker) -> Iterator[AnyFamily]:
+def _connected(broker: Observed) -> Iterator[AnyFamily]:
     hosted, measures = list(broker.hosting), broker.measures
     yield gauge("connections", "Connections open now", len(broker.connections))
     yield counter("connections_accepted_total", "Connections accepted", measures.accepted)
@@ -38,7 +38,7 @@ def _connected(broker: Broker) -> Iterator[AnyFamily]:
     yield gauge("publish_bytes_limit", "Above it nothing is received", broker.memory.limit)
 
 
-def _times(broker: Broker) -> Iterator[AnyFamily]:
+def _times(broker: Observed) -> Iterator[AnyFamily]:
     measures, stored = broker.measures, broker.store.statistics()
     lag = broker.loop_lag.histogram.statistics()
     published, delivered = measures.publish_to_durable_s.statistics(), measures.durable_to_delivered_s.statistics()
@@ -57,7 +57,7 @@ def _times(broker: Broker) -> Iterator[AnyFamily]:
     yield gauge("storage_open_files", "Log files that are kept open", stored.open_files)
 
 
-def _metadata(broker: Broker) -> Iterator[AnyFamily]:
+def _metadata(broker: Observed) -> Iterator[AnyFamily]:
     """Of the store that this broker made; one that it was handed counts for itself."""
     now = broker.metadata_statistics()
     found: list[tuple[Labels, MetadataStatistics]] = [] if now is None else [({}, now)]
@@ -72,7 +72,7 @@ def _metadata(broker: Broker) -> Iterator[AnyFamily]:
     yield gauge("metadata_records", "Records in the store", [(labels, s.records) for labels, s in found])
 
 
-def pools(broker: Broker) -> list[PoolStatistics]:
+def pools(broker: Observed) -> list[PoolStatistics]:
     """Whatever this broker bounds."""
     stored, connected = broker.store.statistics(), len(broker.connections)
     http = broker.http_connections()

@@ -264,7 +264,7 @@ FIELDS: dict[Command, dict[str, type | tuple[type, ...]]] = {
     _C.SEGMENT_FILES: {"request_id": int, "topic": str, "start": int, "stop": int},
     # Between brokers -> SUCCESS. `target`: "segment" (the owner of a segment), "admin" or "service" (the leader of a
     # topic). Payload, both ways: one msgpack value, the map of arguments and the result, which may be larger than a
-    # header. What the methods and their arguments are is in broker/calls.py.
+    # header. What the methods and their arguments are is in broker/cluster/segment_calls.py.
     _C.BROKER_CALL: {"request_id": int, "target": str, "method": str},
     # Transactions, at any broker. -> SUCCESS {"id": 16 hexadecimal digits, "state": "OPEN" | "COMMITTED" | "ABORTED",
     # "deadline_ms": when it is aborted if it has not ended, by the broker's wall clock, "left": how many seconds that

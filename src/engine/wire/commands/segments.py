@@ -69,7 +69,8 @@ class BrokerCall(Request[None], frozen=True, kw_only=True):
     """`target`: "segment" (the owner of a segment), "admin" or "service" (the leader of a topic).
 
     Payload, both ways: one msgpack value, the map of arguments and the result, which may be larger than a header. What
-    the methods and their arguments are is in broker/calls.py.
+    the methods and their arguments are is in
+    broker/cluster/segment_calls.py.
     """
 
     command = Command.BROKER_CALL

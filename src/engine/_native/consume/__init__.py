@@ -1,0 +1,1 @@
+"""From entries to messages: batches, the receive queue, Arrow."""

@@ -1,0 +1,29 @@
+# cython: language_level=3
+"""How far one attachment to a segment has got in each of its buckets."""
+cimport cython
+from libc.stdint cimport uint32_t, uint64_t
+
+from engine._native.format.entry cimport Entry
+from engine._native.format.ranges cimport Ring
+
+
+cdef struct Mark:
+    uint64_t acknowledged             # everything of the bucket below this offset is acknowledged
+    bint arrived                      # something of it came
+
+
+# Changed with the GIL held only, and by nothing that lets go of it.
+@cython.final
+cdef class BucketMarks:
+    # Fixed.
+    cdef readonly uint64_t segment_id
+    cdef readonly bint keyed          # positions are kept per bucket: the segment is shared
+    cdef Ring ring                    # the buckets' ends
+    cdef uint64_t first_key           # of bucket 0 in a position vector; the others follow
+    # One per bucket.
+    cdef Mark* marks
+
+    # The bucket that an entry of this segment is stamped with.
+    cdef uint32_t bucket_of(self, Entry entry) noexcept
+    # Where the position of a bucket, or of the segment where they are not kept apart, stands in a vector.
+    cdef uint64_t key_of(self, uint32_t bucket) noexcept

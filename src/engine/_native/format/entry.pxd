@@ -1,0 +1,63 @@
+# cython: language_level=3
+"""Checks, seals and stamps entries, and shows what stands in one; the picture of the bytes is in `layout.pxd`."""
+cimport cython
+from engine._native.format.body cimport Columns, Lease
+from engine._native.format.layout cimport *
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+# Check one entry that starts at `p` with `room` readable bytes: magic, version, size, header_crc. The body is
+# not touched. A fault never reads past `room`.
+cdef Fault check_header(const uint8_t* p, size_t room) noexcept nogil
+# Check body_crc of an entry whose header was checked and whose size fits.
+cdef Fault check_body(const uint8_t* p) noexcept nogil
+# Check stamp_crc under a file's salt.
+cdef Fault check_stamp(const uint8_t* p, uint32_t salt) noexcept nogil
+# Compute header_crc and body_crc of a complete entry (producer side).
+cdef void seal(uint8_t* p) noexcept nogil
+# Write the broker's part and stamp_crc.
+cdef void stamp(uint8_t* p, uint32_t salt, uint32_t term, uint64_t first_offset, int64_t publish_time_ms,
+                uint64_t durable_upto, uint64_t segment_id) noexcept nogil
+# Raise CorruptionError for a fault, naming segment and offset; either may be unknown().
+cdef int raise_fault(Fault fault, uint64_t segment_id, uint64_t offset) except -1
+
+# One entry inside somebody's buffer. Fixed after it was made, except for what is filled in at the first question.
+@cython.final
+cdef class Entry:
+    # The bytes, and who keeps them.
+    cdef Lease lease
+    cdef const uint8_t* p
+    # Read once from the header, because they are asked for per message.
+    cdef readonly uint32_t size
+    cdef readonly uint32_t count
+    cdef readonly uint64_t segment_id
+    cdef readonly uint64_t first_offset
+    cdef readonly uint64_t first_sequence
+    # The body. Invariant: `columns` holds once `opened`. `raw` is the body where it had to be decompressed, else None.
+    cdef bint opened
+    cdef Columns columns
+    cdef object raw
+    # Why nothing in it can be read, as text; None for a good one, as far as is known.
+    cdef readonly object failure
+    # Made at the first question.
+    cdef object name_text
+    cdef object published
+
+    # Decompress the body where it is compressed, and lay out its columns. Raises CorruptionError.
+    cdef int open_body(self, object decompress) except -1
+    # Bytes that its body takes when it is decompressed; 0 where it is not compressed.
+    cdef inline uint32_t opens_to(self) noexcept:
+        return load32(self.p + AT_RAW_SIZE) if self.p[AT_COMPRESSION] else 0
+    # The parts of message i. Invariant: opened, i < count.
+    cdef bytes value_at(self, uint32_t i)
+    cdef object key_at(self, uint32_t i)
+    cdef dict properties_at(self, uint32_t i)
+    cdef object event_time_ms_at(self, uint32_t i)
+    cdef uint64_t sequence_at(self, uint32_t i) noexcept nogil
+    cdef int64_t publish_ms(self) noexcept nogil
+    cdef object published_at(self)
+    cdef object producer(self)
+
+# The Entry that begins at `p` inside the lease. Invariant: its header has been checked.
+cdef Entry entry_at(Lease lease, const uint8_t* p)
+# The instant so many milliseconds after 1970, in UTC.
+cdef object instant(int64_t ms)

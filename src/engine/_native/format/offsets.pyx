@@ -1,0 +1,149 @@
+# cython: language_level=3
+"""Sets of offsets, and the ranges that stand for them in a frame's header."""
+from cpython.array cimport array, resize_smart
+from cpython.long cimport PyLong_AsUnsignedLongLong, PyLong_CheckExact
+from engine._native.format.entry cimport load64
+from libc.stdint cimport uint8_t, uint64_t
+
+from sys import byteorder
+
+from pyroaring import BitMap64
+
+from engine.errors import InvalidArgumentError
+
+# Shorter runs are taken apart: each long one is a call of its own, all single offsets are one call together.
+cdef enum:
+    RUN_MIN = 32
+    PAIR = 16  # on the wire: do not change
+    PACKED_MIN = 16  # as many ranges are worth packing
+
+
+cpdef uint64_t overlap(object ranges, uint64_t start, uint64_t stop) except? 0:
+    """How many of the offsets [start, stop) are in these inclusive ranges, which do not overlap each other."""
+    cdef uint64_t first, last, found = 0
+    for first, last in ranges:
+        if first < stop and last >= start:
+            found += min(last + 1, stop) - max(first, start)
+    return found
+
+
+def range_set(first, last):
+    """The offsets first..last, both inclusive, as a BitMap64."""
+    found = BitMap64()
+    found.add_range(first, last + 1)
+    return found
+
+
+def offset_set(ranges, end):
+    """The offsets of inclusive [first, last] pairs below `end`, which may touch and overlap, as a BitMap64.
+
+    `ranges`: a list, or the bytes of pack(). Raises InvalidArgumentError, naming the pair, for what is malformed or
+    lies elsewhere.
+    """
+    cdef uint64_t limit = end, first = 0, last = 0, offset
+    cdef array single = array("Q")
+    cdef Py_ssize_t i, count = 0, room = 0, pairs
+    cdef list runs = []
+    cdef const uint8_t* packed = NULL
+    if isinstance(ranges, bytes):
+        if len(<bytes> ranges) % PAIR:
+            raise InvalidArgumentError(f"{len(ranges)} bytes of ranges; {PAIR} for each are right")
+        packed = ranges
+        pairs = len(<bytes> ranges) // PAIR
+    elif isinstance(ranges, list):
+        pairs = len(<list> ranges)
+    else:
+        raise InvalidArgumentError(f"ranges are {type(ranges).__name__}; a list or bytes are right")
+    for i in range(pairs):
+        if packed is not NULL:
+            first, last = load64(packed + i * PAIR), load64(packed + i * PAIR + 8)
+        elif not _read((<list> ranges)[i], &first, &last):
+            raise InvalidArgumentError(f"range {ranges[i]!r:.80} is malformed; [first, last] is right")
+        if not first <= last < limit:
+            raise InvalidArgumentError(f"range [{first}, {last}] is not within the segment's [0, {end - 1}]")
+        if last - first >= RUN_MIN:
+            runs.append((first, last + 1))
+            continue
+        if count + RUN_MIN > room:
+            room = 2 * room + 4 * RUN_MIN
+            resize_smart(single, room)
+        for offset in range(first, last + 1):
+            single.data.as_ulonglongs[count] = offset
+            count += 1
+    resize_smart(single, count)
+    found = BitMap64(single)
+    for first, last in runs:
+        found.add_range(first, last)
+    return found
+
+
+cdef bint _read(object pair, uint64_t* first, uint64_t* last) except -1:
+    cdef object low, high
+    if type(pair) is list and len(<list> pair) == 2:
+        low, high = (<list> pair)[0], (<list> pair)[1]
+    elif type(pair) is tuple and len(<tuple> pair) == 2:
+        low, high = (<tuple> pair)[0], (<tuple> pair)[1]
+    else:
+        return False
+    if not (PyLong_CheckExact(low) and PyLong_CheckExact(high)):
+        return False
+    try:
+        first[0] = PyLong_AsUnsignedLongLong(low)
+        last[0] = PyLong_AsUnsignedLongLong(high)
+    except OverflowError:
+        return False
+    return True
+
+
+def pack(list ranges not None):
+    """Ranges as they stand in a frame's header: few as they are, many as bytes, two little-endian u64 each."""
+    cdef array flat
+    cdef uint64_t first = 0, last = 0
+    cdef Py_ssize_t i, n = len(ranges)
+    if n < PACKED_MIN:
+        return ranges
+    flat = array("Q")
+    resize_smart(flat, 2 * n)
+    for i in range(n):
+        if not _read(ranges[i], &first, &last):
+            raise InvalidArgumentError(f"range {ranges[i]!r:.80} is malformed; [first, last] is right")
+        flat.data.as_ulonglongs[2 * i], flat.data.as_ulonglongs[2 * i + 1] = first, last
+    if byteorder != "little":
+        flat.byteswap()
+    return flat.tobytes()
+
+
+def runs(offsets):
+    """The maximal inclusive runs [first, last] of a BitMap64, in order."""
+    if not offsets:
+        return []
+    first, last = offsets.min(), offsets.max()
+    if last - first + 1 == len(offsets):
+        return [[first, last]]
+    return _runs_of(offsets.to_array())
+
+
+cdef list _runs_of(const uint64_t[::1] offsets):
+    cdef Py_ssize_t i, n = offsets.shape[0]
+    cdef uint64_t first = offsets[0]
+    cdef list found = []
+    for i in range(1, n):
+        if offsets[i] != offsets[i - 1] + 1:
+            found.append([first, offsets[i - 1]])
+            first = offsets[i]
+    found.append([first, offsets[n - 1]])
+    return found
+
+
+cdef object _OFFSET_MAX = 1 << 63
+
+
+cdef list ranges_of(object found, int width, str name):
+    cdef list ranges = []
+    for item in found:
+        numbers = tuple(item)
+        if len(numbers) != width or not all([type(n) is int and 0 <= n < _OFFSET_MAX for n in numbers]):
+            shape = "first, last offset" if width == 2 else "first, last offset, count"
+            raise InvalidArgumentError(f"{name} is a list of ({shape}), not of {item!r}")
+        ranges.append(numbers)
+    return ranges

@@ -1,0 +1,1 @@
+"""From values to sealed entries: hashing, columns, builders, buckets, the batcher."""

@@ -1,0 +1,43 @@
+# cython: language_level=3
+"""A sealed entry on its way to the broker, made of an open batch or of an entry that must take another way."""
+cimport cython
+from libc.stdint cimport uint32_t, uint64_t
+
+from engine._native.produce.builder cimport Builder
+from engine._native.format.ranges cimport Routes
+
+cdef enum:
+    STEADY_BITS = 8               # keyless messages that go together, where their way follows from their sequence ids
+
+# The part that one client has in one transaction. The client makes more of it.
+cdef class TransactionScope:
+    cdef readonly uint64_t number         # of the transaction
+    cdef readonly uint64_t attempt_number # of the attempt in it; 0 for none
+    cdef public object refusal            # why it takes nothing more: an exception, or None
+
+# One sealed entry on its way to the broker.
+@cython.final
+cdef class SealedEntry:
+    # Fixed when it was sealed.
+    cdef readonly uint64_t segment_id
+    cdef readonly uint32_t bucket         # its number in the segment
+    cdef readonly uint32_t count          # messages
+    cdef readonly uint64_t first_sequence
+    cdef readonly uint64_t last_sequence
+    cdef readonly bint keyed
+    cdef readonly list waiters            # (waiter, index of its message), or None
+    cdef readonly Py_ssize_t pending      # bytes to release() when its outcome is known
+    cdef readonly TransactionScope scope  # None outside of transactions
+    # The client's.
+    cdef public bytes data                # the image; may be replaced by a compressed one
+    cdef public uint32_t attempts
+
+# The entry of a builder that holds something; `index` is its number in the routes, or routes.builders for keyless
+# messages, whose hash is chosen now: of their sequences where the builder has `block_bits`, else by turns. `waiters` is
+# [waiter, index, waiter, index, …] or None; `scope` the transaction's or None. May release the GIL.
+cdef SealedEntry build(Routes routes, Builder* b, uint32_t index, list waiters, bytes name, uint64_t producer_id,
+                       TransactionScope scope)
+# Each message of an entry as an entry of its own, for the same segment. May release the GIL.
+cdef list take_apart(SealedEntry entry, int key_hash, bytes name, uint64_t producer_id)
+# The messages of an entry as entries under other routes. May release the GIL.
+cdef list resplit(Routes routes, SealedEntry entry, int key_hash, bytes name, uint64_t producer_id)

@@ -1,0 +1,350 @@
+# cython: language_level=3
+"""Who is sent which entry of a segment that several consumers share, bucket by bucket.
+
+An entry is routed whole, by the bucket range it is stamped with; its body is never looked at. What is kept are runs of
+offsets per bucket: nothing per key, and nothing of the entries themselves, which are read again when they are due.
+"""
+cimport cython
+from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Malloc
+from engine._native.format.body cimport Lease, hold
+from engine._native.format.entry cimport (
+    AT_BUCKET_MAX, AT_BUCKET_MIN, AT_COUNT, AT_FIRST_OFFSET, AT_SEGMENT_ID, AT_SIZE, FAULT_NONE, Fault, check_header,
+    load16, load32, load64, raise_fault, unknown,
+)
+from engine._native.serve.parcels cimport Parcels
+from engine._native.serve.runs cimport Run, RunPool
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from engine.errors import CorruptionError, InvalidArgumentError
+from engine.limits import BUCKETS_PER_SEGMENT_MAX
+
+cdef uint32_t BUCKETS_MAX = BUCKETS_PER_SEGMENT_MAX
+
+
+@cython.final
+cdef class BucketLedger:
+    """What of a shared segment is not acknowledged: at whom it is, or due, in each bucket. Sharers are small numbers.
+
+    `ends`: the segment's inclusive bucket ends, rising, the last 65535, as a buffer of uint16. `start`: the first
+    offset to deliver. InvalidArgumentError when the ends are not as said.
+
+    `next_offset`: entries before it were routed. `due_runs`: runs of offsets that nobody holds.
+    Invariant: of a bucket, messages are sent in the order of their offsets, each to the bucket's owner, and only while
+    nobody else holds an earlier one.
+    """
+
+    def __cinit__(self, const uint16_t[::1] ends not None, uint64_t start):
+        cdef uint32_t i
+        _check_ends(ends)
+        self.count = ends.shape[0]
+        self.ends = <uint16_t*> PyMem_Malloc(self.count * sizeof(uint16_t))
+        self.buckets = <Bucket*> PyMem_Calloc(self.count, sizeof(Bucket))
+        if self.ends is NULL or self.buckets is NULL:
+            raise MemoryError()
+        for i in range(self.count):
+            self.ends[i] = ends[i]
+            self.buckets[i].owner = self.buckets[i].holder = -1
+        self.lists, self.parcels = RunPool(), Parcels()
+        self.next_offset = start
+
+    def __dealloc__(self):
+        PyMem_Free(self.ends)
+        PyMem_Free(self.buckets)
+
+    # -- who has what --------------------------------------------------------------------------------------------------
+
+    def assign(self, const int32_t[::1] owners not None):
+        """The owner of each bucket from now on, -1 for nobody."""
+        cdef uint32_t i
+        if owners.shape[0] != self.count:
+            raise InvalidArgumentError(f"{self.count} buckets need as many owners, not {owners.shape[0]}")
+        for i in range(self.count):
+            self.buckets[i].owner = owners[i]
+
+    def release(self, int32_t sharer):
+        """It is gone: what it held is due again, before everything else of its buckets."""
+        cdef uint32_t i
+        cdef Bucket* bucket
+        for i in range(self.count):
+            bucket = &self.buckets[i]
+            if bucket.sent.head and bucket.holder == sharer:
+                self.due_runs += bucket.sent.count
+                self.lists.prepend(&bucket.due, &bucket.sent)
+
+    def active(self, uint32_t bucket):
+        """The one who may acknowledge in a bucket: who holds something of it, or else its owner; -1 for nobody."""
+        if bucket >= self.count:
+            raise InvalidArgumentError(f"bucket {bucket} of {self.count}")
+        return _active(&self.buckets[bucket])
+
+    def held(self, int32_t sharer):
+        """How many messages it was sent and has not acknowledged."""
+        cdef uint32_t i
+        cdef uint64_t messages = 0
+        for i in range(self.count):
+            if self.buckets[i].holder == sharer:
+                messages += self.buckets[i].sent.offsets
+        return messages
+
+    @property
+    def withheld(self):
+        """Buckets that have an owner, of which another one still holds messages."""
+        cdef uint32_t i
+        cdef int withheld = 0
+        for i in range(self.count):
+            if self.buckets[i].owner >= 0 and not _deliverable(&self.buckets[i]):
+                withheld += 1
+        return withheld
+
+    @property
+    def runs(self):
+        """How many runs of offsets are kept."""
+        return self.lists.used
+
+    @property
+    def floor(self):
+        """Everything routed below this offset is acknowledged."""
+        cdef uint32_t i
+        cdef uint64_t first, floor = self.next_offset
+        for i in range(self.count):
+            if _first(self.lists.pool, &self.buckets[i], &first) and first < floor:
+                floor = first
+        return floor
+
+    # -- sending -------------------------------------------------------------------------------------------------------
+
+    def first_due(self, const int64_t[::1] messages not None, const int64_t[::1] sizes not None):
+        """The lowest offset due to a sharer that has credit for messages and for bytes, by sharer; -1 for none."""
+        cdef uint32_t i
+        cdef Bucket* bucket
+        cdef uint64_t first = unknown()
+        for i in range(self.count):
+            bucket = &self.buckets[i]
+            if bucket.due.head and self.lists.pool[bucket.due.head].first < first:
+                if _deliverable(bucket) and _has_credit(bucket.owner, messages, sizes):
+                    first = self.lists.pool[bucket.due.head].first
+        return -1 if first == unknown() else first
+
+    def route(self, blocks, int64_t[::1] messages not None, int64_t[::1] sizes not None, list unacknowledged=None):
+        """What to send now of blocks that were read, and to whom; what of them is new is due from now on.
+
+        blocks: whole entries back to back, whose checksums the reader has verified (headers are checked again here), as
+        a buffer or as a list of buffers that follow each other.
+        messages, sizes: what credit each sharer has; what is sent is taken off, the last entry may overshoot.
+        unacknowledged: of the new offsets, the rising runs [start, stop) to deliver; None: all of them.
+
+        Returns (sharer, payload, messages, skip) for each that is sent something: its entries as a buffer or as a list
+        of buffers, how many of their messages are for it, and the inclusive ranges of offsets that are not, or None.
+        Raises CorruptionError naming the entry whose range lies in two buckets, or before which offsets are missing;
+        nothing of this object may be relied on then.
+        """
+        cdef list sources = blocks if isinstance(blocks, list) else [blocks]
+        cdef list leases = [hold(block) for block in sources]
+        cdef dict skips = {}
+        cdef uint32_t number
+        cdef Py_ssize_t run = 0
+        if messages.shape[0] != sizes.shape[0]:
+            raise InvalidArgumentError(
+                f"credit of {messages.shape[0]} sharers for messages, of {sizes.shape[0]} for bytes"
+            )
+        self.parcels.begin(messages.shape[0])
+        for number in range(len(leases)):
+            run = self.route_block(leases[number], number, messages, sizes, unacknowledged, run, skips)
+        return self.parcels.deliver(sources, leases, skips)
+
+    cdef Py_ssize_t route_block(
+        self, Lease lease, uint32_t number, int64_t[::1] messages, int64_t[::1] sizes, list unacknowledged,
+        Py_ssize_t run, dict skips,
+    ) except -1:
+        """One of the blocks; `run` is where in `unacknowledged` its first entry looks. Where the next block looks."""
+        cdef const uint8_t* p
+        cdef Py_ssize_t at = 0, size
+        cdef uint64_t first, last
+        cdef Bucket* bucket
+        cdef int32_t owner
+        cdef int64_t taken
+        cdef bint ready
+        while at < lease.size:
+            p = lease.start + at
+            bucket = self.find(p, lease.size - at)
+            size = load32(p + AT_SIZE)
+            first = load64(p + AT_FIRST_OFFSET)
+            last = first + load32(p + AT_COUNT) - 1
+            owner = bucket.owner
+            ready = _deliverable(bucket) and _has_credit(owner, messages, sizes)
+            taken = 0
+            if ready and first == self.next_offset and unacknowledged is None and not bucket.due.head:
+                taken = self.give_new(bucket, first, last)
+            else:
+                if last >= self.next_offset:
+                    run = self.add_new(bucket, first, last, unacknowledged, run)
+                if ready and bucket.due.head and first <= self.lists.pool[bucket.due.head].first <= last:
+                    taken = self.take(bucket, first, last, skips)
+            if taken:
+                self.parcels.pack(owner, number, at, at + size, taken)
+                messages[owner] -= taken
+                sizes[owner] -= size
+            at += size
+        return run
+
+    cdef Bucket* find(self, const uint8_t* p, Py_ssize_t room) except NULL:
+        """The bucket of the entry at p, whose header is checked."""
+        cdef Fault fault = check_header(p, room)
+        cdef uint32_t bucket
+        if fault != FAULT_NONE:
+            raise_fault(fault, unknown(), unknown())
+        bucket = bucket_of(self.ends, self.count, load16(p + AT_BUCKET_MIN))
+        if self.ends[bucket] < load16(p + AT_BUCKET_MAX):
+            _refuse(p, bucket, self.ends[bucket])
+        return &self.buckets[bucket]
+
+    cdef Py_ssize_t add_new(
+        self, Bucket* bucket, uint64_t first, uint64_t last, list unacknowledged, Py_ssize_t run
+    ) except -1:
+        """Make what of an entry is new due, and go on behind it. Where in `unacknowledged` the next entry looks."""
+        cdef uint64_t start, stop
+        if first > self.next_offset:
+            raise CorruptionError(f"offsets {self.next_offset} to {first - 1} are missing before an entry")
+        first, self.next_offset = self.next_offset, last + 1
+        if unacknowledged is None:
+            self.add(bucket, first, last)
+            return run
+        while run < len(unacknowledged):
+            start, stop = unacknowledged[run]
+            if start <= last and max(start, first) < stop:
+                self.add(bucket, max(start, first), min(stop - 1, last))
+            if stop > last:
+                break
+            run += 1
+        return run
+
+    cdef int64_t give_new(self, Bucket* bucket, uint64_t first, uint64_t last) except -1:
+        """A whole new entry, with nothing of its bucket due before it, goes to the owner. How many messages that is."""
+        self.lists.push(&bucket.sent, first, last)
+        bucket.holder, self.next_offset = bucket.owner, last + 1
+        return last + 1 - first
+
+    cdef int add(self, Bucket* bucket, uint64_t first, uint64_t last) except -1:
+        self.due_runs += self.lists.push(&bucket.due, first, last)
+        return 0
+
+    cdef int64_t take(self, Bucket* bucket, uint64_t first, uint64_t last, dict skips) except -1:
+        """Move what is due of the entry first..last to its owner. How many messages that is; the others are skipped."""
+        cdef Run* run
+        cdef uint64_t upto, at = first, moved = bucket.sent.offsets
+        while bucket.due.head and self.lists.pool[bucket.due.head].first <= last:
+            run = &self.lists.pool[bucket.due.head]
+            upto = min(run.last, last)
+            if run.first > at:
+                skips.setdefault(bucket.owner, []).append([at, run.first - 1])
+            first, at = run.first, upto + 1
+            if upto == run.last:
+                self.lists.pop(&bucket.due)
+                self.due_runs -= 1
+            else:
+                run.first = upto + 1
+                bucket.due.offsets -= upto + 1 - first
+            self.lists.push(&bucket.sent, first, upto)
+        if at <= last:
+            skips.setdefault(bucket.owner, []).append([at, last])
+        bucket.holder = bucket.owner
+        return bucket.sent.offsets - moved
+
+    # -- acknowledging -------------------------------------------------------------------------------------------------
+
+    def acknowledge(self, int32_t sharer, list positions):
+        """Everything routed below the position, for each (bucket, position).
+
+        Returns (floor, ranges, refused): everything routed below the floor is acknowledged now; the rising ranges of
+        offsets that are acknowledged by this and end above it, as offset_set() takes them; and the buckets in which
+        `sharer` may acknowledge nothing (see active()) though something below the position is not.
+        """
+        cdef uint32_t index
+        cdef uint64_t position, first
+        cdef Bucket* bucket
+        cdef list refused = []
+        self.lists.forget_trimmed()
+        for index, position in positions:
+            if index >= self.count:
+                raise InvalidArgumentError(f"bucket {index} of {self.count}")
+            bucket = &self.buckets[index]
+            if not _first(self.lists.pool, bucket, &first) or first >= position:
+                continue
+            if _active(bucket) != sharer:
+                refused.append(index)
+                continue
+            self.lists.trim(&bucket.sent, position)
+            self.due_runs -= self.lists.trim(&bucket.due, position)
+        floor = self.floor
+        return floor, self.lists.merged(floor), refused
+
+    def forget(self, uint64_t offset):
+        """What lies below the offset is not there any more."""
+        cdef uint32_t i
+        for i in range(self.count):
+            self.lists.forget_trimmed()
+            self.lists.trim(&self.buckets[i].sent, offset)
+            self.due_runs -= self.lists.trim(&self.buckets[i].due, offset)
+        self.next_offset = max(self.next_offset, offset)
+
+    def go_on(self, uint64_t offset):
+        """No message has the offsets from `next_offset` to this one: they are skipped for every consumer."""
+        self.next_offset = max(self.next_offset, offset)
+
+    def unacknowledged(self, block, const uint64_t[::1] positions not None, uint64_t start):
+        """(bucket, start, stop) of what a block has of each bucket from `start` on, below that bucket's position."""
+        cdef Lease lease = hold(block)
+        cdef const uint8_t* p
+        cdef Py_ssize_t at = 0
+        cdef uint64_t first, stop
+        cdef uint32_t index
+        cdef list runs = []
+        while at < lease.size:
+            p = lease.start + at
+            index = self.find(p, lease.size - at) - self.buckets
+            first = load64(p + AT_FIRST_OFFSET)
+            stop = min(first + load32(p + AT_COUNT), positions[index])
+            if max(first, start) < stop:
+                runs.append((index, max(first, start), stop))
+            at += load32(p + AT_SIZE)
+        return runs
+
+
+# The first offset of a bucket that is not acknowledged; False when there is none.
+cdef inline bint _first(const Run* pool, const Bucket* bucket, uint64_t* first) noexcept nogil:
+    cdef uint32_t head = bucket.sent.head if bucket.sent.head else bucket.due.head
+    if head:
+        first[0] = pool[head].first
+    return head != 0
+
+
+cdef inline int32_t _active(const Bucket* bucket) noexcept nogil:
+    return bucket.holder if bucket.sent.head else bucket.owner
+
+
+cdef inline bint _deliverable(const Bucket* bucket) noexcept nogil:
+    return bucket.owner >= 0 and (not bucket.sent.head or bucket.holder == bucket.owner)
+
+
+cdef inline bint _has_credit(int32_t owner, const int64_t[::1] messages, const int64_t[::1] sizes) noexcept:
+    return owner < messages.shape[0] and messages[owner] > 0 and sizes[owner] > 0
+
+
+cdef int _check_ends(const uint16_t[::1] ends) except -1:
+    cdef Py_ssize_t i, buckets = ends.shape[0]
+    cdef bint rise = True
+    for i in range(1, buckets):
+        rise = rise and ends[i - 1] < ends[i]
+    if not 1 <= buckets <= BUCKETS_MAX or not rise or ends[buckets - 1] != 0xFFFF:
+        raise InvalidArgumentError(
+            f"a segment has 1 to {BUCKETS_MAX} buckets whose ends rise, the last to 65535: {buckets} ends, the last "
+            f"{ends[buckets - 1] if buckets else None}"
+        )
+    return 0
+
+
+cdef int _refuse(const uint8_t* p, uint32_t bucket, uint16_t end) except -1:
+    raise CorruptionError(
+        f"segment {load64(p + AT_SEGMENT_ID)}, offset {load64(p + AT_FIRST_OFFSET)}: the entry's bucket hashes "
+        f"{load16(p + AT_BUCKET_MIN)}..{load16(p + AT_BUCKET_MAX)} leave bucket {bucket}, which ends at {end}"
+    )

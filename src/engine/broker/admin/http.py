@@ -1,0 +1,246 @@
+"""`HttpDoor`: one HTTP listener, and its errors as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable, Collection
+from typing import Any
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.typedefs import Handler
+
+from engine.aio.semaphore import PoolStatistics
+from engine.broker.admin.http_checks import from_here_only
+from engine.broker.admin.openapi import CODES
+from engine.errors import ConnectError, EngineError, InvalidArgumentError
+from engine.limits import HANDSHAKE_S_MAX, HTTP_CONNECTIONS_MAX, HTTP_HEAD_S_MAX
+from engine.wire.tcp import bind, cannot_listen
+from engine.wire.url import format_url
+
+log = logging.getLogger(__name__)
+
+WILDCARDS = ("0.0.0.0", "::", "")
+CLOSE_S_MAX = 2.0  # what is being answered has this long when the door closes, and as long again once it is cancelled
+_REFUSED_MAX = 100  # connections above the limit that are told why they are refused
+
+
+class HttpDoor:
+    """Serves one application until it is closed.
+
+    To so many connections. One that comes above them takes the place of another on which no request is being answered:
+    of the one that has waited longest without having sent the head of a request, or else of the one that has been idle
+    longest since its last answer. So neither half-sent heads nor idle connections shut out new ones. Where requests are
+    being answered over all of them, a request over the new connection is answered 503, unless it is for one of the
+    paths that are `always` answered, and that is its last. Of connections still above, there are a few, and the others
+    are closed at once.
+    """
+
+    def __init__(
+        self,
+        application: web.Application,
+        *,
+        always: Collection[str] = (),
+        open_paths: Collection[str] = (),
+        hosts: Callable[[], Collection[str]] = tuple,
+        head_timeout: float = HTTP_HEAD_S_MAX,
+    ) -> None:
+        """`open_paths`, `hosts`: see from_here_only(). `head_timeout`: seconds for the head of a request."""
+        checks = from_here_only(hosts, open_paths)
+        application.middlewares[:0] = (self._only_so_many, _only_origin_form, answer_errors, checks)
+        self.connections_max = HTTP_CONNECTIONS_MAX
+        self.refused = 0  # connections, or requests over them
+        self._full = False  # a connection was closed at once, and none has found room since
+        self._always = always
+        # aiohttp counts this from the start of a connection, and from each answer, until the next head is complete.
+        self._runner: web.AppRunner | None = web.AppRunner(
+            application,
+            access_log=None,
+            keepalive_timeout=head_timeout,
+            shutdown_timeout=CLOSE_S_MAX,
+            logger=_ServerLog(logging.getLogger("aiohttp.server"), {}),
+        )
+        self._server: asyncio.Server | None = None
+        self._headless: dict[web.RequestHandler, None] = {}  # connections without a complete head so far, oldest first
+        self._idle: dict[web.RequestHandler, None] = {}  # those that have been answered, oldest answer first
+        self._leaving: set[web.RequestHandler] = set()  # closed to make room; its task may not have ended yet
+        self.scheme = "http"
+        self.host = ""
+        self.port = 0
+
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
+        """Serve; the address, with the port that was taken for 0. Raises ConnectError."""
+        runner = self._runner
+        assert runner is not None
+        await runner.setup()
+        assert runner.server is not None
+        self._count(runner.server)
+        sock = None
+        try:
+            sock = bind(host, port)
+            where = {"host": host, "port": port, "reuse_address": True} if sock is None else {"sock": sock}
+            handshake = None if tls is None else HANDSHAKE_S_MAX
+            self._server = await asyncio.get_running_loop().create_server(
+                runner.server, ssl=tls, ssl_handshake_timeout=handshake, backlog=128, **where
+            )
+        except ConnectError:
+            await self.close()
+            raise
+        except OSError as e:
+            if sock is not None:
+                sock.close()
+            await self.close()
+            raise cannot_listen(host, port, e) from e
+        self.scheme = "http" if tls is None else "https"
+        self.host, self.port = self._server.sockets[0].getsockname()[:2]
+        return self.host, self.port
+
+    @property
+    def connections(self) -> int:
+        """How many there are."""
+        return len(self._connections())
+
+    def _connections(self) -> list[web.RequestHandler]:
+        """In the order in which they came."""
+        server = None if self._runner is None else self._runner.server
+        return [] if server is None else [one for one in server.connections if one not in self._leaving]
+
+    def _count(self, server: web.Server) -> None:
+        """Look at each connection when it comes."""
+        made, lost = server.connection_made, server.connection_lost
+
+        def connection_made(handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+            made(handler, transport)
+            self._make_room()
+            self._headless[handler] = None
+            connections, most = self.connections, self.connections_max
+            if connections <= most:
+                self._full = False
+            elif connections > most + _REFUSED_MAX:
+                self.refused += 1
+                transport.abort()
+                if not self._full:
+                    log.warning("HTTP connections are closed at once: above the maximum of %d", most)
+                self._full = True
+
+        def connection_lost(handler: web.RequestHandler, error: BaseException | None = None) -> None:
+            self._headless.pop(handler, None)
+            self._idle.pop(handler, None)
+            lost(handler, error)
+
+        server.connection_made = connection_made  # type: ignore[method-assign]
+        server.connection_lost = connection_lost  # type: ignore[method-assign, assignment]
+
+    def _make_room(self) -> None:
+        """Above the limit: close a connection on which nothing is being answered, as the class says."""
+        waiting = self._headless or self._idle
+        if waiting and self.connections > self.connections_max:
+            oldest = next(iter(waiting))
+            del waiting[oldest]
+            assert self._runner is not None
+            assert self._runner.server is not None
+            self._leaving.intersection_update(self._runner.server.connections)
+            self._leaving.add(oldest)
+            self.refused += 1
+            oldest.force_close()
+
+    def _is_above(self, request: web.Request) -> bool:
+        """Whether its connection came when there were as many as there may be, and there still are."""
+        connections = self._connections()
+        return len(connections) > self.connections_max and request.protocol not in connections[: self.connections_max]
+
+    @web.middleware
+    async def _only_so_many(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        connection = request.protocol
+        self._headless.pop(connection, None)
+        self._idle.pop(connection, None)
+        try:
+            return await self._answer_if_room(request, handler)
+        finally:
+            if request.transport is not None:  # it is not lost
+                self._idle[connection] = None
+
+    async def _answer_if_room(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if not self._is_above(request):
+            return await handler(request)
+        if request.path in self._always:
+            response = await handler(request)
+        else:
+            self.refused += 1
+            why = f"there are {self.connections_max} HTTP connections, as many as there may be; try again later"
+            response = _error(503, why, ConnectError.code)
+        response.force_close()
+        return response
+
+    def statistics(self) -> PoolStatistics:
+        """How it stands."""
+        return PoolStatistics(
+            "http_connections", "connections", self.connections, self.connections_max, refusals=self.refused
+        )
+
+    def url_for(self, dialled: str | None = None) -> str:
+        """Where it is served. One on all interfaces is on the one that somebody has `dialled`."""
+        host = dialled if dialled is not None and self.host in WILDCARDS else self.host
+        return format_url(host, self.port, self.scheme)
+
+    async def close(self) -> None:
+        """Finish what is being answered and stop. Idempotent."""
+        runner, self._runner = self._runner, None
+        if self._server is not None:
+            self._server.close()
+        if runner is not None:
+            await runner.cleanup()
+
+
+class _ServerLog(logging.LoggerAdapter[logging.Logger]):
+    """aiohttp's log, in which a request that is no HTTP is one line; anybody can send one."""
+
+    def exception(self, msg: object, *args: object, **options: Any) -> None:
+        """Log an error with its traceback, unless it is the client's."""
+        error = options.get("exc_info")
+        if isinstance(error, HttpProcessingError):
+            why = " ".join(error.message.split())
+            log.warning("a request from %s was refused, it is no HTTP: %.200s", args[0] if args else "a client", why)
+        elif isinstance(error, web.RequestPayloadError):  # met when what a handler left of the body is passed over
+            log.debug("the body of a request was not received: %.200s", " ".join(str(error).split()))
+        else:
+            super().exception(msg, *args, **options)
+
+
+@web.middleware
+async def _only_origin_form(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Refuse a request target that names a host (RFC 9112, 3.2.2 and 3.2.3): this is no forward proxy."""
+    target = request.raw_path
+    if not target.startswith("/") or target.startswith("//"):
+        why = f"the request target must be a path that begins with one '/', got {target!r:.80}"
+        response = _error(400, why, InvalidArgumentError.code)
+        response.force_close()
+        return response
+    return await handler(request)
+
+
+@web.middleware
+async def answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """What a handler raises as a status and a JSON object with the reason and the wire code; never a traceback."""
+    try:
+        return await handler(request)
+    except EngineError as e:
+        return _error(CODES.get(type(e), 500), str(e), e.code)
+    except web.HTTPException as e:
+        response = _error(e.status, f"{request.method} {request.path}: {e.reason}", InvalidArgumentError.code)
+        if "Allow" in e.headers:
+            response.headers["Allow"] = e.headers["Allow"]
+        return response
+    except (ConnectionError, web.RequestPayloadError) as e:  # the client hung up, or sent no body that can be read
+        why = " ".join(str(e).split()) or type(e).__name__
+        return _error(400, f"the body was not received: {why}", InvalidArgumentError.code)
+    except Exception as e:
+        log.exception("%s %s failed", request.method, request.path)
+        return _error(500, f"the server failed: {type(e).__name__}: {e}", EngineError.code)
+
+
+def _error(status: int, reason: str, code: int) -> web.Response:
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+    return web.json_response({"reason": reason, "code": code}, status=status, headers=headers)

@@ -1,0 +1,75 @@
+"""The topics of a namespace over HTTP, through the memory that topic lists may take (PIP-442)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from engine.aio.memory_limiter import LimitType
+from engine.broker.pools.list_parts import size_of
+from engine.errors import EngineError, InvalidArgumentError
+from engine.limits import TOPIC_LIST_INITIAL_SIZE, TOPICS_PER_FRAME_MAX
+
+if TYPE_CHECKING:
+    from engine.broker.server import Broker
+
+log = logging.getLogger(__name__)
+
+PART_S_MAX = 30.0  # who does not take a part for so long gets no more: the whole list waits for it
+
+
+class TopicListPages:
+    """One list is made at a time; it holds its heap permit until it was sent, in parts that take a direct one each."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._limiter = broker.memory.topic_lists
+        self._making = asyncio.Lock()
+
+    async def list_topics(self, request: web.Request) -> web.StreamResponse:
+        """The names as a JSON array. Raises PermitTimeoutError, PermitQueueFullError, InvalidArgumentError."""
+        namespace = f"{request.match_info['tenant']}/{request.match_info['namespace']}"
+        properties = _properties(request)
+        permit = await self._limiter.acquire(TOPIC_LIST_INITIAL_SIZE, LimitType.HEAP_MEMORY)
+        try:
+            async with self._making:
+                names = await self._broker.admin.list_topics(namespace, properties)
+                permit = await self._limiter.update(permit, size_of(names))
+            return await self._send(request, names)
+        finally:
+            self._limiter.release(permit)
+
+    async def _send(self, request: web.Request, names: list[str]) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "application/json; charset=utf-8"})
+        await response.prepare(request)
+        try:
+            for start in range(0, len(names), TOPICS_PER_FRAME_MAX):
+                part = json.dumps(names[start : start + TOPICS_PER_FRAME_MAX])[1:-1]
+                await self._write(response, (", " if start else "[") + part)
+            await response.write(b"]" if names else b"[]")
+            await response.write_eof()
+        except (EngineError, TimeoutError, OSError) as e:  # too late for a status: what was begun is cut
+            log.warning("a list of topics was cut: %s", e or f"a part was not taken within {PART_S_MAX:g} s")
+            if request.transport is not None:
+                request.transport.abort()
+        return response
+
+    async def _write(self, response: web.StreamResponse, text: str) -> None:
+        data = text.encode()
+        permit = await self._limiter.acquire(len(data), LimitType.DIRECT_MEMORY)
+        try:
+            async with asyncio.timeout(PART_S_MAX):
+                await response.write(data)
+        finally:
+            self._limiter.release(permit)
+
+
+def _properties(request: web.Request) -> dict[str, str] | None:
+    pairs = [text.partition("=") for text in request.query.getall("property", [])]
+    if any(not equals for _, equals, _ in pairs):
+        raise InvalidArgumentError("query parameter property is malformed; property=name=value is right")
+    return {name: value for name, _, value in pairs} or None

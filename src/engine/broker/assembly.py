@@ -1,0 +1,157 @@
+"""How a broker is put together: bottom-up, each part with what it needs; nothing starts here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from engine.broker.addresses import Addresses
+from engine.broker.admin.dynamic import DynamicConfig
+from engine.broker.admin.leader import LeaderAdmin
+from engine.broker.admin.service import AdminService
+from engine.broker.admin.transaction_admin import TransactionAdmin
+from engine.broker.cluster.broker_calls import BrokerCalls
+from engine.broker.cluster.membership import Membership
+from engine.broker.cluster.participants import Participants
+from engine.broker.hosting.segment_host import SegmentHosting
+from engine.broker.metrics.catalogue import metrics_page
+from engine.broker.metrics.ports import Observed
+from engine.broker.pools.pools import BrokerMemory
+from engine.broker.settings.config import BrokerConfig
+from engine.broker.settings.current import CurrentConfig
+from engine.broker.upkeep.idle import IdleLoop
+from engine.broker.upkeep.load_reporter import LoadReports
+from engine.broker.upkeep.retention import RetentionLoop
+from engine.broker.upkeep.transaction_sweep import TransactionSweep
+from engine.clock import Clock
+from engine.control.base.config import ControlConfig
+from engine.control.service import ScalableTopicService
+from engine.control.transactions.coordinator import TransactionCoordinator
+from engine.metadata.store import MetadataStore
+from engine.storage.disk.config import StorageConfig
+from engine.storage.store import SegmentStore
+from engine.wire.stream import Connector
+
+Loop = tuple[str, Callable[[], Coroutine[Any, Any, None]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Foundation:
+    """What the parts stand on, made or handed in before them. `shared`: other brokers may use the metadata store."""
+
+    store: SegmentStore
+    metadata: MetadataStore
+    shared: bool
+    current: CurrentConfig
+    addresses: Addresses
+    memory: BrokerMemory
+    clock: Clock
+    connector: Connector | None
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of a broker on its foundation. `loops`: what runs beside traffic, by name, until it is cancelled."""
+
+    members: Membership
+    hosting: SegmentHosting
+    service: ScalableTopicService
+    calls: BrokerCalls
+    transactions: TransactionSweep
+    dynamic: DynamicConfig
+    admin: AdminService
+    loads: LoadReports
+    retention: RetentionLoop
+    loops: tuple[Loop, ...]
+
+
+def build(base: Foundation, observed: Observed) -> Parts:
+    """All parts. `observed`: what the metrics page reads, when it is asked for."""
+    config = base.current.value
+    members = _membership(base, config)
+    hosting = members.hosting
+    service = ScalableTopicService(
+        base.metadata,
+        members.host,
+        clock=base.clock,
+        broker_url=base.addresses.identity,
+        config=control_config(config),
+        brokers=members.brokers,
+        list_pace=base.memory.list_pace,
+        list_memory=base.memory.topic_lists,
+    )
+    calls = BrokerCalls(members, service, LeaderAdmin(service), base.metadata)
+    coordinator = TransactionCoordinator(
+        base.metadata,
+        base.clock,
+        base.store.rng,  # ids that cannot be guessed
+        Participants(service, members.transactions).settle,
+        retention_s=config.transaction_retention_time,
+        named_retention_s=config.transaction_named_retention_time,
+    )
+    transactions = TransactionSweep(coordinator, members.brokers, config.transaction_sweep_interval)
+    dynamic = DynamicConfig(base.current, base.metadata)
+    admin = AdminService(
+        service,
+        config,
+        calls.forward if base.shared else None,
+        dynamic=dynamic,
+        transactions=TransactionAdmin(coordinator, hosting.operations),
+        metrics=partial(metrics_page, observed),
+    )
+    loads = LoadReports(
+        hosting,
+        base.metadata,
+        interval=config.scalable_topic_load_report_interval,
+        threshold=config.scalable_topic_load_report_rate_change_threshold,
+        loaded=service.scaling.loaded,
+    )
+    retention = RetentionLoop(service, hosting, config, base.clock, admin.prune_segment)
+    loops: list[Loop] = [("transactions", transactions.run), ("retention", retention.run), ("load reports", loads.run)]
+    if config.segment_idle_time is not None:
+        loops.append(("idle segments", IdleLoop(hosting, config.segment_idle_time).run))
+    return Parts(members, hosting, service, calls, transactions, dynamic, admin, loads, retention, tuple(loops))
+
+
+def _membership(base: Foundation, config: BrokerConfig) -> Membership:
+    return Membership(
+        base.store,
+        base.metadata,
+        clock=base.clock,
+        url=base.addresses.identity,
+        admin_url=base.addresses.admin_url,
+        session_timeout=config.session_timeout,
+        token=config.auth_token,
+        connector=base.connector,
+        shared=base.shared,
+        loads=base.memory.topic_loads,
+        reads=base.memory.outbound.reads,
+    )
+
+
+def storage_config(config: BrokerConfig) -> StorageConfig:
+    """Storage's part of the configuration."""
+    return StorageConfig(
+        file_size_max=config.log_file_size,
+        interval_ms=config.sync_interval_ms,
+        cache_bytes=config.read_cache_max,
+        retention_ms=None if config.retention_time is None else int(config.retention_time * 1000),
+        retention_bytes=config.retention_size,
+    )
+
+
+def control_config(config: BrokerConfig) -> ControlConfig:
+    """Control's part of the configuration."""
+    return ControlConfig(
+        auto_create_topics=config.auto_create_topics and config.scalable_topic_enabled,
+        segments=config.segments,
+        entry_buckets=config.entry_buckets,
+        durability=config.durability,
+        key_hash=config.key_hash,
+        share_sealed=config.scalable_topic_sealed_segment_drain_enabled,
+        grace_period=config.consumer_grace_period,
+        auto_scale=config.auto_scale_policy(),
+        auto_scale_interval=config.scalable_topic_auto_scale_interval,
+    )

@@ -1,0 +1,1 @@
+"""Other brokers: membership, connections to them, calls routed to the owner of a segment."""

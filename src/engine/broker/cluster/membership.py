@@ -1,0 +1,72 @@
+"""`Membership`: one broker among others: which brokers live, which of them owns a segment, connections to them."""
+
+from __future__ import annotations
+
+from engine.aio.semaphore import AsyncSemaphore
+from engine.broker.cluster.peers import Peers
+from engine.broker.cluster.ports import Participant
+from engine.broker.cluster.routed_host import RoutedSegmentHost
+from engine.broker.hosting.ownership import Ownership
+from engine.broker.hosting.segment_host import SegmentHosting
+from engine.broker.pools.file_reads import FileReads
+from engine.clock import Clock
+from engine.control.base.brokers import Brokers
+from engine.control.base.ports import SegmentHost
+from engine.metadata.store import MetadataStore
+from engine.storage.store import SegmentStore
+from engine.wire.stream import Connector
+from engine.wire.tcp import TcpConnector
+
+
+class Membership:
+    """Loop thread only. `shared`: other brokers may use the metadata store; else everything is local and direct."""
+
+    def __init__(
+        self,
+        store: SegmentStore,
+        metadata: MetadataStore,
+        *,
+        clock: Clock,
+        url: str,
+        admin_url: str | None,
+        session_timeout: float,
+        token: str | None,
+        connector: Connector | None,
+        shared: bool,
+        loads: AsyncSemaphore | None = None,
+        reads: FileReads | None = None,
+    ) -> None:
+        """`loads`, `reads`: see SegmentHosting."""
+        self.brokers = Brokers(metadata, clock=clock, url=url, admin_url=admin_url, session_timeout=session_timeout)
+        self.ownership = Ownership(metadata, self.brokers, clock, follows=shared)
+        self.hosting = SegmentHosting(store, metadata, self.ownership, loads=loads, reads=reads)
+        self.peers = Peers(connector or TcpConnector(), token)
+        self.routed = RoutedSegmentHost(self.hosting, self.ownership, self.peers) if shared else None
+        self.brokers.lost += [self.ownership.session_lost, self.hosting.session_lost]
+
+    @property
+    def host(self) -> SegmentHost:
+        """The segments of all brokers, for the control plane."""
+        return self.routed or self.hosting
+
+    @property
+    def transactions(self) -> Participant:
+        """The segments of all brokers, for the coordinator of transactions."""
+        return self.routed or self.hosting
+
+    async def start(self) -> None:
+        """Register this broker. Raises what the metadata store raises."""
+        self.ownership.start()
+        await self.brokers.start()
+
+    async def close_segments(self) -> None:
+        """Close all segments, durably; other brokers may own them when close() returns."""
+        if self.routed is not None:
+            await self.routed.close()
+        await self.hosting.close()
+
+    async def close(self) -> None:
+        """End the session of this broker. Idempotent."""
+        await self.peers.close()
+        await self.brokers.close()
+        await self.ownership.close()

@@ -1,0 +1,24 @@
+"""`Participants`: finds the segment, and its owner, that an operation of a transaction is about."""
+
+from __future__ import annotations
+
+from engine.broker.cluster.ports import Participant
+from engine.control.service import ScalableTopicService
+from engine.errors import NotFoundError
+from engine.model.transactions import TransactionOperation
+
+
+class Participants:
+    """Looks segments up in the layouts of their topics as they are now. Loop thread only."""
+
+    def __init__(self, service: ScalableTopicService, host: Participant) -> None:
+        self._service = service
+        self._host = host
+
+    async def settle(self, operation: TransactionOperation) -> None:
+        """See TransactionCoordinator. Raises NotFoundError when what the operation was about is no more."""
+        segment = operation.segment
+        spec = await self._service.segment_spec(segment.topic, segment.segment_id)
+        if spec.name != segment:
+            raise NotFoundError(f"{segment} is not in the layout of its topic")
+        await self._host.settle_transactions(spec, operation.subscription)

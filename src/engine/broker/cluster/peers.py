@@ -1,0 +1,181 @@
+"""`Peers`: this broker's connections to the others, one each, made when first needed. Calls, and their answers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from engine.broker.cluster.segment_calls import pack, unpack
+from engine.errors import AlreadyClosedError, ConnectError, EngineError, TimeoutError
+from engine.limits import HANDSHAKE_S_MAX
+from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, Command, Header
+from engine.wire.maps import MapStream, fields_of
+from engine.wire.stream import Connector, FrameStream
+
+log = logging.getLogger(__name__)
+
+PONG_S_MAX = 3.0  # a broker that answers a PING within this time is there, however long it takes for a call
+
+
+class _Peer:
+    """This end of one connection (a FrameHandler). Loop thread only."""
+
+    def __init__(self, url: str, stream: FrameStream) -> None:
+        self.url = url
+        self.stream = MapStream(stream)
+        self.lost: EngineError | None = None
+        self._last_id = 0
+        self._doubt: asyncio.TimerHandle | None = None  # runs while the answer to a PING is waited for
+        self._answers: dict[int, asyncio.Future[memoryview]] = {}  # 0: of the handshake
+
+    async def handshake(self, token: str | None) -> None:
+        """Say CONNECT, wait for CONNECTED. Raises what the other says, or ConnectError."""
+        hello = {
+            "magic": MAGIC,
+            "protocol": PROTOCOL_VERSION,
+            "features": list(FEATURES),
+            "client": "engine-broker",
+            "token": token,
+        }
+        await self._ask(0, Command.CONNECT, hello, HANDSHAKE_S_MAX)
+
+    async def call(self, target: str, method: str, args: dict[str, Any], timeout: float) -> Any:
+        """The value that the other answers. Raises its error; ConnectError and TimeoutError leave the outcome open.
+
+        One call that takes too long is that call's matter: the connection is given up when a PING is not answered
+        either.
+        """
+        self._last_id += 1
+        request = {"request_id": self._last_id, "target": target, "method": method}
+        return unpack(await self._ask(self._last_id, Command.BROKER_CALL, request, timeout, pack(args)))
+
+    async def _ask(
+        self, ident: int, command: Command, header: dict[str, Any], timeout: float, payload: bytes = b""
+    ) -> memoryview:
+        if self.lost is not None:
+            raise self.lost
+        future: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
+        self._answers[ident] = future
+        try:
+            self.stream.send(command, header, payload)
+            await asyncio.wait([future], timeout=timeout)
+        finally:
+            self._answers.pop(ident, None)
+        if not future.done():
+            self._probe()
+            silence = f"the broker {self.url} did not answer {command.name} within {timeout:g} s"
+            raise TimeoutError(f"{silence}; the same may be asked again")
+        return future.result()
+
+    def _probe(self) -> None:
+        if self._doubt is None and self.lost is None:
+            self.stream.send(Command.PING, {})
+            self._doubt = asyncio.get_running_loop().call_later(PONG_S_MAX, self._give_up)
+
+    def _give_up(self) -> None:
+        self._doubt = None
+        self.lost = ConnectError(f"the broker {self.url} is silent; the connection was given up")
+        self.stream.abort()
+
+    def _trust(self) -> None:
+        if self._doubt is not None:
+            self._doubt.cancel()
+            self._doubt = None
+
+    def frame_received(self, received: Header, payload: memoryview) -> None:
+        """Hand an answer to who waits for it."""
+        command, header = received.command, fields_of(received)
+        self._trust()
+        if command is Command.PING:
+            self.stream.send(Command.PONG, {})
+            return
+        future = self._answers.get(header.get("request_id") or 0)
+        if future is None or future.done():
+            return
+        if command is Command.ERROR:
+            future.set_exception(EngineError.from_code(header["code"], header["message"]))
+            future.exception()  # retrieved: who asked may be given up in this very turn
+        else:
+            future.set_result(payload)
+
+    def pause_writing(self) -> None:
+        """Calls are small; they queue."""
+
+    def resume_writing(self) -> None:
+        """See pause_writing()."""
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Whether what was asked for was done is not known."""
+        self._trust()
+        self.lost = self.lost or ConnectError(
+            f"the connection to the broker {self.url} was lost: {error or 'it closed'}"
+        )
+        for future in self._answers.values():
+            if not future.done():
+                future.set_exception(self.lost)
+                future.exception()  # retrieved: who asked may have given up
+
+
+class Peers:
+    """Loop thread only. A connection that is lost, or silent for too long, is made anew by the next call."""
+
+    def __init__(self, connector: Connector, token: str | None) -> None:
+        self._connector = connector
+        self._token = token
+        self._peers: dict[str, _Peer] = {}
+        self._dialling: dict[str, asyncio.Task[_Peer]] = {}
+        self._closed = False
+
+    async def call(self, url: str, target: str, method: str, args: Mapping[str, Any], timeout: float) -> Any:
+        """Have a broker do something. Raises its error; ConnectError, TimeoutError: the outcome is unknown."""
+        return await (await self._get(url)).call(target, method, dict(args), timeout)
+
+    async def _get(self, url: str) -> _Peer:
+        if self._closed:
+            raise AlreadyClosedError("this broker is closing")
+        peer = self._peers.get(url)
+        if peer is not None and peer.lost is None:
+            return peer
+        task = self._dialling.get(url)
+        if task is None:
+            task = self._dialling[url] = asyncio.create_task(self._dial(url), name=f"broker {url}")
+            task.add_done_callback(lambda done: self._dialled(url, done))
+        return await asyncio.shield(task)
+
+    async def _dial(self, url: str) -> _Peer:
+        made: list[_Peer] = []
+
+        def handler(stream: FrameStream) -> _Peer:
+            made.append(_Peer(url, stream))
+            return made[0]
+
+        await self._connector.connect(url, handler)
+        try:
+            await made[0].handshake(self._token)
+        except BaseException:
+            made[0].stream.abort()
+            raise
+        return made[0]
+
+    def _dialled(self, url: str, task: asyncio.Task[_Peer]) -> None:
+        del self._dialling[url]
+        if task.cancelled() or task.exception() is not None:
+            return
+        peer = task.result()
+        if self._closed:
+            peer.stream.abort()
+        else:
+            self._peers[url] = peer
+
+    async def close(self) -> None:
+        """Drop every connection. Idempotent."""
+        self._closed = True
+        dialling = list(self._dialling.values())
+        for task in dialling:
+            task.cancel()
+        await asyncio.gather(*dialling, return_exceptions=True)
+        for peer in self._peers.values():
+            peer.stream.abort()
+        self._peers.clear()

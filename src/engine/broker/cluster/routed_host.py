@@ -1,0 +1,209 @@
+"""`RoutedSegmentHost`: control's SegmentHost over several brokers; every call goes to the owner of its segment."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from engine.aio.tasks import Supervisor
+from engine.broker.cluster.peers import Peers
+from engine.broker.cluster.segment_calls import (
+    SEGMENT_CALLS,
+    pack_position,
+    pack_spec,
+    unpack_end,
+    unpack_spec,
+    unpack_statistics,
+)
+from engine.broker.hosting.ownership import Ownership
+from engine.broker.hosting.segment_host import SegmentHosting
+from engine.control.base.ports import SegmentEnd, SegmentSpec, SegmentStatistics
+from engine.errors import ConnectError, EngineError, InvalidArgumentError, NotOwnerError, TimeoutError
+from engine.model.names import SegmentName, TopicName
+from engine.model.subscriptions import InitialPosition
+
+log = logging.getLogger(__name__)
+
+CALL_S_MAX = 10.0  # one call, and all attempts of one together
+_AGAIN_S_FIRST, _AGAIN_S_MAX = 0.05, 1.0
+_DRAIN_S = 5.0  # how long an owner is asked to wait for a segment to drain, before it is looked up again
+_DRAINED = "await_drained"
+_SETTLE = "settle_transactions"
+
+Here = Callable[[], Awaitable[Any]]
+
+
+class RoutedSegmentHost:
+    """Implements control.ports.SegmentHost. Loop thread only.
+
+    All calls are idempotent, so one whose outcome is unknown is made again, for a while. With no other broker
+    everything is a direct call.
+    """
+
+    def __init__(self, local: SegmentHosting, ownership: Ownership, peers: Peers) -> None:
+        self._local = local
+        self._ownership = ownership
+        self._peers = peers
+        self._tasks = Supervisor("routed segments")
+
+    async def close(self) -> None:
+        """Watch nothing any more. Idempotent."""
+        await self._tasks.close()
+
+    async def _route(self, spec: SegmentSpec, method: str, here: Here, **args: Any) -> Any:
+        """Raises TimeoutError when no owner answers; what the owner raises."""
+        if self._ownership.alone:
+            return await here()
+        args["spec"] = pack_spec(spec)
+        loop, pause = asyncio.get_running_loop(), _AGAIN_S_FIRST
+        deadline = loop.time() + CALL_S_MAX
+        while True:
+            try:
+                return await self._at_owner(spec, method, here, args, deadline - loop.time())
+            except (NotOwnerError, ConnectError, TimeoutError) as e:
+                if loop.time() + pause >= deadline:
+                    raise TimeoutError(f"no owner of {spec.name} answered {method}: {e}; try again") from e
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _AGAIN_S_MAX)
+
+    async def _at_owner(self, spec: SegmentSpec, method: str, here: Here, args: Mapping[str, Any], left: float) -> Any:
+        url = await self._ownership.resolve(spec.name)
+        if url == self._ownership.brokers.url:
+            return await here()
+        return await self._peers.call(url, "segment", method, args, max(left, _AGAIN_S_FIRST))
+
+    async def answer(self, method: str, args: Mapping[str, Any]) -> Any:
+        """Another broker asks. Raises NotOwnerError when it should ask somebody else, InvalidArgumentError."""
+        spec = unpack_spec(args)
+        if self._local.get(spec.name) is None:
+            url = await self._ownership.resolve(spec.name)
+            if url != self._ownership.brokers.url:
+                raise NotOwnerError(f"{spec.name} is for the broker {url}")
+        call = {_DRAINED: self._answer_drained, _SETTLE: self._answer_settle}.get(method) or SEGMENT_CALLS.get(method)
+        if call is None:
+            raise InvalidArgumentError(f"a segment's owner knows no {method!r:.80}")
+        try:
+            return await call(self._local, spec, args)
+        except (KeyError, TypeError) as e:
+            raise InvalidArgumentError(f"{method}: {e!r}") from e
+
+    # -- the port --------------------------------------------------------------------------------------------------
+
+    async def create_segment(self, spec: SegmentSpec, subscriptions: Sequence[str], *, term: int) -> None:
+        """See the port."""
+        here = lambda: self._local.create_segment(spec, subscriptions, term=term)  # noqa: E731
+        await self._route(spec, "create_segment", here, subscriptions=list(subscriptions), term=term)
+
+    async def terminate_segment(self, spec: SegmentSpec, *, term: int) -> SegmentEnd:
+        """See the port."""
+        end = await self._route(
+            spec, "terminate_segment", lambda: self._local.terminate_segment(spec, term=term), term=term
+        )
+        return end if isinstance(end, SegmentEnd) else unpack_end(end)
+
+    async def inherit(self, spec: SegmentSpec, producers: Sequence[bytes], *, term: int) -> None:
+        """See the port."""
+        here = lambda: self._local.inherit(spec, producers, term=term)  # noqa: E731
+        await self._route(spec, "inherit", here, producers=list(producers), term=term)
+
+    async def delete_segment(self, spec: SegmentSpec, *, term: int) -> None:
+        """See the port."""
+        await self._route(spec, "delete_segment", lambda: self._local.delete_segment(spec, term=term), term=term)
+
+    async def stored(self, topic: TopicName) -> list[SegmentName]:
+        """See the port. All brokers share one directory."""
+        return await self._local.stored(topic)
+
+    async def subscriptions(self, spec: SegmentSpec) -> list[str]:
+        """See the port. Cursors are in the metadata store, which every broker reads."""
+        return await self._local.subscriptions(spec)
+
+    async def create_subscription(
+        self, spec: SegmentSpec, subscription: str, position: InitialPosition, *, term: int
+    ) -> None:
+        """See the port."""
+        here = lambda: self._local.create_subscription(spec, subscription, position, term=term)  # noqa: E731
+        await self._route(
+            spec, "create_subscription", here, subscription=subscription, position=str(position), term=term
+        )
+
+    async def delete_subscription(self, spec: SegmentSpec, subscription: str, *, term: int) -> None:
+        """See the port."""
+        here = lambda: self._local.delete_subscription(spec, subscription, term=term)  # noqa: E731
+        await self._route(spec, "delete_subscription", here, subscription=subscription, term=term)
+
+    async def seek_subscription(self, spec: SegmentSpec, subscription: str, offset: int | InitialPosition) -> None:
+        """See the port."""
+        here = lambda: self._local.seek_subscription(spec, subscription, offset)  # noqa: E731
+        await self._route(spec, "seek_subscription", here, subscription=subscription, offset=pack_position(offset))
+
+    async def skip_messages(self, spec: SegmentSpec, subscription: str, first: int, last: int) -> None:
+        """See the port."""
+        here = lambda: self._local.skip_messages(spec, subscription, first, last)  # noqa: E731
+        await self._route(spec, "skip_messages", here, subscription=subscription, first=first, last=last)
+
+    async def offset_at(self, spec: SegmentSpec, time_ms: int) -> int:
+        """See the port."""
+        here = lambda: self._local.offset_at(spec, time_ms)  # noqa: E731
+        return int(await self._route(spec, "offset_at", here, time_ms=time_ms))
+
+    async def backlog(self, spec: SegmentSpec, subscription: str) -> int:
+        """See the port."""
+        here = lambda: self._local.backlog(spec, subscription)  # noqa: E731
+        return int(await self._route(spec, "backlog", here, subscription=subscription))
+
+    async def statistics(self, spec: SegmentSpec) -> SegmentStatistics:
+        """See the port."""
+        found = await self._route(spec, "statistics", lambda: self._local.statistics(spec))
+        return found if isinstance(found, SegmentStatistics) else unpack_statistics(found)
+
+    async def settle_transactions(self, spec: SegmentSpec, subscription: str | None) -> None:
+        """See broker.transactions.Participant."""
+        here = lambda: self._local.settle_transactions(spec, subscription)  # noqa: E731
+        await self._route(spec, _SETTLE, here, subscription=subscription)
+
+    def segment_url(self, name: SegmentName) -> str:
+        """See the port."""
+        return self._ownership.url_of(name)
+
+    # -- draining --------------------------------------------------------------------------------------------------
+
+    def watch_drained(self, spec: SegmentSpec, subscription: str, drained: Callable[[], None]) -> Callable[[], None]:
+        """See the port. The owner is asked to wait, again and again: it may change meanwhile."""
+        task = self._tasks.spawn(self._watch_drained(spec, subscription, drained), f"drain of {spec.name}")
+
+        def cancel() -> None:
+            if task is not None and task is not asyncio.current_task():
+                task.cancel()
+
+        return cancel
+
+    async def _watch_drained(self, spec: SegmentSpec, subscription: str, drained: Callable[[], None]) -> None:
+        args = {"subscription": subscription}
+        while True:
+            try:
+                here = lambda: self._answer_drained(self._local, spec, args)  # noqa: E731
+                sent = {"spec": pack_spec(spec), **args}
+                if await self._at_owner(spec, _DRAINED, here, sent, 2 * _DRAIN_S):
+                    break
+            except EngineError as e:
+                log.debug("whether %s is drained for %r cannot be seen for now: %s", spec.name, subscription, e)
+                await asyncio.sleep(_AGAIN_S_MAX)
+        drained()
+
+    async def _answer_settle(self, host: Any, spec: SegmentSpec, args: Mapping[str, Any]) -> None:
+        await self._local.settle_transactions(spec, args["subscription"])
+
+    async def _answer_drained(self, host: Any, spec: SegmentSpec, args: Mapping[str, Any]) -> bool:
+        """Whether the segment is drained, at once or within a while."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        cancel = self._local.watch_drained(
+            spec, str(args["subscription"]), lambda: None if done.done() else done.set_result(None)
+        )
+        try:
+            await asyncio.wait([done], timeout=_DRAIN_S)
+        finally:
+            cancel()
+        return done.done()

@@ -1,0 +1,1 @@
+"""Subscriptions in an open segment: consumers, dispatchers, acknowledgements, redelivery."""

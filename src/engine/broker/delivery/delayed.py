@@ -1,0 +1,117 @@
+"""Messages that are not due yet: which ones a queue withholds, and when it looks at them again.
+
+Offsets are kept in compressed sets, one per time. The times of messages that are far off are coarse and early: when one
+comes, its messages are read once more and withheld anew, more exactly. So there are at most about 64 times for every
+doubling of the distance, whatever the number of messages, and a set costs two bytes for a message at worst.
+
+Nothing of this is stored. Who serves the segment next (after a restart, or because its owner changed) finds the
+delays again when it reads the entries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable
+
+from pyroaring import BitMap64
+
+from engine._native.serve.delays import has_delays, withheld
+
+__all__ = ["TICK_MS", "Delays", "has_delays"]
+
+TICK_MS = 100  # a message is delivered so much after it is due, at most
+KEEP_MS = 10  # the times of messages that are kept back are whole multiples of it
+_LOOK_S_MAX = 60.0  # the wall clock may be set forward: it is looked at so often at least
+
+
+class Delays:
+    """Of one queue in one segment. Loop thread only. Invariant: every offset withheld is in the set of one time.
+
+    `now_ms` is the broker's wall clock where messages say when they are due, which may be set in either direction, and
+    a monotonic one where they are kept back for some time. `released` gets the offsets to look at again: most are due,
+    some a little later, and withhold() is asked again for all of them.
+    """
+
+    __slots__ = ("_held", "_now_ms", "_released", "_sets", "_timer", "_times")
+
+    def __init__(self, now_ms: Callable[[], int], released: Callable[[BitMap64], None]) -> None:
+        self._now_ms = now_ms
+        self._released = released
+        self._held = BitMap64()
+        self._sets: dict[int, BitMap64] = {}
+        self._times: list[int] = []  # the keys of the sets, as a heap
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        """How many messages are withheld."""
+        return len(self._held)
+
+    @property
+    def times(self) -> int:
+        """How many different times there are."""
+        return len(self._times)
+
+    def withhold(self, entry: memoryview, wanted: BitMap64) -> BitMap64:
+        """Of the offsets `wanted` of an entry, those that are not due. They come back through `released`."""
+        new = wanted - self._held
+        if new:
+            for time, first, stop in withheld(entry, self._now_ms(), TICK_MS):
+                offsets = BitMap64()
+                offsets.add_range(first, stop)
+                offsets &= new
+                if offsets:
+                    self.hold(offsets, time)
+        return wanted & self._held
+
+    def hold(self, offsets: BitMap64, until_ms: int) -> None:
+        """Withhold these until a time."""
+        self._held |= offsets
+        found = self._sets.get(until_ms)
+        if found is not None:
+            found |= offsets
+            return
+        self._sets[until_ms] = BitMap64(offsets)
+        heapq.heappush(self._times, until_ms)
+        if self._times[0] == until_ms:
+            self._set_timer()
+
+    def keep(self, offsets: BitMap64, delay_ms: int) -> None:
+        """Withhold these for some time: the longer, the coarser, so that the different times stay few."""
+        if offsets:
+            due, tick = self._now_ms() + delay_ms, max(delay_ms // 64, KEEP_MS)
+            self.hold(offsets, due + -due % tick)
+
+    def forget(self, offsets: BitMap64) -> None:
+        """These are acknowledged, or gone."""
+        if self._held:
+            self._held -= offsets
+            if not self._held:
+                self.close()
+
+    def close(self) -> None:
+        """Forget everything; nothing is released any more."""
+        self._held, self._times = BitMap64(), []
+        self._sets.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        wait = max(0, self._times[0] - self._now_ms()) / 1000
+        self._timer = asyncio.get_running_loop().call_later(min(wait, _LOOK_S_MAX), self._look)
+
+    def _look(self) -> None:
+        """Release what is due."""
+        self._timer = None
+        now, due = self._now_ms(), BitMap64()
+        while self._times and self._times[0] <= now:
+            due |= self._sets.pop(heapq.heappop(self._times))
+        due &= self._held  # some were acknowledged meanwhile
+        self._held -= due
+        if self._times:
+            self._set_timer()
+        if due:
+            self._released(due)

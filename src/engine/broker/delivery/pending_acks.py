@@ -1,0 +1,398 @@
+"""`PendingAcks`: what open transactions have acknowledged of one subscription in one segment (PIP-473).
+
+A message that is acknowledged in an open transaction is nobody else's: it is delivered to nobody, and nobody else
+acknowledges it. What the transaction comes to decides: then the cursor takes it, durably, before its operation records
+are deleted; or the message is due again. The records are all that is durable of this. Whoever opens the subscription
+finds them through their index, and so does whoever looks for what was left behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Collection, Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyroaring import BitMap64
+
+from engine._native.format.offsets import runs
+from engine.broker.delivery.pending_claims import Claims, PendingAck, counts, parted, union
+from engine.errors import (
+    AlreadyClosedError,
+    EngineError,
+    FencedError,
+    NotOwnerError,
+    TimeoutError,
+    TransactionConflictError,
+)
+from engine.metadata.store import ConflictError, OutcomeUnknownError
+from engine.model.transactions import OperationKind, TransactionOperation, id_text, operation_counts
+
+if TYPE_CHECKING:
+    from engine.aio.tasks import Supervisor
+    from engine.broker.delivery.subscription import HostedSubscription
+    from engine.broker.transactions.headers import TransactionHeaders
+    from engine.broker.transactions.operations import Operations
+    from engine.control.transactions.headers import TransactionView
+    from engine.control.transactions.operations import Operation
+
+log = logging.getLogger(__name__)
+
+SETTLE_S_MAX = 5.0  # so long who collects waits for one subscription
+AGAIN_S = 1.0  # what the metadata store did not take is tried again after this time
+_TROUBLE = (EngineError, ConflictError, OutcomeUnknownError)
+_LOST = (AlreadyClosedError, FencedError, NotOwnerError)  # the next owner finds the records
+
+
+class Participation(NamedTuple):
+    """What every participant of this broker shares."""
+
+    headers: TransactionHeaders
+    operations: Operations
+    tasks: Supervisor
+
+
+class PendingAcks:
+    """Loop thread only. Invariant: `offsets` is the union of all claims'; no message is in two of them.
+
+    But for what was found at the start: a crash may have left the records of an aborted transaction, whose messages
+    were acknowledged anew in another one.
+    """
+
+    __slots__ = ("_applying", "_claims", "_closed", "_overlaps", "buckets", "changes", "offsets", "parts",
+                 "subscription")  # fmt: skip
+
+    def __init__(self, subscription: HostedSubscription, parts: Participation) -> None:
+        self.subscription = subscription
+        self.parts = parts
+        self.offsets = BitMap64()
+        self.buckets: list[BitMap64] | None = None  # `offsets` by bucket of the segment; None: not known
+        self.changes = 0
+        self._claims: dict[int, Claims] = {}
+        self._applying: set[asyncio.Task[None]] = set()
+        self._overlaps = False
+        self._closed = False
+
+    def __bool__(self) -> bool:
+        """Whether any message is held for a transaction."""
+        return bool(self.offsets)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a transaction that takes part here has not been applied yet."""
+        return bool(self._claims or self._applying)
+
+    @property
+    def records(self) -> int:
+        """Operation records that are known here."""
+        return sum(ack.key is not None for claims in self._claims.values() for ack in claims.acks)
+
+    def holder_of(self, offset: int) -> int | None:
+        """The transaction that holds a message."""
+        return next((number for number, claims in self._claims.items() if offset in claims.offsets), None)
+
+    @property
+    def transactions(self) -> dict[int, int]:
+        """How many messages each transaction holds, by its number."""
+        return {number: len(claims.offsets) for number, claims in self._claims.items()}
+
+    # -- acknowledging -----------------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def request(self, number: int) -> AsyncIterator[Claims]:
+        """In an open transaction, which is followed from now on as long as it has anything here.
+
+        Raises TransactionNotFoundError, TransactionConflictError when it has ended.
+        """
+        self._check_open()
+        claims = self._claims.setdefault(number, Claims())
+        claims.requests += 1
+        try:
+            await self.parts.headers.authorise(number, self._ended)
+            self._check_current(number, claims)
+            yield claims
+        finally:
+            claims.requests -= 1
+            if not (claims.requests or claims.acks or claims.ended) and self._claims.get(number) is claims:
+                del self._claims[number]
+                self.parts.headers.release(number, self._ended)
+                claims.leave()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise NotOwnerError(f"{self.subscription} is not served here any more; attach again")
+        self.subscription.hosted.check_open()
+
+    def _check_current(self, number: int, claims: Claims) -> None:
+        """Raise unless the transaction is open, as far as is known, and nothing was moved meanwhile."""
+        self._check_open()
+        if claims.ended:
+            raise TransactionConflictError(f"the transaction {id_text(number)} has ended: nothing is added to it")
+        if self._claims.get(number) is not claims:
+            raise NotOwnerError(f"{self.subscription} was moved; attach again")
+
+    async def contended(self, offsets: BitMap64, own: Claims | None) -> BitMap64:
+        """Of these, what other open transactions hold. Those that have ended by now are applied when it returns."""
+        held = BitMap64()
+        for other, claims in list(self._claims.items()):
+            hit = BitMap64() if claims is own else claims.offsets & offsets
+            if hit and await self._has_ended(other, claims):
+                await asyncio.shield(claims.applied)
+            else:
+                held |= hit
+        return held
+
+    async def refresh(self) -> None:
+        """Whatever has ended by now is applied when it returns. Raises what the metadata store raises."""
+        for number, claims in list(self._claims.items()):
+            if await self._has_ended(number, claims):
+                await asyncio.shield(claims.applied)
+
+    async def _has_ended(self, number: int, claims: Claims) -> bool:
+        view = await self.parts.headers.read(number)
+        if view is None or view.header.state.final:
+            self._ended(number, view)
+        return claims.ended
+
+    async def record(
+        self,
+        number: int,
+        claims: Claims,
+        attempt: int,
+        offsets: BitMap64,
+        buckets: Iterable[tuple[int, BitMap64]] | None = None,
+    ) -> None:
+        """These, which nobody holds, are the transaction's; durable when it returns. During its request().
+
+        `buckets`: the same by bucket, if that is known. Raises TransactionConflictError when the transaction has
+        ended before that; then they are due again, as after any other error.
+        """
+        self._check_current(number, claims)
+        added = parted(offsets, attempt)
+        claims.add(added)
+        self._hold(offsets, buckets)
+        claims.begin_writing()
+        try:
+            for ack in added:
+                await self._write(number, ack)
+            await self._confirm(number, claims, added)
+        except BaseException as e:
+            self._withdraw(number, claims, added)
+            if isinstance(e, Exception) and not isinstance(e, _LOST):
+                await self._delete(added)
+            raise
+        finally:
+            claims.end_writing()
+
+    async def _write(self, number: int, ack: PendingAck) -> None:
+        hosted = self.subscription.hosted
+        operation = TransactionOperation(
+            kind=OperationKind.ACK,
+            segment=hosted.name,
+            ranges=tuple((first, last) for first, last in runs(ack.offsets)),
+            subscription=self.subscription.name,
+            attempt=ack.attempt,
+            term=hosted.term,
+        )
+        found = await self.parts.operations.append(number, operation)
+        ack.key, ack.version = found.key, found.version
+
+    async def _confirm(self, number: int, claims: Claims, added: list[PendingAck]) -> None:
+        """Raise unless they are this owner's to confirm, and count if the transaction was committed meanwhile."""
+        self.subscription.cursor.check_usable()
+        if self._claims.get(number) is not claims:
+            await self._delete(added)
+            raise NotOwnerError(f"{self.subscription} was moved; attach again")
+        view = await self.parts.headers.read(number)
+        if view is not None and not view.header.state.final:
+            return
+        if view is None or any(not operation_counts(view.header, view.version, a.attempt, a.version) for a in added):
+            raise TransactionConflictError(f"the transaction {id_text(number)} ended before this was added to it")
+
+    def _withdraw(self, number: int, claims: Claims, added: list[PendingAck]) -> None:
+        if self._claims.get(number) is claims:
+            claims.remove(added)
+            self._release(added, added)
+
+    # -- holding -----------------------------------------------------------------------------------------------------
+
+    def _hold(self, offsets: BitMap64, buckets: Iterable[tuple[int, BitMap64]] | None = None) -> None:
+        if buckets is None:
+            self.buckets = None
+        elif not self.offsets:
+            self.buckets = [BitMap64() for _ in self.subscription.hosted.spec.bucket_ends]
+        if self.buckets is not None:
+            for bucket, theirs in buckets or ():
+                self.buckets[bucket] |= theirs
+        self._overlaps = self._overlaps or self.offsets.intersect(offsets)
+        self.offsets |= offsets
+        self.changes += 1
+
+    def held_by_others(self, numbers: Collection[int]) -> BitMap64:
+        """What transactions hold that are none of these."""
+        return BitMap64().union(*(claims.offsets for n, claims in self._claims.items() if n not in numbers))
+
+    def _release(self, acks: Iterable[PendingAck], due: Iterable[PendingAck]) -> None:
+        """They are not of their claims any more; some of them are due again."""
+        self._let_go(acks)
+        self._take_back(due)
+        self.subscription.resume()
+
+    def _let_go(self, acks: Iterable[PendingAck]) -> None:
+        gone = union(acks)
+        if not gone:
+            return
+        self.changes += 1
+        self.offsets -= gone
+        if self._overlaps:
+            for claims in self._claims.values():
+                self.offsets |= claims.offsets
+        for bucket in self.buckets or ():
+            bucket &= self.offsets
+        if not self.offsets:
+            self._overlaps, self.buckets = False, None
+
+    def _take_back(self, acks: Iterable[PendingAck]) -> None:
+        """They are acknowledged by nobody now."""
+        due = union(acks) - self.offsets
+        if due:
+            self.subscription.take_back(due)
+
+    # -- the end of a transaction ------------------------------------------------------------------------------------
+
+    def _ended(self, number: int, view: TransactionView | None) -> None:
+        """It is decided."""
+        claims = self._claims.get(number)
+        if claims is None or claims.ended or self._closed:
+            return
+        claims.ended, claims.view = True, view
+        self.parts.headers.release(number, self._ended)
+        task = self.parts.tasks.spawn(self._apply(number, claims), f"acknowledgements of {id_text(number)}")
+        if task is not None:
+            self._applying.add(task)
+            task.add_done_callback(self._applying.discard)
+
+    async def _apply(self, number: int, claims: Claims) -> None:
+        """The cursor takes what counts; once that is durable, the records go."""
+        await claims.written.wait()
+        if self._claims.get(number) is not claims:
+            return  # moved
+        back = [ack for ack in claims.acks if not counts(ack, claims.view)]
+        saved = self.subscription.take(union(ack for ack in claims.acks if counts(ack, claims.view)))
+        del self._claims[number]
+        self._release(claims.acks, back)
+        claims.leave()
+        if await self._is_saved(saved):
+            await self._delete(claims.acks)
+
+    async def _is_saved(self, saved: asyncio.Future[None]) -> bool:
+        """Wait for it; False when somebody else owns the cursor: he finds the records."""
+        while True:
+            try:
+                await saved
+            except _LOST:
+                return False
+            except _TROUBLE as e:
+                log.warning("%s: acknowledgements of a transaction are not saved yet: %s", self.subscription, e)
+                await asyncio.sleep(AGAIN_S)
+                saved = self.subscription.take(BitMap64())
+                continue
+            return True
+
+    async def _delete(self, acks: Iterable[PendingAck]) -> None:
+        """The records of what is applied, or was never acknowledged. What stays is found when they are collected."""
+        for ack in acks:
+            if ack.key is not None:
+                try:
+                    await self.parts.operations.delete(ack.key)
+                except _TROUBLE as e:
+                    log.info("%s stays for now: %s", ack.key, e)
+                    return
+
+    # -- the end of it -----------------------------------------------------------------------------------------------
+
+    def drop(self) -> None:
+        """The cursor is moved, or goes: nobody holds anything of it any more. The records are for the caller."""
+        for number, claims in self._claims.items():
+            self.parts.headers.release(number, self._ended)
+            claims.leave()
+        self._claims.clear()
+        self.offsets, self.buckets, self._overlaps = BitMap64(), None, False
+        self.changes += 1
+        if not self._closed:
+            self.subscription.resume()
+
+    async def close(self) -> None:
+        """Apply nothing any more: whoever opens the subscription next does. Idempotent."""
+        self._closed = True
+        self.drop()
+        for task in list(self._applying):
+            task.cancel()
+        if self._applying:
+            await asyncio.wait(list(self._applying))
+
+    # -- what was found in the store ---------------------------------------------------------------------------------
+
+    def restore(self, found: Iterable[Operation]) -> None:
+        """The records of the subscription, as it is opened. Until more is known, their transactions are open."""
+        self._adopt(found)
+        if self._claims:
+            self.parts.tasks.spawn(self._look_at_all(), f"transactions of {self.subscription}")
+
+    def _adopt(self, found: Iterable[Operation]) -> list[Operation]:
+        """Those of them that are pending here now; while a transaction's are being written, it is left alone."""
+        adopted = []
+        known = {ack.key for claims in self._claims.values() for ack in claims.acks}
+        cursor = self.subscription.cursor
+        for operation in found:
+            claims = self._claims.setdefault(operation.number, Claims())
+            if claims.writing:
+                continue
+            adopted.append(operation)
+            if operation.key in known:
+                continue
+            offsets = BitMap64()
+            for first, last in operation.facts.ranges:
+                for start, stop in cursor.unacked(first, last + 1):
+                    offsets.add_range(start, stop)
+            claims.add([PendingAck(offsets, operation.facts.attempt, operation.key, operation.version)])
+            self._hold(offsets)
+        return adopted
+
+    async def _look_at_all(self) -> None:
+        while not self._closed:
+            try:
+                await self._look()
+                return
+            except _LOST:
+                return
+            except _TROUBLE as e:
+                log.warning("%s: how its transactions stand cannot be seen for now: %s", self.subscription, e)
+                await asyncio.sleep(AGAIN_S)
+
+    async def _look(self) -> None:
+        for number, claims in list(self._claims.items()):
+            if not claims.ended and self._claims.get(number) is claims:
+                self.parts.headers.follow(number, self._ended)
+                await self._has_ended(number, claims)
+
+    async def settle(self) -> None:
+        """Apply all that is decided, also what nobody here knows of; its records are gone when it returns.
+
+        Raises NotOwnerError; TimeoutError: the cursor cannot be saved for now; what the metadata store raises.
+        """
+        self._check_open()
+        found = await self.parts.operations.acks(self.subscription.hosted.name, self.subscription.name)
+        self._check_open()
+        adopted = self._adopt(found)
+        await self._look()
+        if applying := list(self._applying):
+            await asyncio.wait(applying, timeout=SETTLE_S_MAX)
+            if not all(task.done() for task in applying):
+                raise TimeoutError(f"{self.subscription}: acknowledgements of transactions are not saved yet")
+        self._check_open()
+        await self.subscription.cursor.settled()
+        for operation in adopted:
+            if operation.number not in self._claims:
+                await self.parts.operations.delete(operation.key)

@@ -1,0 +1,82 @@
+"""How often each message was handed back: a counter per offset, kept as bit planes over sets of offsets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyroaring import BitMap64
+
+from engine._native.format.offsets import range_set, runs
+from engine.errors import InvalidArgumentError
+from engine.model.redelivery import Backoff
+
+PLANES_MAX = 32  # a count that reaches 2^32 - 1 stays there
+
+
+class RedeliveryCounts:
+    """Plane b holds the offsets whose count has bit b set, so that a million messages cost a few kilobytes."""
+
+    __slots__ = ("_planes",)
+
+    def __init__(self) -> None:
+        self._planes: list[BitMap64] = []
+
+    def __bool__(self) -> bool:
+        """Whether any count is not 0."""
+        return bool(self._planes)
+
+    def increment(self, offsets: BitMap64) -> None:
+        """One more for each of them: binary addition, all offsets at once."""
+        carry = offsets
+        for plane in self._planes:
+            if not carry:
+                return
+            both = plane & carry
+            plane.symmetric_difference_update(carry)
+            carry = both
+        if not carry:
+            return
+        if len(self._planes) < PLANES_MAX:
+            self._planes.append(BitMap64(carry))
+            return
+        for plane in self._planes:
+            plane |= carry
+
+    def clear(self, offsets: BitMap64) -> None:
+        """These are acknowledged: their counts are 0 again."""
+        if not self._planes:
+            return
+        for plane in self._planes:
+            plane -= offsets
+        while self._planes and not self._planes[-1]:
+            self._planes.pop()
+
+    def count(self, offset: int) -> int:
+        """How often this one was handed back."""
+        return sum(1 << bit for bit, plane in enumerate(self._planes) if offset in plane)
+
+    def groups(self, offsets: BitMap64) -> list[tuple[int, BitMap64]]:
+        """(count, those of `offsets` that have it), without empty ones."""
+        groups = [(0, offsets)]
+        for bit, plane in enumerate(self._planes):
+            split = []
+            for count, group in groups:
+                split += [(count, group - plane), (count | 1 << bit, group & plane)]
+            groups = [(count, group) for count, group in split if group]
+        return groups
+
+    def ranges(self, first: int, last: int) -> list[list[int]]:
+        """[first, last, count] for the offsets of first..last whose count is not 0, in order."""
+        if not self._planes:
+            return []
+        groups = self.groups(range_set(first, last))
+        return sorted([*run, count] for count, group in groups if count for run in runs(group))
+
+
+def backoff_of(parts: Any) -> Backoff | None:
+    """[min, max, multiplier] of a REDELIVER. Raises InvalidArgumentError."""
+    if parts is None:
+        return None
+    if not isinstance(parts, list) or len(parts) != 3:
+        raise InvalidArgumentError(f"backoff {parts!r:.80}; [min, max, multiplier] is right")
+    return Backoff(*parts)

@@ -1,0 +1,403 @@
+"""`OpenSegments`: which of this broker's segments are open, and how they are opened, closed and forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from engine.aio.semaphore import AsyncSemaphore
+from engine.aio.tasks import Supervisor
+from engine.broker.delivery.pending_acks import Participation
+from engine.broker.hosting.ownership import Owned, Ownership
+from engine.broker.hosting.remembered import Remembered, check_identity
+from engine.broker.hosting.transactions import SegmentTransactions
+from engine.broker.segment.hosted import HostedSegment
+from engine.control.base.ports import SegmentSpec
+from engine.errors import AlreadyClosedError, CorruptionError, NotFoundError, NotOwnerError, StorageError
+from engine.metadata import keys, unsure
+from engine.metadata.identity import load_identity
+from engine.metadata.store import MetadataStore
+from engine.model.layout import SegmentLayout
+from engine.model.names import SegmentName, TopicName
+
+if TYPE_CHECKING:
+    from engine.broker.pools.file_reads import FileReads
+    from engine.storage.segment import Segment
+    from engine.storage.store import SegmentStore
+
+
+log = logging.getLogger(__name__)
+
+CLOSE_S_MAX = 10.0  # for cursors to be written when the broker closes
+
+
+class _Standing(enum.Enum):
+    """What a topic's record says of a segment that has a store."""
+
+    NAMED = "named"
+    NOWHERE = "nowhere"
+    REPLACED = "replaced"  # its id is that of another segment: the topic was deleted and made anew
+
+
+class OpenSegments:
+    """Segments by name; opened when first needed, over the local storage. Loop thread only.
+
+    Opening a segment takes its ownership: a term, larger than any before, written to the metadata store by
+    compare-and-set and stamped into everything appended under it (L1).
+    """
+
+    def __init__(
+        self,
+        store: SegmentStore,
+        metadata: MetadataStore,
+        ownership: Ownership,
+        *,
+        loads: AsyncSemaphore | None = None,
+        reads: FileReads | None = None,
+    ) -> None:
+        """`loads`: how many segments may be opened at once; `reads`: counts reads from files. None: no limit."""
+        self._store = store
+        self._cursors = store.cursors
+        self._metadata = metadata
+        self._ownership = ownership
+        transactions = self.transactions = SegmentTransactions(metadata)
+        self.headers, self.operations = transactions.headers, transactions.operations
+        self._remembered = Remembered(metadata, store.cursors)
+        self._participation = Participation(self.headers, self.operations, Supervisor("acknowledgements"))
+        self._hosted: dict[SegmentName, HostedSegment] = {}
+        self._opening: dict[SegmentName, asyncio.Task[HostedSegment]] = {}
+        self._leaving: dict[SegmentName, asyncio.Task[Any]] = {}  # being unloaded, deleted or swept
+        self.undeleted: dict[SegmentName, None] = {}  # whose deletion has begun; it may have failed
+        self.damaged: dict[SegmentName, str] = {}  # whose files were found damaged, when last opened
+        self._closed = False
+        self._loads = loads
+        self._reads = reads
+
+    def __iter__(self) -> Iterator[HostedSegment]:
+        return iter(list(self._hosted.values()))
+
+    def __len__(self) -> int:
+        return len(self._hosted)
+
+    # -- opening ---------------------------------------------------------------------------------------------------
+
+    def get(self, name: SegmentName) -> HostedSegment | None:
+        """The segment, if it is open, and this broker's."""
+        hosted = self._hosted.get(name)
+        if hosted is None:
+            return None
+        lease = hosted.segment.lease
+        if lease is not None and not lease.held:  # the session may have been saved when it seemed over
+            self._lose(hosted)
+            return None
+        hosted.idle_since = None
+        return hosted
+
+    async def open(self, spec: SegmentSpec, *, create: bool) -> HostedSegment:
+        """The open segment. `create` makes a missing store: right for active segments alone (SEMANTICS 28).
+
+        Raises NotFoundError, CorruptionError, StorageError, AlreadyClosedError, MemoryLimitError.
+        """
+        while (hosted := self.get(spec.name)) is None:
+            if self._closed:
+                raise AlreadyClosedError("the broker is closing")
+            task = self._opening.get(spec.name)
+            mine = task is None
+            if task is None:
+                task = self._opening[spec.name] = asyncio.create_task(self._open(spec, create))
+                task.add_done_callback(lambda done: self._opened(spec.name, done))
+            try:
+                return await asyncio.shield(task)
+            except NotFoundError:
+                if mine or not create:
+                    raise  # otherwise: somebody else looked without creating; now it is our turn
+        return hosted
+
+    async def open_existing(self, spec: SegmentSpec) -> HostedSegment | None:
+        """The segment, or None when it has no store."""
+        try:
+            return await self.open(spec, create=False)
+        except NotFoundError:
+            return None
+
+    async def _open(self, spec: SegmentSpec, create: bool) -> HostedSegment:
+        if self._loads is None:
+            return await self._load(spec, create)
+        permit = await self._loads.acquire(1)
+        try:
+            return await self._load(spec, create)
+        finally:
+            self._loads.release(permit)
+
+    async def _load(self, spec: SegmentSpec, create: bool) -> HostedSegment:
+        await self._left(spec.name)
+        if not await self._store.exists(spec.name):
+            await self._remembered.check_there(spec.name, self._store.directory(spec.name))
+            if not create:
+                raise NotFoundError(f"{spec.name} has no store")
+        owned = await self._ownership.claim(spec.name)
+        if create and owned.lease is not None:
+            await self._check_wanted(spec.name)
+        enter, term = self._store.create if create else self._store.open, owned.term
+        known = await self._remembered.reach(spec.name)
+        segment = await enter(
+            spec.name, durability=spec.durability, bucket_ends=spec.bucket_ends, term=term, lease=owned.lease,
+            known=known,
+        )  # fmt: skip
+        try:
+            if spec.sealed and not segment.sealed:
+                raise CorruptionError(
+                    f"{segment.directory}: the layout has {spec.name} sealed, and its log is not: what ended it is "
+                    f"missing behind offset {segment.messages_end}, or its files are an older copy"
+                )
+            await self._check_identity(segment)
+            await self._remembered.stored(spec.name, owned.lease)
+        except BaseException:
+            await self._store.abandon(spec.name)
+            raise
+        if segment.sealed and not spec.sealed:
+            await segment.seal(term)  # a crash cut the change short: what is seen of the seal may not be durable yet
+        if owned.lease is not None and not owned.lease.held:
+            await self._store.abandon(spec.name)
+            owned.lease.check()
+        hosted = HostedSegment(spec, segment, term, self._served_since(owned))
+        hosted.reads = self._reads
+        await self.transactions.recover(hosted)
+        return hosted
+
+    async def _check_identity(self, segment: Segment) -> None:
+        """Raise CorruptionError when its files were written under later metadata than these, or under others."""
+        check_identity(segment.identity, await load_identity(self._metadata), segment.directory)
+
+    def _served_since(self, owned: Owned) -> float | None:
+        """Since when those may come back who were attached to its last owner; None: nobody was."""
+        if owned.lease is None:
+            return 0.0  # that was an earlier life of this broker
+        return None if owned.released else asyncio.get_running_loop().time()
+
+    async def _check_wanted(self, name: SegmentName) -> None:
+        """Raise NotFoundError when the segment has gone by now: elsewhere, so that nobody here knew. Its owner asks:
+        who deletes it from now on finds it here.
+        """
+        layout = await self._layout(name.topic)
+        if layout is not None and not layout.deleting and (layout.change is not None or _names(layout, name)):
+            return
+        if layout is None or layout.deleting or name.segment_id not in layout.segments:
+            await self._ownership.removed(name)
+        raise NotFoundError(f"{name} does not exist any more")
+
+    def _opened(self, name: SegmentName, task: asyncio.Task[HostedSegment]) -> None:
+        del self._opening[name]
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, CorruptionError):
+            self.damaged[name] = str(error)
+            log.error("%s cannot be served: %s", name, error)
+        elif error is None:
+            self.damaged.pop(name, None)
+        if not task.cancelled() and error is None:
+            self._hosted[name] = task.result()
+            self.undeleted.pop(name, None)
+
+    def session_lost(self) -> None:
+        """Others may own everything by now: let go of it, without another word to files and cursors."""
+        for hosted in self:
+            self._lose(hosted)
+
+    def _lose(self, hosted: HostedSegment) -> None:
+        del self._hosted[hosted.name]
+        hosted.closed = True
+        hosted.close(NotOwnerError(f"this broker lost {hosted.name}; look the topic up again"))
+        self._begin_to_leave(hosted.name, partial(self._abandon, hosted))
+
+    async def _abandon(self, hosted: HostedSegment) -> None:
+        if hosted.transactions is not None:
+            hosted.transactions.abandon()
+        await self._store.abandon(hosted.name)
+        for subscription in hosted.subscriptions.values():
+            await subscription.end()
+
+    # -- unloading -------------------------------------------------------------------------------------------------
+
+    async def unload(self, hosted: HostedSegment) -> bool:
+        """Close a segment that nobody uses; it is opened again when somebody comes. False: it is in use."""
+        if hosted.in_use or self._hosted.get(hosted.name) is not hosted:
+            return False
+        hosted.closed = True
+        del self._hosted[hosted.name]
+        await self._leave(hosted.name, lambda: self._unload(hosted))
+        return True
+
+    async def _unload(self, hosted: HostedSegment) -> None:
+        for subscription in hosted.subscriptions.values():
+            await subscription.end()
+        if hosted.transactions is not None:
+            await hosted.transactions.close()
+        await self._store.release(hosted.name)
+        await self._ownership.release(hosted.name, hosted.term)
+
+    async def _leave(self, name: SegmentName, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        """Do it, to its end, while nobody opens the segment."""
+        return await asyncio.shield(self._begin_to_leave(name, work))
+
+    def _begin_to_leave(self, name: SegmentName, work: Callable[[], Coroutine[Any, Any, Any]]) -> asyncio.Task[Any]:
+        task = self._leaving[name] = asyncio.create_task(work())
+
+        def ended(task: asyncio.Task[Any]) -> None:
+            if self._leaving.get(name) is task:
+                del self._leaving[name]
+            if not task.cancelled():
+                task.exception()  # nobody may be left to look at it
+
+        task.add_done_callback(ended)
+        return task
+
+    async def _left(self, name: SegmentName) -> None:
+        """Wait while it is being unloaded, deleted or swept."""
+        while (leaving := self._leaving.get(name)) is not None:
+            await asyncio.wait([leaving])
+
+    async def _settled(self, name: SegmentName) -> None:
+        """Wait while it is being opened, or goes away."""
+        while (task := self._opening.get(name) or self._leaving.get(name)) is not None:
+            await asyncio.wait([task])
+
+    async def rolled(self, topics: Iterable[TopicName]) -> list[SegmentName]:
+        """The segments of these topics that are not open and have more than one file, so that some may go."""
+        found = await self._store.rolled(topics)
+        return [name for name in found if name not in self._hosted and self._ownership.may_own(name)]
+
+    # -- deleting --------------------------------------------------------------------------------------------------
+
+    async def _delete(self, name: SegmentName, confirm: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """The cursors, then the store, then the ownership; nobody opens it meanwhile. Raises StorageError.
+
+        `confirm` raises when whoever asked for it may not any more: asked once the segment is owned, so that what was
+        meant cannot become another topic's.
+        """
+        await self._settled(name)
+        hosted = self._hosted.pop(name, None)
+        if hosted is not None:
+            hosted.closed = True
+            hosted.close(NotFoundError(f"{name} was deleted"))
+        await self._leave(name, lambda: self._remove(name, hosted, confirm))
+
+    async def _remove(
+        self,
+        name: SegmentName,
+        hosted: HostedSegment | None = None,
+        confirm: Callable[[], Coroutine[Any, Any, None]] | None = None,
+    ) -> None:
+        self.undeleted[name] = None
+        lease = await self._ownership.claim_to_remove(name)
+        if confirm is not None:
+            await confirm()
+        if hosted is not None and hosted.transactions is not None:
+            hosted.transactions.abandon()
+        for subscription in hosted.subscriptions.values() if hosted is not None else ():
+            await subscription.end()
+        await self._cursors.delete_all(name, lease)
+        await self.transactions.forget(name, lease)
+        if lease is not None:
+            lease.check()
+        await self._remembered.deleting(name)
+        # After what a crash would leave where nobody looks. The check may be long ago when the files go: what is there
+        # by then and is not this owner's stays.
+        await self._store.delete(name, None if lease is None else lease.term)
+        await unsure.delete(self._metadata, keys.load(name))
+        await self._ownership.removed(name)
+        self.undeleted.pop(name, None)
+        self.damaged.pop(name, None)
+
+    async def on_disk(self) -> Mapping[TopicName, Sequence[SegmentName]]:
+        """The segments that have a directory, of whatever topic."""
+        return await self._store.everything()
+
+    async def remove_orphan(self, name: SegmentName) -> bool:
+        """Delete a store that no layout and no pending change names; False when one does, or it is in use.
+
+        Raises StorageError when there are messages in it, and the metadata cannot say why nobody names it: it is
+        them that got lost, or are older than it.
+
+        Nobody opens it meanwhile, here or elsewhere: a child that a reshape is about to create under this name, or
+        the segment of a topic that is just being created, comes into being behind the deletion.
+        """
+        if name in self._hosted or name in self._opening or name in self._leaving or self._closed:
+            return False
+        if not self._ownership.may_own(name):
+            return False
+        return bool(await self._leave(name, lambda: self._remove_orphan(name)))
+
+    async def _remove_orphan(self, name: SegmentName) -> bool:
+        last = await self._store.last_term(name)
+        standing = await self._standing(name)
+        if standing is _Standing.NOWHERE:
+            await self._check_lost(name)
+            await self._ownership.claim(name)
+            if await self._standing(name) is not _Standing.NOWHERE:
+                return False  # it came into being meanwhile, elsewhere
+            await self._remove(name)
+        elif standing is _Standing.REPLACED:  # cursors and ownership go by the id alone: they are the other's
+            await self._store.delete(name, last)  # should it be somebody's by now, then under a larger term
+        self.undeleted.pop(name, None)
+        return standing is not _Standing.NAMED
+
+    async def _check_lost(self, name: SegmentName) -> None:
+        layout = await self._layout(name.topic)
+        pruned_or_undone = layout is not None and name.segment_id < layout.next_segment_id
+        if not pruned_or_undone and await self._store.has_messages(name):
+            raise StorageError(
+                "there are messages in it, of which these metadata know nothing: are they the right ones?"
+            )
+
+    async def _standing(self, name: SegmentName) -> _Standing:
+        """By the topic's record as it is now. While a change is pending, everything counts as named."""
+        layout = await self._layout(name.topic)
+        if layout is None:
+            return _Standing.NOWHERE
+        if layout.change is not None or _names(layout, name):
+            return _Standing.NAMED
+        return _Standing.REPLACED if name.segment_id in layout.segments else _Standing.NOWHERE
+
+    async def is_in_layout(self, name: SegmentName) -> bool:
+        """Whether the topic's present layout has the segment, active or sealed."""
+        layout = await self._layout(name.topic)
+        return layout is not None and _names(layout, name)
+
+    async def _layout(self, topic: TopicName) -> SegmentLayout | None:
+        record = await self._metadata.get(keys.topic(topic))
+        return None if record is None else SegmentLayout.from_json(record.value)
+
+    # -- closing ---------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Let everybody attached go and write everything out; what the metadata store does not take in time is left."""
+        self._closed = True
+        for task in list(self._opening.values()):
+            task.cancel()
+        try:
+            async with asyncio.timeout(CLOSE_S_MAX):
+                await asyncio.gather(*self._opening.values(), *self._leaving.values(), return_exceptions=True)
+                await self._close_cursors()
+                await self.transactions.finish(self)
+        except TimeoutError:
+            log.warning("the metadata store takes no cursors: what was acknowledged last may be delivered once more")
+        await self._participation.tasks.close()
+        await self.transactions.close(self)
+        await self._store.close()
+        self._hosted.clear()
+
+    async def _close_cursors(self) -> None:
+        for hosted in self:
+            hosted.close_consumers(NotOwnerError(f"the broker of {hosted.name} is closing"))
+        for hosted in self:
+            for subscription in hosted.subscriptions.values():
+                await subscription.end()
+
+
+def _names(layout: SegmentLayout, name: SegmentName) -> bool:
+    info = layout.segments.get(name.segment_id)
+    return info is not None and info.hash_range == name.hash_range

@@ -1,0 +1,306 @@
+"""`Ownership`: which broker owns a segment, with a term, and how long this one may be sure of what it owns (L1, G3).
+
+A segment stays with its owner while that lives. One that nobody owns goes to the broker that placement names, by
+compare-and-set with the next term. What is owned hangs on the broker's session with the metadata store: before others
+can see that the session is over, its lease is.
+
+Terms of leases are versions of the record, which the store gives to nobody twice: they go on rising when a topic was
+deleted and another gets its name, so that nothing an owner of the old one does late is taken for the new one's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from math import isfinite
+
+from engine.aio.tasks import Supervisor
+from engine.clock import Clock
+from engine.control.base.brokers import Brokers
+from engine.control.policy.placement import place
+from engine.errors import EngineError, NotOwnerError, StorageError
+from engine.metadata import keys, unsure
+from engine.metadata.following import follow
+from engine.metadata.store import (
+    ABSENT,
+    ConflictError,
+    Event,
+    EventKind,
+    MetadataStore,
+    OutcomeUnknownError,
+    Record,
+    Session,
+)
+from engine.model.names import SegmentName, TopicName
+
+log = logging.getLogger(__name__)
+
+INDEX_OWNERS = "segment-owners"  # of the ownership records; holds their own key
+_CLAIMS_MAX = 16
+
+Listener = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """An ownership record. `url` None: released in order, free for whoever placement names.
+
+    `term` counts the segment's owners. `born`: the version of the record of the first of them, known from the second
+    on; 0 where that was not kept.
+    """
+
+    url: str | None
+    session: int | None
+    term: int
+    born: int | None = None
+
+    def to_json(self) -> bytes:
+        """The record's value."""
+        facts = {"owner": self.url, "session": self.session, "term": self.term, "born": self.born}
+        return json.dumps(facts).encode()
+
+    @classmethod
+    def of(cls, record: Record | None) -> Owner:
+        """Undo to_json(); the owner that a segment without a record has."""
+        if record is None:
+            return cls(None, None, 0)
+        facts = json.loads(record.value)
+        born = facts.get("born", 0)
+        born = record.stat.version if born is None else int(born)
+        return cls(facts["owner"], facts.get("session"), int(facts["term"]), born)
+
+
+class OwnerLease:
+    """The right to write one segment (storage.succession.Lease)."""
+
+    __slots__ = ("_clock", "_name", "_over", "_session", "born", "term")
+
+    def __init__(self, name: SegmentName, term: int, born: int, session: Session, clock: Clock) -> None:
+        self.term = term
+        self.born = born
+        self._name = name
+        self._session = session
+        self._clock = clock
+        self._over = False
+
+    @property
+    def held(self) -> bool:
+        """Whether nobody else can have it yet. Once false, false for ever."""
+        if not self._over and self._clock.monotonic() >= self._session.deadline:
+            self._over = True
+        return not self._over
+
+    def end(self) -> None:
+        """It is given up, or lost."""
+        self._over = True
+
+    def check(self) -> None:
+        """Raise NotOwnerError when it may be over."""
+        if not self.held:
+            raise NotOwnerError(f"this broker may own {self._name} no more; look the topic up again")
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """A segment is ours. `term` counts its owners; that of the lease is another. No lease: while this process lives.
+
+    `released`: the last owner gave it up, since nobody used it.
+    """
+
+    term: int
+    lease: OwnerLease | None
+    released: bool = False
+
+
+class Ownership:
+    """Loop thread only. `follows`: other brokers may share the store, so owners are followed as they change."""
+
+    def __init__(self, metadata: MetadataStore, brokers: Brokers, clock: Clock, *, follows: bool) -> None:
+        self.brokers = brokers
+        self._metadata = metadata
+        self._clock = clock
+        self._follows = follows
+        self._leases: dict[SegmentName, OwnerLease] = {}
+        self._owners: dict[str, Owner] = {}  # by the key of the record; only where it follows
+        self._listeners: dict[str, dict[Listener, None]] = {}  # by the key of the topic's record
+        self._tasks = Supervisor("segment owners")
+
+    def start(self) -> None:
+        """Begin to follow the store."""
+        if self._follows:
+            watch = partial(self._metadata.watch_index, INDEX_OWNERS, "", keys.LAST)
+            following = follow(self._metadata, watch, self._heard, self._owners.keys, what="the segments' owners")
+            self._tasks.spawn(following, "segment owners")
+            self.brokers.changed.append(self._brokers_changed)
+
+    async def close(self) -> None:
+        """Follow no more. Idempotent."""
+        await self._tasks.close()
+        self._listeners.clear()
+
+    # -- who owns it -----------------------------------------------------------------------------------------------
+
+    @property
+    def alone(self) -> bool:
+        """No other broker is known: everything is this one's."""
+        return not self._follows or self.brokers.alone
+
+    def url_of(self, name: SegmentName) -> str:
+        """The owner, or who should be it, as far as was heard here."""
+        if self.alone:
+            return self.brokers.url
+        return self._owner_url(name, self._owners.get(keys.segment(name)) or Owner(None, None, 0))
+
+    async def resolve(self, name: SegmentName) -> str:
+        """The same by what the store says now."""
+        if self.alone:
+            return self.brokers.url
+        return self._owner_url(name, Owner.of(await self._metadata.get(keys.segment(name))))
+
+    def may_own(self, name: SegmentName) -> bool:
+        """Whether this broker owns it, or may claim it."""
+        return self.url_of(name) == self.brokers.url
+
+    def _owner_url(self, name: SegmentName, owner: Owner) -> str:
+        if owner.url is not None and self.brokers.lives(owner.url, owner.session):
+            return owner.url
+        return place(str(name), self.brokers.live) or self.brokers.url
+
+    # -- taking and giving up --------------------------------------------------------------------------------------
+
+    async def claim(self, name: SegmentName) -> Owned:
+        """Take ownership under a new term. Raises NotOwnerError naming the owner; StorageError: the store is unsure.
+
+        A claim whose outcome is unknown is given up for the next term: should it have been made, it is ours.
+        """
+        key = keys.segment(name)
+        for _ in range(_CLAIMS_MAX):
+            session = await self.brokers.session()
+            record = await self._metadata.get(key)
+            before = Owner.of(record)
+            await self._check_free(name, before)
+            owner = replace(before, url=self.brokers.url, session=session.id, term=before.term + 1)
+            try:
+                version = await self._put(key, owner, record)
+            except (ConflictError, OutcomeUnknownError):
+                continue
+            born = version if owner.born is None else owner.born
+            return Owned(owner.term, self._lease(name, version, born, session), before.url is None)
+        raise StorageError(f"{name}: the metadata store does not say who owns it; try again")
+
+    def _lease(self, name: SegmentName, term: int, born: int, session: Session) -> OwnerLease | None:
+        if not isfinite(session.deadline):
+            return None
+        lease = self._leases[name] = OwnerLease(name, term, born, session, self._clock)
+        return lease
+
+    def session_lost(self) -> None:
+        """Nothing is owned any more."""
+        for lease in self._leases.values():
+            lease.end()
+        self._leases.clear()
+
+    async def _check_free(self, name: SegmentName, owner: Owner) -> None:
+        """Raise NotOwnerError when another owns it, or should."""
+        if not self._follows:
+            return
+        url = self._owner_url(name, owner)
+        if url != self.brokers.url:
+            raise NotOwnerError(f"{name} is for the broker {url}")
+        if owner.url is None or owner.session == self.brokers.session_id:
+            return
+        # What was heard of the brokers may be old. Nobody loses a segment but by what the store says now.
+        record = await self._metadata.get(keys.broker(owner.url))
+        if record is not None and owner.session in (None, record.stat.session) and owner.url != self.brokers.url:
+            raise NotOwnerError(f"{name} is for the broker {owner.url}")
+
+    def forget(self, name: SegmentName) -> None:
+        """It is given up."""
+        lease = self._leases.pop(name, None)
+        if lease is not None:
+            lease.end()
+
+    async def claim_to_remove(self, name: SegmentName) -> OwnerLease | None:
+        """Own it until its store is gone, where others could have it. Raises as claim() does."""
+        if not self._follows:
+            return None
+        lease = self._leases.get(name)
+        return lease if lease is not None and lease.held else (await self.claim(name)).lease
+
+    async def removed(self, name: SegmentName) -> None:
+        """There is no such segment any more. A record that is another owner's by now, of another segment, stays."""
+        key = keys.segment(name)
+        if not self._follows:
+            await unsure.delete(self._metadata, key)
+            return
+        self.forget(name)
+        record = await self._metadata.get(key)
+        if record is not None and self._is_mine(Owner.of(record)):
+            with contextlib.suppress(ConflictError):
+                await unsure.delete(self._metadata, key, record.stat.version)
+
+    async def release(self, name: SegmentName, term: int) -> None:
+        """Give it up, when others could have it: everything is written out. Failing, it stays ours while we live."""
+        self.forget(name)
+        if self.alone:
+            return
+        key = keys.segment(name)
+        try:
+            record = await self._metadata.get(key)
+            owner = Owner.of(record)
+            if record is not None and owner.term == term and self._is_mine(owner):
+                await self._put(key, replace(owner, url=None, session=None), record)
+        except (EngineError, ConflictError, OutcomeUnknownError) as e:
+            log.warning("%s was not released: %s", name, e)
+
+    def _is_mine(self, owner: Owner) -> bool:
+        return (owner.url, owner.session) == (self.brokers.url, self.brokers.session_id)
+
+    async def _put(self, key: str, owner: Owner, record: Record | None) -> int:
+        expected = ABSENT if record is None else record.stat.version
+        indexes = {INDEX_OWNERS: key} if self._follows else None
+        return (await self._metadata.put(key, owner.to_json(), expected, indexes=indexes)).version
+
+    # -- following -------------------------------------------------------------------------------------------------
+
+    def listen(self, topic: TopicName, listener: Listener) -> Callable[[], None]:
+        """Have it called when owners of the topic's segments may have changed. The result ends that."""
+        if not self._follows:
+            return _nothing
+        key = keys.topic(topic)
+        self._listeners.setdefault(key, {})[listener] = None
+
+        def end() -> None:
+            listeners = self._listeners.get(key, {})
+            listeners.pop(listener, None)
+            if not listeners:
+                self._listeners.pop(key, None)
+
+        return end
+
+    def _heard(self, event: Event) -> None:
+        if event.kind is not EventKind.SNAPSHOT_END:
+            self._changed(event.key, event.record)
+
+    def _changed(self, key: str, record: Record | None) -> None:
+        if record is None:
+            self._owners.pop(key, None)
+        else:
+            self._owners[key] = Owner.of(record)
+        self._tell(key[: key.rindex("/segments/")])
+
+    def _brokers_changed(self) -> None:
+        for key in list(self._listeners):
+            self._tell(key)
+
+    def _tell(self, key: str) -> None:
+        for listener in list(self._listeners.get(key, ())):
+            listener()
+
+
+def _nothing() -> None:
+    """Nobody has to be told."""

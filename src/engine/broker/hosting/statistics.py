@@ -1,0 +1,64 @@
+"""What an open segment says about itself, its subscriptions and their consumers."""
+
+from __future__ import annotations
+
+from engine.broker.delivery.consumer import Consumer
+from engine.broker.delivery.shared import SharedConsumer, Sharing
+from engine.broker.delivery.subscription import HostedSubscription
+from engine.broker.segment.hosted import HostedSegment
+from engine.control.base.ports import LEFT, ConsumerStatistics, SegmentStatistics, SubscriptionStatistics
+from engine.model.transactions import id_text
+
+_NOT_SHARED = Sharing(buckets=0, reassignments=0)
+
+
+def segment_statistics(hosted: HostedSegment) -> SegmentStatistics:
+    """Of all its subscriptions that are open."""
+    hosted.sample()
+    segment = hosted.segment
+    holding = None if hosted.transactions is None else hosted.transactions.holding
+    return SegmentStatistics(
+        readable=None if holding is None else holding[1],
+        held_by=None if holding is None else id_text(holding[0]),
+        first_offset=segment.first_offset,
+        next_offset=segment.next_offset,
+        gap_offsets=segment.gaps.count(segment.first_offset, segment.next_offset),
+        size_bytes=segment.size_bytes,
+        producers=len(hosted.producers),
+        publishers=[producer.facts() for producer in hosted.producers.values()],
+        msg_rate_in=hosted.incoming.messages_per_s,
+        bytes_rate_in=hosted.incoming.bytes_per_s,
+        sealed=segment.sealed,
+        subscriptions={name: _subscription(s) for name, s in hosted.subscriptions.items()},
+    )
+
+
+def _subscription(subscription: HostedSubscription) -> SubscriptionStatistics:
+    attached = subscription.consumers
+    gone = (ConsumerStatistics(n, LEFT, 0, r.messages_per_s, r.bytes_per_s) for n, r in subscription.left.items())
+    members = (*(_consumer(consumer) for consumer in attached), *gone)
+    sharing = subscription.sharing or _NOT_SHARED
+    return SubscriptionStatistics(
+        mode=subscription.mode,
+        sharers=sharing.sharers,
+        reassignments=sharing.reassignments,
+        withheld_buckets=sharing.withheld,
+        drain=sharing.drain,
+        backlog=subscription.backlog,
+        delayed=subscription.delayed,
+        consumers=len(attached),
+        msg_rate_out=subscription.out.messages_per_s,
+        bytes_rate_out=subscription.out.bytes_per_s,
+        members=members,
+    )
+
+
+def _consumer(consumer: Consumer) -> ConsumerStatistics:
+    return ConsumerStatistics(
+        name=consumer.name,
+        mode=consumer.mode,
+        unacknowledged=consumer.pending,
+        msg_rate_out=consumer.sent.messages_per_s,
+        bytes_rate_out=consumer.sent.bytes_per_s,
+        buckets=consumer.bucket_count if isinstance(consumer, SharedConsumer) else 0,
+    )

@@ -1,0 +1,88 @@
+"""`SegmentTransactions`: what of transactions belongs to the opening, the closing and the deletion of segments."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine, Iterable
+from typing import TYPE_CHECKING, Any
+
+from engine.broker.transactions.buffer import TransactionBuffer
+from engine.broker.transactions.headers import TransactionHeaders
+from engine.broker.transactions.operations import Operations
+from engine.broker.transactions.settling import SettlingRounds
+from engine.metadata import keys, unsure
+from engine.metadata.store import ConflictError, MetadataStore
+from engine.storage.cursor.visibility import Visibility
+
+if TYPE_CHECKING:
+    from engine.broker.hosting.ownership import OwnerLease
+    from engine.broker.segment.hosted import HostedSegment
+    from engine.model.names import SegmentName
+
+
+class SegmentTransactions:
+    """Loop thread only. One per broker."""
+
+    def __init__(self, metadata: MetadataStore) -> None:
+        self.headers = TransactionHeaders(metadata)
+        self.operations = Operations(metadata)
+        self._rounds = SettlingRounds(self.operations)
+        self._metadata = metadata
+
+    async def recover(self, hosted: HostedSegment) -> None:
+        """Find what transactions left in a segment, before anybody reads it. Raises NotOwnerError, as stores do."""
+        visibility = await self._visibility(hosted)
+        if hosted.segment.lease is not None:
+            hosted.segment.lease.check()  # or nothing would be marked, and readers got everything
+        if visibility.marked:
+            buffer = self._buffer(hosted, visibility)
+            try:
+                await buffer.recover()
+            except BaseException:
+                buffer.abandon()
+                raise
+            hosted.transactions = buffer
+
+    async def begin(self, hosted: HostedSegment) -> TransactionBuffer:
+        """What keeps their messages from readers; made when the first comes. Raises what the metadata store raises."""
+
+        async def make() -> TransactionBuffer:
+            hosted.check_open()
+            visibility = await self._visibility(hosted)
+            await visibility.mark()
+            return self._buffer(hosted, visibility)
+
+        return hosted.transactions or await hosted.begin_transactions(make)
+
+    def _visibility(self, hosted: HostedSegment) -> Coroutine[Any, Any, Visibility]:
+        segment = hosted.segment
+        return Visibility.open(self._metadata, hosted.name, lambda: segment.durable_offset, segment.lease)
+
+    def _buffer(self, hosted: HostedSegment, visibility: Visibility) -> TransactionBuffer:
+        return TransactionBuffer(
+            hosted.segment, hosted.term, visibility, self.headers, self.operations, self._rounds, hosted.tell_readers
+        )
+
+    async def forget(self, name: SegmentName, lease: OwnerLease | None) -> None:
+        """A segment is gone: a later one of its name begins without what they left. Raises NotOwnerError."""
+        record = await self._metadata.get(keys.visibility(name))
+        if lease is not None:
+            lease.check()
+        if record is not None:
+            with contextlib.suppress(ConflictError):  # somebody else's, by now
+                await unsure.delete(self._metadata, record.key, record.stat.version)
+        await self.operations.forget_segment(name)
+
+    async def finish(self, segments: Iterable[HostedSegment]) -> None:
+        """What was sent in them and is on its way is answered if it gets there."""
+        buffers = [hosted.transactions for hosted in segments if hosted.transactions is not None]
+        await asyncio.gather(*(buffer.close() for buffer in buffers))
+
+    async def close(self, segments: Iterable[HostedSegment]) -> None:
+        """Not a word more. Idempotent."""
+        for hosted in segments:
+            if hosted.transactions is not None:
+                hosted.transactions.abandon()
+        await self._rounds.close()
+        await self.headers.close()

@@ -1,0 +1,1 @@
+"""Everything that is bounded, each with its limit, and the meters."""

@@ -1,0 +1,333 @@
+"""Producers attached to a segment: what they send is appended, and acknowledged when it is durable."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from engine.errors import CorruptionError, EngineError, InvalidArgumentError, MessageTooLargeError, PartlyStoredError
+from engine.limits import ENTRY_HEADER_SIZE, ENTRY_SIZE_MAX
+from engine.model.transactions import attempt_number, parse_id
+from engine.wire.commands import Command
+
+if TYPE_CHECKING:
+    from engine.broker.segment.hosted import HostedSegment
+    from engine.broker.session.connection import Connection
+    from engine.broker.transactions.sends import TransactionSends
+    from engine.storage.segment import Appended, Membership
+
+log = logging.getLogger(__name__)
+
+# Errors about one entry alone: what was sent after it is not affected.
+ENTRY_ERRORS = (CorruptionError, InvalidArgumentError, MessageTooLargeError)
+
+
+def _is_about_one(error: EngineError) -> bool:
+    """Of an entry that is stored in part, the rest has to come before what was sent behind it."""
+    return isinstance(error, ENTRY_ERRORS) and not isinstance(error, PartlyStoredError)
+
+
+def _is_refused_with_all_behind(append: asyncio.Future[list[Appended]]) -> bool:
+    """Whether an append has failed at once, and not for the sake of one entry alone."""
+    if not append.done() or append.cancelled() or (error := append.exception()) is None:
+        return False
+    return not (isinstance(error, EngineError) and _is_about_one(error))
+
+
+class _Held(NamedTuple):
+    """A frame whose turn has not come. `appended`: in place of the append's own future."""
+
+    payload: memoryview
+    transaction: Membership | None
+    sends: TransactionSends | None
+    appended: asyncio.Future[list[Appended]]
+
+    def becomes(self, append: asyncio.Future[list[Appended]]) -> None:
+        """It was appended; what comes of that comes of this."""
+
+        def ended(append: asyncio.Future[list[Appended]]) -> None:
+            if self.appended.done():
+                if not append.cancelled():
+                    append.exception()
+            elif append.cancelled():
+                self.appended.cancel()
+            elif (error := append.exception()) is not None:
+                self.appended.set_exception(error)
+            else:
+                self.appended.set_result(append.result())
+
+        append.add_done_callback(ended)
+
+    def missed(self, append: asyncio.Future[list[Appended]]) -> None:
+        """It came to nothing so."""
+        if self.sends is not None:
+            self.sends.answered(append)
+
+
+_SIZE = struct.Struct("<I")
+_SEQUENCE = struct.Struct("<Q")
+_AT_SIZE = 4
+_AT_FIRST_SEQUENCE = 48
+
+
+class Producer:
+    """One attachment of a producer. Loop thread only.
+
+    Invariant: entries are acknowledged, or refused, in the order in which they were sent. After a refusal that
+    concerns more than one entry the attachment has ended: nothing that was sent behind it may overtake it, so the
+    client attaches again and sends again.
+    """
+
+    __slots__ = (
+        "_admitting",
+        "_held",
+        "_in_flight",
+        "_offsets",
+        "_refusing",
+        "_sequences",
+        "access",
+        "claim",
+        "closed",
+        "connection",
+        "hosted",
+        "ident",
+        "name",
+        "properties",
+    )
+
+    def __init__(
+        self,
+        connection: Connection,
+        ident: int,
+        hosted: HostedSegment,
+        name: str,
+        access: str,
+        claim: tuple[int, int, int] | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        self.connection = connection
+        self.ident = ident
+        self.hosted = hosted
+        self.name = name
+        self.access = access
+        self.claim = claim  # to the whole topic
+        self.properties = dict(properties or {})  # what its user says of it
+        self.closed = False
+        self._in_flight: deque[tuple[asyncio.Future[list[Appended]], memoryview, float]] = deque()
+        # Frames behind one whose transaction is being looked up, and that one, in order; None: nothing is in the way.
+        self._held: deque[_Held] | None = None
+        self._admitting: asyncio.Task[None] | None = None
+        # Something was refused, and with it what comes behind; the client is told when all before it has ended.
+        self._refusing = False
+        # Durable and not yet told.
+        self._sequences: list[int] = []
+        self._offsets: list[int] = []
+
+    def send(
+        self, entries: int, payload: memoryview, transaction: str | None = None, attempt: str | None = None
+    ) -> None:
+        """Append whole entries, as they lie in the frame; `transaction`, `attempt`: those that all of them are in.
+
+        They are dropped behind a refusal: the client sends again.
+        """
+        if self._refusing:
+            self.connection.sends.dropped(transaction)
+            return
+        size = len(payload)
+        self.connection.broker.memory.take(size, self.connection)
+        if transaction is None and self._held is None:
+            future = self.hosted.segment.append(payload, self.name, term=self.hosted.term)
+        else:
+            future = self._append_in_turn(payload, transaction, attempt)
+        self._refusing = _is_refused_with_all_behind(future)
+        self._in_flight.append((future, payload, self.connection.broker.measures.now()))
+        future.add_done_callback(self._ended)
+
+    # -- in a transaction ------------------------------------------------------------------------------------------
+
+    def _append_in_turn(
+        self, payload: memoryview, transaction: str | None, attempt: str | None
+    ) -> asyncio.Future[list[Appended]]:
+        """At once, if nothing is held and the transaction is known to be open; else after what is held."""
+        buffer = self.hosted.transactions
+        try:
+            membership = None if transaction is None else (parse_id(transaction), attempt_number(attempt))
+        except EngineError as e:
+            refused: asyncio.Future[list[Appended]] = asyncio.get_running_loop().create_future()
+            refused.set_exception(e)
+            return refused
+        sends = None if membership is None else self.connection.sends.of(membership[0])
+        if sends is not None:
+            sends.begin()
+        if self._held is None and membership is not None and buffer is not None and buffer.admits(membership[0]):
+            return buffer.append(payload, *membership, sends, self.name)
+        loop = asyncio.get_running_loop()
+        if self._held is None:
+            self._held = deque()
+            self._admitting = loop.create_task(self._admit_held())
+        held = _Held(payload, membership, sends, loop.create_future())
+        self._held.append(held)
+        return held.appended
+
+    async def _admit_held(self) -> None:
+        """Append what is held, each when it may be. Behind one that is refused the rest is dropped."""
+        held = self._held
+        while held and not self._refusing:
+            try:
+                append = await self._admit(held[0])
+            except Exception as e:
+                append = asyncio.get_running_loop().create_future()
+                append.set_exception(e)
+                held[0].missed(append)
+            self._refusing = _is_refused_with_all_behind(append)
+            held.popleft().becomes(append)
+        self._drop_held()
+
+    async def _admit(self, held: _Held) -> asyncio.Future[list[Appended]]:
+        if held.transaction is None:
+            return self.hosted.segment.append(held.payload, self.name, term=self.hosted.term)
+        buffer = await self.connection.broker.hosting.transactions.begin(self.hosted)
+        await buffer.admit(held.transaction[0])
+        return buffer.append(held.payload, *held.transaction, held.sends, self.name)
+
+    def _drop_held(self) -> None:
+        """They count as not sent."""
+        held, self._held = self._held, None
+        for frame in held or ():
+            frame.appended.cancel()
+            frame.missed(frame.appended)
+
+    def _leave(self) -> None:
+        self.closed = True
+        if self._admitting is not None:
+            self._admitting.cancel()
+        self._drop_held()
+        self.hosted.access.detach(self)
+
+    # -- answers ---------------------------------------------------------------------------------------------------
+
+    def _ended(self, _: asyncio.Future[list[Appended]]) -> None:
+        """Deal with all that has ended, in the order in which it was sent.
+
+        Appends that became durable together have all ended when the first of them is heard of here.
+        """
+        broker = self.connection.broker
+        now = broker.measures.now()
+        while self._in_flight and self._in_flight[0][0].done():
+            future, payload, since = self._in_flight.popleft()
+            broker.memory.free(len(payload))
+            if future.cancelled():
+                continue
+            if (error := future.exception()) is not None:
+                self._refuse(payload, error)
+            else:
+                self._appended(future.result(), len(payload))
+                broker.measures.publish_to_durable_s.observe(now - since)
+        self._tell()
+
+    def _appended(self, places: list[Appended], size: int) -> None:
+        messages = 0
+        for place in places:
+            self._sequences.append(place.first_sequence)
+            self._offsets.append(place.first_offset)
+            messages += place.count
+        self.hosted.incoming.count(messages, size)
+
+    def _tell(self) -> None:
+        """One SEND_RECEIPT for everything that became durable together."""
+        if self._sequences and not self.closed:
+            sequences, self._sequences = self._sequences, []
+            offsets, self._offsets = self._offsets, []
+            receipt = {
+                "producer_id": self.ident,
+                "sequences": sequences,
+                "offsets": offsets,
+                "durability": self.hosted.segment.durability,
+            }
+            self.connection.receipts.tell(receipt)
+
+    def _refuse(self, payload: memoryview, error: BaseException) -> None:
+        if self.closed:
+            return
+        self._tell()
+        if not isinstance(error, EngineError):
+            log.error("append to %s failed", self.hosted.name, exc_info=error)
+            error = EngineError(f"the broker failed: {type(error).__name__}: {error}")
+        if isinstance(error, CorruptionError) and (size := _largest(payload)) > ENTRY_SIZE_MAX:
+            error = MessageTooLargeError(f"an entry of {size} bytes; at most {ENTRY_SIZE_MAX} are allowed")
+        self.hosted.refused_entries += isinstance(error, CorruptionError | MessageTooLargeError)
+        sequences = first_sequences(payload)
+        if isinstance(error, PartlyStoredError) and error.sequence is not None:
+            sequences = [error.sequence]
+        for sequence in sequences if _is_about_one(error) else sequences[:1]:
+            refusal = {"producer_id": self.ident, "sequence": sequence, "code": error.code, "message": str(error)}
+            self.connection.send(Command.SEND_ERROR, refusal)
+        if not _is_about_one(error):
+            self.close(error)
+
+    def close(self, error: EngineError | None = None) -> None:
+        """End the attachment; with an error the client is told. What it has sent goes on towards the disk."""
+        if self.closed:
+            return
+        self._tell()
+        self._leave()
+        connection = self.connection
+        if connection.producers.get(self.ident) is self:
+            del connection.producers[self.ident]
+        if error is not None:
+            connection.closed_ids.add(self.ident)
+            closing = {"producer_id": self.ident, "code": error.code, "message": str(error)}
+            connection.send(Command.CLOSE_PRODUCER, closing)
+
+    def connection_lost(self) -> None:
+        """The client is gone."""
+        self._leave()
+
+    def is_alive(self) -> bool:
+        """Whether its connection still stands, as far as this end knows."""
+        return not self.closed and not self.connection.closed
+
+    def facts(self) -> dict[str, Any]:
+        """What statistics say about it."""
+        return {"producerName": self.name, "accessMode": self.access, "properties": self.properties}
+
+    def receipt_fields(self) -> dict[str, Any]:
+        """What PRODUCER_SUCCESS says about it."""
+        segment = self.hosted.segment
+        return {
+            "producer_id": self.ident,
+            "producer_name": self.name,
+            "last_sequence": segment.last_sequence(self.name),
+            "floor": segment.floor(self.name),
+            "durability": segment.durability,
+            "claim": None if self.claim is None else list(self.claim),
+        }
+
+
+def _largest(payload: memoryview) -> int:
+    """The size that the largest entry in `payload` claims, as far as it looks like entries."""
+    found = at = 0
+    while at + ENTRY_HEADER_SIZE <= len(payload):
+        size = _SIZE.unpack_from(payload, at + _AT_SIZE)[0]
+        found = max(found, size)
+        if size < ENTRY_HEADER_SIZE:
+            break
+        at += size
+    return found
+
+
+def first_sequences(payload: memoryview) -> list[int]:
+    """The first sequence of each entry in `payload`, as far as it looks like entries; at least one item."""
+    found: list[int] = []
+    at = 0
+    while at + ENTRY_HEADER_SIZE <= len(payload):
+        found.append(_SEQUENCE.unpack_from(payload, at + _AT_FIRST_SEQUENCE)[0])
+        size = _SIZE.unpack_from(payload, at + _AT_SIZE)[0]
+        if size < ENTRY_HEADER_SIZE:
+            break
+        at += size
+    return found or [0]

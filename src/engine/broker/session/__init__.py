@@ -1,0 +1,1 @@
+"""One client's connection: handshake, commands, answers, liveness."""

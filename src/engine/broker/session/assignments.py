@@ -1,0 +1,115 @@
+"""Consumers registered with a topic's controller over a connection, and their assignments."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from engine.errors import EngineError
+from engine.model.subscriptions import AssignedSegment, ConsumerAssignment
+from engine.wire.commands import Command
+
+if TYPE_CHECKING:
+    from engine.broker.session.connection import Connection
+
+
+class Registration:
+    """One registered consumer (a ConsumerChannel). Loop thread only.
+
+    Closing the connection is not leaving: the session stays for the grace period (SEMANTICS 13, 14).
+    """
+
+    __slots__ = ("_answered", "_connection", "_created_ms", "_ident", "_instance", "_name", "_registered",
+                 "_subscription", "_topic", "_untold", "closed")  # fmt: skip
+
+    def __init__(self, connection: Connection, header: dict[str, Any]) -> None:
+        self._connection = connection
+        self._ident: int = header["consumer_id"]
+        self._topic: str = header["topic"]
+        self._subscription: str = header["subscription"]
+        self._name: str = header["consumer_name"]
+        self._instance: str = header["instance"]
+        self._created_ms: int | None = header.get("created_ms")  # of the subscription that it knows
+        self._registered = False
+        self._answered = False
+        self._untold: ConsumerAssignment | None = None  # the newest
+        self.closed = False
+
+    async def open(self, request_id: int, kind: str, initial_position: str) -> None:
+        """Register and answer with the first assignment.
+
+        Raises NotFoundError, SubscriptionNotFoundError, NotOwnerError, InvalidArgumentError.
+        """
+        service = self._connection.broker.service
+        assignment = await service.register_consumer(
+            self._topic,
+            self._subscription,
+            self._name,
+            instance=self._instance,
+            channel=self,
+            kind=kind,
+            initial_position=initial_position,
+            created_ms=self._created_ms,
+        )
+        self._registered = True
+        if not self.closed:
+            await self._connection.answers.room()
+        if self.closed:
+            self._disconnect()
+            return
+        newest, self._untold, self._answered = self._untold or assignment, None, True
+        self._send(newest, request_id, assignment.created_ms)
+
+    async def leave(self, instance: str) -> None:
+        """An explicit leave; one of a stale instance changes nothing."""
+        service = self._connection.broker.service
+        await service.unregister_consumer(self._topic, self._subscription, self._name, instance=instance)
+        self._forget()
+
+    def push_assignment(self, assignment: ConsumerAssignment) -> None:
+        """Its share has changed."""
+        if not self.closed:
+            self._untold = assignment
+            self._connection.answers.tell(self)
+
+    def tell(self) -> None:
+        """The newest share, if the consumer does not know it."""
+        if self._answered and self._untold is not None and not self.closed:
+            newest, self._untold = self._untold, None
+            self._send(newest, None)
+
+    def close(self, error: EngineError) -> None:
+        """The controller has ended the registration."""
+        if not self.closed:
+            closing = {"consumer_id": self._ident, "code": error.code, "message": str(error)}
+            self._connection.send(Command.CLOSE_CONSUMER, closing)
+        self._forget()
+
+    def connection_lost(self) -> None:
+        """The grace period begins."""
+        if not self.closed:
+            self.closed = True
+            if self._registered:
+                self._disconnect()
+
+    def _disconnect(self) -> None:
+        self._connection.broker.service.disconnect_consumer(self._topic, self._subscription, self._name, channel=self)
+
+    def _forget(self) -> None:
+        self.closed = True
+        if self._connection.registrations.get(self._ident) is self:
+            del self._connection.registrations[self._ident]
+
+    def _send(self, assignment: ConsumerAssignment, request_id: int | None, created_ms: int | None = None) -> None:
+        header: dict[str, Any] = {
+            "consumer_id": self._ident,
+            "layout_epoch": assignment.layout_epoch,
+            "segments": [_assigned(segment) for segment in assignment.segments],
+        }
+        if request_id is not None:
+            header |= {"request_id": request_id, "created_ms": created_ms}
+        self._connection.send(Command.SCALABLE_TOPIC_ASSIGNMENT, header)
+
+
+def _assigned(segment: AssignedSegment) -> dict[str, Any]:
+    fields = {"segment_id": segment.segment_id, "topic": str(segment.name), "mode": str(segment.mode)}
+    return {**fields, "bucketBoundaries": list(segment.bucket_ends)} if segment.bucket_ends else fields

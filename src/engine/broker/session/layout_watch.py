@@ -1,0 +1,137 @@
+"""`DagWatchSession`: one client that follows the layout of one topic (PIP-468)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from engine.control.base.ports import TopicView, TopicWatch
+from engine.errors import NotFoundError
+from engine.wire.commands import Command
+
+if TYPE_CHECKING:
+    from engine.broker.session.connection import Connection
+
+
+_OWNERS_S = 0.01  # what changes within this time is told together; of every so many segments
+_OWNERS_LOOKED_AT = 64  # while a wide topic is opened, each of its segments gets an owner: not a look at all for each
+
+
+class DagWatchSession:
+    """Sends SCALABLE_TOPIC_UPDATE: the first under the request's id, then one for every newer layout, and one of the
+    same epoch when a segment has another owner or the topic another controller.
+
+    A TopicListener. Loop thread only.
+    """
+
+    __slots__ = ("_connection", "_gone", "_ident", "_looking", "_stop_listening", "_topic", "_urls", "_watch", "closed")
+
+    def __init__(self, connection: Connection, ident: int, topic: str) -> None:
+        self._connection = connection
+        self._ident = ident
+        self._topic = topic
+        self._watch: TopicWatch | None = None  # once the request was answered
+        self._gone: NotFoundError | None = None
+        self._urls: dict[str, str] = {}  # of the segments' owners, as the client knows them
+        self._stop_listening: Callable[[], None] | None = None
+        self._looking: asyncio.TimerHandle | None = None
+        self.closed = False
+
+    async def open(self, request_id: int, create: bool) -> None:
+        """Answer the request and follow the topic from then on.
+
+        Raises NotFoundError, InvalidArgumentError, TooManyRequestsError.
+        """
+        broker = self._connection.broker
+        with broker.memory.lookups:
+            watch = await broker.service.watch_topic(self._topic, self, create=create)
+        if not self.closed:
+            await self._connection.answers.room()
+        if self._gone is not None:
+            raise self._gone
+        if self.closed:
+            watch.close()
+            return
+        self._send(watch.view, request_id)
+        self._watch = watch
+        self._stop_listening = broker.members.ownership.listen(watch.view.topic, self._owners_changed)
+
+    def _owners_changed(self) -> None:
+        """Look soon: when a broker comes or goes, many of them change."""
+        if self._looking is None and not self.closed:
+            pause = _OWNERS_S * (1 + len(self._urls) // _OWNERS_LOOKED_AT)
+            self._looking = asyncio.get_running_loop().call_later(pause, self._look)
+
+    def _look(self) -> None:
+        self._looking = None
+        if self._watch is not None and not self.closed and self._owners(self._watch.view) != self._urls:
+            self._connection.answers.tell(self)
+
+    def topic_changed(self, view: TopicView) -> None:
+        """Push the newest layout."""
+        if self._watch is not None and not self.closed:
+            self._connection.answers.tell(self)
+
+    def tell(self) -> None:
+        """The layout as it is now, without a request."""
+        if self._watch is not None and not self.closed:
+            self._send(self._watch.view, None)
+
+    def topic_deleted(self) -> None:
+        """Say so, and end."""
+        if not self.closed:
+            self._gone = NotFoundError(f"the topic {self._topic} was deleted")
+            if self._watch is not None:  # else it is the answer to the request
+                self._connection.error(0, self._gone, session_id=self._ident)
+            self.close()
+
+    def close(self) -> None:
+        """Follow no more. Idempotent."""
+        self.closed = True
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.close()
+        stop, self._stop_listening = self._stop_listening, None
+        if stop is not None:
+            stop()
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
+        if self._connection.watches.get(self._ident) is self:
+            del self._connection.watches[self._ident]
+
+    def connection_lost(self) -> None:
+        """The client is gone."""
+        self.close()
+
+    def _send(self, view: TopicView, request_id: int | None) -> None:
+        header: dict[str, Any] = {
+            "session_id": self._ident,
+            "topic": str(view.topic),
+            "epoch": view.layout.epoch,
+            "dag": self._dag(view),
+        }
+        if request_id is not None:
+            header["request_id"] = request_id
+        self._connection.send(Command.SCALABLE_TOPIC_UPDATE, header)
+
+    def _dag(self, view: TopicView) -> dict[str, Any]:
+        broker, stream = self._connection.broker, self._connection.stream
+        layout = view.layout
+        self._urls = self._owners(view)
+        return {
+            "epoch": layout.epoch,
+            "keyHash": layout.key_hash,
+            "durability": layout.durability,
+            "createdAtMs": layout.created_at_ms,
+            "segments": [s.to_json() for s in layout.segments.values()],
+            "segmentBrokers": self._urls,
+            "controllerBrokerUrl": broker.addresses.dial(view.controller_url, stream),
+        }
+
+    def _owners(self, view: TopicView) -> dict[str, str]:
+        """Whom the client should dial for each segment, by its id."""
+        broker, stream = self._connection.broker, self._connection.stream
+        names = [view.topic.segment(s.hash_range, s.segment_id) for s in view.layout.segments.values()]
+        return {str(name.segment_id): broker.addresses.dial(broker.hosting.segment_url(name), stream) for name in names}

@@ -1,0 +1,254 @@
+"""Topic lists on the wire: how a part of one is told, and `TopicListSession`, a client that follows one.
+
+Whatever is told of a list costs memory twice, and has permits for both (PIP-442): "heap" while it is put together, of a
+fixed size until it is known, and "direct" from before it is encoded until the peer's socket has taken it. What is put
+together is one frame of bounded size, and on one connection they follow each other: a peer that does not read holds one
+frame of memory, however much it asks for. The list that frames are made of is for all, and has its own permit while it
+is made (control/topic/list_memory.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from engine.aio.memory_limiter import LimitType
+from engine.broker.pools.list_parts import HEADER_OVERHEAD, ListPart, size_of
+from engine.control.topic.topic_lists import Change, TopicList
+from engine.errors import MemoryLimitError, TimeoutError
+from engine.limits import (
+    TOPIC_LIST_INITIAL_SIZE,
+    TOPIC_LIST_TAKEN_RATE_MIN,
+    TOPIC_LIST_TAKEN_S_MAX,
+    TOPICS_PER_FRAME_MAX,
+)
+from engine.model.topic_filter import TopicFilter
+from engine.wire.commands import Command
+from engine.wire.packing import Packed, pack, pack_map, unpack
+
+if TYPE_CHECKING:
+    from engine.broker.session.connection import Connection
+
+_CHANGES_S = 0.01  # what changes within this time is told together; of every so many topics
+_TOPICS_LOOKED_AT = 1_000
+_AGAIN_S = 1.0  # a change that there was no memory to tell is told later
+_START = ""  # before every name
+
+Header = dict[str, Any]
+Made = tuple[int, Callable[[], Packed]]  # the size of a header at most, and what encodes it
+Make = Callable[[TopicList], Made | None]
+
+
+async def tell(
+    connection: Connection, command: Command, open_list: Callable[[], Awaitable[TopicList | None]], make: Make
+) -> None:
+    """Send the frame that `make` puts together; done when the peer has taken it, or is gone.
+
+    Raises MemoryLimitError, and what `open_list` raises. Permits come back in any case.
+    """
+    memory = connection.broker.memory
+    limiter = memory.topic_lists
+    async with connection.list_turn:
+        # A list is made under a permit of its own. Who waits for one has no permit and, for a part, no list meanwhile.
+        topics = await open_list()
+        heap = limiter.acquire_nowait(TOPIC_LIST_INITIAL_SIZE, LimitType.HEAP_MEMORY)
+        if heap is None:
+            topics = None
+            heap = await limiter.acquire(TOPIC_LIST_INITIAL_SIZE, LimitType.HEAP_MEMORY)
+        try:
+            topics = topics or await open_list()
+            await memory.list_pace.turn()
+            made = None if topics is None else make(topics)
+            if made is None:
+                return
+            size, encode = made
+            await limiter.update(heap, size)
+            direct = await limiter.acquire(size, LimitType.DIRECT_MEMORY)
+            try:
+                connection.send(command, encode())
+            finally:  # also when the connection is gone by now: it tells then, too
+                connection.stream.when_taken(lambda: limiter.release(direct))
+        finally:
+            limiter.release(heap)
+        await _taken(connection)
+
+
+async def _taken(connection: Connection) -> None:
+    """Wait until the peer has taken all that is queued. One that takes too long is dropped, and holds nothing then."""
+    taken = asyncio.Event()
+    connection.stream.when_taken(taken.set)
+    allowed = seconds_to_take(connection.stream.unsent_bytes)
+    timer = asyncio.get_running_loop().call_later(allowed, _drop, connection, allowed)
+    try:
+        await taken.wait()
+    finally:
+        timer.cancel()
+
+
+def seconds_to_take(unsent: int) -> float:
+    """How long a peer may take for so many bytes, the last of which are a part of a list."""
+    return TOPIC_LIST_TAKEN_S_MAX + unsent / TOPIC_LIST_TAKEN_RATE_MIN
+
+
+def _drop(connection: Connection, allowed: float) -> None:
+    connection.fail(TimeoutError(f"a part of a topic list must be taken within {allowed:.0f} s, and it was not"))
+    connection.stream.abort()  # what is queued is not read
+
+
+class TopicListSession:
+    """Sends WATCH_TOPIC_LIST_UPDATE: the first, or its last part, under the request's id, then one for every change.
+
+    Of the list it keeps only how far its client knows it: how many of its changes and, while it is sent as a whole, the
+    last name that was sent. What changes while the client takes nothing is told as one. A TopicListListener. Loop
+    thread only.
+    """
+
+    __slots__ = ("_connection", "_ident", "_list", "_namespace", "_request_id", "_seen", "_task", "_timer",
+                 "_under_way", "_upto", "closed")  # fmt: skip
+
+    def __init__(self, connection: Connection, ident: int, namespace: str) -> None:
+        self._connection = connection
+        self._ident = ident
+        self._namespace = namespace
+        self._list: TopicList | None = None
+        # What the client knows.
+        self._seen = 0  # of the list's changes
+        self._upto: str | None = None  # of a snapshot: the last name that was sent; None: none is being sent
+        self._under_way = False  # an update of several parts
+        self._request_id: int | None = None  # not answered yet
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self.closed = False
+
+    async def open(self, request_id: int, topics: TopicFilter, known: str | None) -> None:
+        """Answer the request, soon, and follow the list from then on; `known` is the hash of what the client has.
+
+        Raises InvalidArgumentError, MemoryLimitError, TooManyRequestsError.
+        """
+        broker = self._connection.broker
+        async with self._connection.list_turn:
+            found = await broker.service.topic_lists.open(self._namespace, topics)
+        if self.closed:
+            return
+        self._list = found
+        found.listeners.add(self)
+        self._seen, self._request_id = found.changes, request_id
+        self._upto = None if known == found.hash else _START
+        self.pump()
+
+    def list_changed(self) -> None:
+        """Tell soon."""
+        if self._timer is None and self._list is not None:
+            pause = _CHANGES_S * (1 + len(self._list.names) // _TOPICS_LOOKED_AT)
+            self._look_in(pause)
+
+    def _look_in(self, pause: float) -> None:
+        if self._timer is None and not self.closed:
+            self._timer = asyncio.get_running_loop().call_later(pause, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        self.pump()
+
+    def pump(self) -> None:
+        """Send what there is to tell, as long as the client takes it."""
+        if self._task is None and self._timer is None and self._behind:
+            self._task = self._connection.broker.tasks.spawn(self._tell_all(), "topic list")
+
+    @property
+    def _behind(self) -> bool:
+        if self.closed or self._list is None or not self._connection.writable:
+            return False
+        return self._request_id is not None or self._upto is not None or self._seen != self._list.changes
+
+    async def _tell_all(self) -> None:
+        try:
+            while self._behind:
+                await self._tell()
+        except MemoryLimitError as e:
+            if self._request_id is not None:
+                self._connection.error(self._request_id, e)
+                self.close()
+            else:
+                self._look_in(_AGAIN_S)
+        finally:
+            self._task = None
+
+    async def _tell(self) -> None:
+        """One part. When there is no memory for it, it is as if it had not been put together."""
+        before = self._seen, self._upto, self._under_way, self._request_id
+        try:
+            await tell(self._connection, Command.WATCH_TOPIC_LIST_UPDATE, self._present, self._next)
+        except MemoryLimitError:
+            self._seen, self._upto, self._under_way, self._request_id = before
+            raise
+
+    async def _present(self) -> TopicList | None:
+        return self._list
+
+    def _next(self, topics: TopicList) -> Made | None:
+        """The next part; None when there is nothing to tell."""
+        changes = topics.since(self._seen, TOPICS_PER_FRAME_MAX)
+        restart = changes is None and self._under_way
+        if changes is None:  # too far behind: the whole list again
+            changes, self._seen, self._upto = [], topics.changes, _START
+        self._seen += len(changes)
+        removed, added = _net(changes, self._upto)
+        snapshot = None
+        if self._upto is not None and len(changes) < TOPICS_PER_FRAME_MAX:
+            parts = self._connection.broker.memory.list_parts
+            snapshot = parts.get(topics, self._upto, TOPICS_PER_FRAME_MAX - len(changes))
+            self._upto = snapshot.last
+        more = self._seen != topics.changes or self._upto is not None
+        if snapshot is None and not (removed or added or more or self._under_way or self._request_id is not None):
+            return None
+        part: Header = {"session_id": self._ident, "hash": "", "removed": removed, "added": list(added), "more": more}
+        part |= {"restart": True} if restart else {}
+        self._under_way = more
+        if not more:
+            part |= {"hash": topics.hash, "request_id": self._request_id}
+            self._request_id = None
+        size = HEADER_OVERHEAD + size_of(removed) + size_of(list(added)) + (snapshot.size if snapshot else 0)
+        return size, partial(_encode, part, snapshot, list(added.values()))
+
+    def close(self) -> None:
+        """Follow no more. Idempotent."""
+        self.closed = True
+        topics, self._list = self._list, None
+        if topics is not None:
+            self._connection.broker.service.topic_lists.leave(self._namespace, topics, self)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
+        if self._connection.topic_lists.get(self._ident) is self:
+            del self._connection.topic_lists[self._ident]
+
+    def connection_lost(self) -> None:
+        """The client is gone."""
+        self.close()
+
+
+def _net(changes: list[Change], upto: str | None) -> tuple[list[str], dict[str, int]]:
+    """What has (left, come), of the names up to `upto`, as far as the client knows it or is to know it."""
+    removed: dict[str, None] = {}
+    added: dict[str, int] = {}
+    for name, born in changes:
+        if upto is not None and name > upto:
+            continue  # a later part of the snapshot has it as it is then
+        if born is not None:
+            added[name] = born
+        elif added.pop(name, None) is None:
+            removed[name] = None
+    return list(removed), added
+
+
+def _encode(part: Header, snapshot: ListPart | None, born: list[int]) -> Packed:
+    """A header of WATCH_TOPIC_LIST_UPDATE; `born` are those of `added`."""
+    names, births = (None, pack(born)) if snapshot is None else snapshot.packed
+    if snapshot is not None and born:
+        births = pack(unpack(births) + born)
+    return pack_map({**part, "snapshot": names, "born": births})

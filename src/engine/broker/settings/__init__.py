@@ -1,0 +1,1 @@
+"""What an operator sets, and what guards each port: configuration, tokens, TLS, failed attempts."""

@@ -1,0 +1,122 @@
+"""`Attempts`: failed authentications by source address, so that guessing is slow, visible, and bounded in memory.
+
+A failure is answered after a delay that doubles with each further one of the same source. A guesser need not wait for
+the answer: a right token is answered at once, so silence would tell it enough. Therefore a source that has as many
+answers pending as it may have is refused without a check of its token, until the first of them is due. At the longest
+delay that is `pending_max` guesses within DELAY_S_MAX, over whatever number of connections.
+
+A peer that gives no token has guessed nothing. It is counted, and answered at once, so that one which was never given
+the token, a probe perhaps, does not shut out others of its address.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from engine.broker.settings.tokens import Guarded, token_refusal
+from engine.errors import AuthenticationError, EngineError, TooManyRequestsError
+
+log = logging.getLogger(__name__)
+
+DELAY_S_MIN = 0.1  # of the first failure
+DELAY_S_MAX = 5.0
+FORGET_S = 60.0  # without a failure, after which a source begins anew
+SOURCES_MAX = 10_000  # remembered; the one that has failed least lately is forgotten first
+PENDING_MAX = 32
+_IPV6_BITS = 64  # one subscriber has that many addresses at least, and is one source
+
+
+class Refusal(NamedTuple):
+    """Why it is refused, and how many seconds later the answer is to be sent."""
+
+    error: EngineError
+    delay: float
+
+
+@dataclass(slots=True)
+class _Source:
+    failures: int = 0
+    guesses: int = 0  # of the failures, those that gave a token
+    last: float = 0.0
+    due: deque[float] = field(default_factory=deque)  # when answers that are pending may be sent; ascending
+
+    def pending(self, now: float) -> int:
+        while self.due and self.due[0] <= now:
+            self.due.popleft()
+        return len(self.due)
+
+
+class Attempts:
+    """Of all ports of a broker or a proxy. Loop thread only."""
+
+    def __init__(self, now: Callable[[], float], pending_max: int = PENDING_MAX) -> None:
+        """`now`: seconds of a clock that never goes back."""
+        self.failures = 0
+        self.unchecked = 0  # refused since too many answers were pending
+        self._pending_max = pending_max
+        self._now = now
+        self._sources: OrderedDict[str, _Source] = OrderedDict()  # the one that failed last is last
+
+    def refusal(self, config: Guarded, given: str | None, peer: str | None) -> Refusal | None:
+        """Why a peer that gives this token, or none, is refused; None: it is not."""
+        crowded = self.crowded(peer)
+        if crowded is not None:
+            return Refusal(crowded, 0.0)
+        error = token_refusal(config, given)
+        return None if error is None else Refusal(error, self.failed(peer, error, guess=given is not None))
+
+    def crowded(self, peer: str | None) -> EngineError | None:
+        """Why no token of this peer is checked now."""
+        source = self._sources.get(source_of(peer))
+        if source is None or source.pending(self._now()) < self._pending_max:
+            return None
+        self.unchecked += 1
+        return TooManyRequestsError(
+            f"{self._pending_max} failed authentications from this address are pending, as many as there may be; "
+            "try again later"
+        )
+
+    def failed(self, peer: str | None, error: AuthenticationError, *, guess: bool) -> float:
+        """Note a failure; the seconds after which it is to be answered. `guess`: whether a token was given."""
+        now, name = self._now(), source_of(peer)
+        source = self._sources.pop(name, None)
+        if source is None or now - source.last > FORGET_S:
+            source = _Source()
+        self._sources[name] = source
+        if len(self._sources) > SOURCES_MAX:
+            self._sources.popitem(last=False)
+        delay = 0.0
+        if guess:
+            delay = min(DELAY_S_MAX, DELAY_S_MIN * 2.0 ** min(source.guesses, 30))
+            source.guesses += 1
+            source.due.append(max(now + delay, source.due[-1] if source.due else 0.0))
+        source.failures += 1
+        source.last = now
+        self.failures += 1
+        if source.failures & (source.failures - 1) == 0:  # 1, 2, 4, 8, …
+            fields = {"peer": name, "count": source.failures}
+            log.warning("authentication from %s failed, %d in a row: %s", name, source.failures, error, extra=fields)
+        return delay
+
+
+def source_of(peer: str | None) -> str:
+    """The address of "host", "tcp://host:port" or "tcp://[v6]:port" as one source; of IPv6 its network."""
+    host = (peer or "unknown").partition("://")[2] or (peer or "unknown")
+    if host.startswith("["):
+        host = host[1:].partition("]")[0]
+    elif host.count(":") == 1:
+        host = host.partition(":")[0]
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((address, _IPV6_BITS), strict=False))

@@ -1,0 +1,363 @@
+"""`BrokerConfig`: what an operator may set, from keywords, a TOML file and the environment."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import logging
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from engine.broker.settings import checks as right
+from engine.broker.settings.file import override, read_secrets, read_section
+from engine.broker.settings.machine import share_of_memory
+from engine.errors import InvalidArgumentError, InvalidConfigurationError
+from engine.limits import (
+    ATTACHMENTS_MAX,
+    ATTACHMENTS_PER_CONNECTION_MAX,
+    BUCKETS_PER_SEGMENT_MAX,
+    CONNECTIONS_MAX,
+    CONSUMER_GRACE_S,
+    ENTRY_BUCKETS_DEFAULT,
+    FRAME_SIZE_MAX,
+    HANDSHAKE_S_MAX,
+    KEEP_ALIVE_S,
+    LOG_FILE_SIZE_MAX,
+    LOOKUPS_MAX,
+    MIB,
+    PUBLISH_BYTES_IN_FLIGHT_MAX,
+    READ_CACHE_MAX,
+    READS_IN_FLIGHT_MAX,
+    RECEIVE_BUFFERS_MAX,
+    SEGMENTS_PER_TOPIC_MAX,
+    TOPIC_LIST_MEMORY_MAX,
+    TOPIC_LIST_QUEUE_MAX,
+    TOPIC_LIST_TIMEOUT_S,
+    TOPIC_LOADS_MAX,
+    TRANSACTION_NAMED_RETENTION_S,
+    TRANSACTION_RETENTION_S,
+)
+from engine.model.autoscale import NAMES, AutoScalePolicy, conflict
+from engine.model.units import byte_count, seconds, share
+
+log = logging.getLogger(__name__)
+
+ENVIRONMENT_PREFIX = "ENGINE_"
+# Variables of that prefix that say something to the command line, or to those who build and measure.
+_NO_SETTING = re.compile(r"ENGINE_(URL|TOKEN|TOKEN_FILE|TLS_CA|HOME|EXT|DEBUG|SANITIZE|ANNOTATE|BENCH_.*)")
+_DURABILITIES = ("fsync", "interval", "os")
+_NUMBER_MAX = 2**62  # in a name of the specification, before it is brought into our unit
+_PLAIN_NUMBER = re.compile(r"-?[0-9]{1,20}(\.[0-9]{0,20})?")
+_KEY_HASHES = ("xxh64", "murmur3")
+
+# Names of the specification that are not simply the camel case of ours.
+_SPECIFICATION_NAMES = {
+    "allowAutoTopicCreation": "auto_create_topics",
+    "advertisedServiceUrl": "service_url",
+    "defaultRetentionTimeInMinutes": "retention_time",
+    "maxConnections": "connections_max",
+    "maxConnectionsPerIp": "connections_per_address_max",
+    "keepAliveIntervalSeconds": "keep_alive",
+    "maxConcurrentLookupRequest": "lookups_max",
+    "maxConcurrentTopicLoadRequest": "topic_loads_max",
+    "maxMessagePublishBufferSizeInMB": "publish_bytes_max",
+    "managedLedgerMaxReadsInFlightSizeInMB": "reads_in_flight_max",
+    "managedLedgerCacheSizeMB": "read_cache_max",
+    "maxTopicListInFlightHeapMemSizeMB": "topic_list_heap_max",
+    "maxTopicListInFlightHeapMemSizePermitsAcquireTimeoutMillis": "topic_list_heap_timeout",
+    "maxTopicListInFlightHeapMemSizePermitsAcquireQueueSize": "topic_list_heap_queue_max",
+    "maxTopicListInFlightDirectMemSizeMB": "topic_list_direct_max",
+    "maxTopicListInFlightDirectMemSizePermitsAcquireTimeoutMillis": "topic_list_direct_timeout",
+    "maxTopicListInFlightDirectMemSizePermitsAcquireQueueSize": "topic_list_direct_queue_max",
+}
+# What the unit in a name of the specification is in ours.
+_UNITS = {"InMinutes": 60.0, "InMB": MIB, "SizeMB": MIB, "Millis": 0.001}
+
+
+def _part_of_memory(part: float, at_most: int, at_least: int) -> int:
+    """A default: this part of the machine's memory, within bounds."""
+    found: int = field(default_factory=lambda: share_of_memory(part, at_most, at_least))
+    return found
+
+
+_POLICY = AutoScalePolicy()
+# Fields of the policy, and our keys for them.
+_POLICY_KEYS = {name: f"scalable_topic_{name}" for name in NAMES} | {"enabled": "scalable_topic_auto_scale_enabled"}
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """Sizes are bytes, times seconds; both, and shares, may be text with a unit: "50MB", "5m", "25%".
+
+    Raises InvalidConfigurationError naming the key.
+
+    `retention_time` and `retention_size` keep acknowledged messages: a file goes when it is fully acknowledged and
+    older than the one, or beyond the other (per segment). None: no limit of that kind. A sealed segment goes as a whole
+    when it is fully acknowledged and was sealed longer ago than `retention_time`, at once if `retention_size` is 0.
+    """
+
+    service_url: str | None = None  # what clients are told to dial; None: the address they came in on
+    cluster_name: str = "standalone"  # what metrics call the brokers that share a metadata store
+    admin_url: str | None = None  # likewise for the admin API; None: the address it is served on
+
+    # Who may come in over the network. Paths are of PEM files; both or none.
+    auth_token: str | None = field(default=None, repr=False)  # what clients have to say; None: nothing
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    insecure: bool = False  # may listen on addresses that others reach without asking for a token
+    admin_hosts: tuple[str, ...] = ()  # names that requests to the admin API may be for, besides addresses
+
+    scalable_topic_enabled: bool = True
+    auto_create_topics: bool = True
+    segments: int = 1
+    entry_buckets: int = ENTRY_BUCKETS_DEFAULT
+    scalable_topic_sealed_segment_drain_enabled: bool = True  # a sealed backlog is shared out by entry bucket
+    durability: str = "fsync"
+    key_hash: str = "xxh64"
+    sync_interval_ms: int = 100  # durability "interval": messages of at most this long may be lost
+    log_file_size: int = LOG_FILE_SIZE_MAX
+
+    retention_time: float | None = 7 * 24 * 3600.0
+    retention_size: int | None = None
+    retention_interval: float = 60.0  # between two looks at what may go
+
+    transaction_sweep_interval: float = 0.5  # between two looks for transactions whose time is over
+    transaction_retention_time: float = TRANSACTION_RETENTION_S  # how long an ended one is remembered
+    transaction_named_retention_time: float = TRANSACTION_NAMED_RETENTION_S  # a committed one that has a name
+
+    segment_idle_time: float | None = 300.0  # a segment that nobody uses for this long is closed; None: never
+
+    session_timeout: float = 30.0  # where brokers share a metadata store: one it has not heard of for so long is gone
+    consumer_grace_period: float = CONSUMER_GRACE_S
+    keep_alive: float = KEEP_ALIVE_S  # a peer silent for this long is pinged, for twice this long dropped; 0: never
+    handshake_timeout: float = HANDSHAKE_S_MAX
+    connections_max: int = CONNECTIONS_MAX
+    frame_size_max: int = FRAME_SIZE_MAX
+    connections_per_address_max: int = 0  # 0: no limit
+    attachments_max: int = ATTACHMENTS_MAX  # producers and consumers
+    attachments_per_connection_max: int = ATTACHMENTS_PER_CONNECTION_MAX
+    lookups_max: int = LOOKUPS_MAX  # requests for layouts that are under way
+    topic_loads_max: int = TOPIC_LOADS_MAX  # segments that are being opened
+
+    short_circuit_reads: bool = True  # who reads in bulk on this machine may read the log files
+
+    # Memory, over all connections (docs/memory.md). What is not set is a share of the machine's.
+    publish_bytes_max: int = _part_of_memory(
+        0.25, PUBLISH_BYTES_IN_FLIGHT_MAX, FRAME_SIZE_MAX
+    )  # received and not durable yet
+    read_cache_max: int = _part_of_memory(0.1, READ_CACHE_MAX, 0)  # the newest entries of all segments
+    reads_in_flight_max: int = _part_of_memory(
+        0.25, READS_IN_FLIGHT_MAX, FRAME_SIZE_MAX
+    )  # what consumers were sent and their sockets have not taken; 0: no limit
+    receive_buffers_max: int = _part_of_memory(
+        0.25, RECEIVE_BUFFERS_MAX, FRAME_SIZE_MAX
+    )  # frames that were received in part
+    topic_list_heap_max: int = TOPIC_LIST_MEMORY_MAX  # lists that are being put together
+    topic_list_heap_timeout: float = TOPIC_LIST_TIMEOUT_S
+    topic_list_heap_queue_max: int = TOPIC_LIST_QUEUE_MAX
+    topic_list_direct_max: int = TOPIC_LIST_MEMORY_MAX  # their bytes until sockets have taken them
+    topic_list_direct_timeout: float = TOPIC_LIST_TIMEOUT_S
+    topic_list_direct_queue_max: int = TOPIC_LIST_QUEUE_MAX
+
+    # How topics change their own shape, where namespace and topic say nothing else (PIP-483, PIP-486).
+    scalable_topic_auto_scale_enabled: bool = _POLICY.enabled
+    scalable_topic_auto_scale_interval: float = 60.0  # between two looks at a topic's load
+    scalable_topic_max_segments: int = _POLICY.max_segments
+    scalable_topic_min_segments: int = _POLICY.min_segments
+    scalable_topic_max_dag_depth: int = _POLICY.max_dag_depth
+    scalable_topic_split_cooldown: float = _POLICY.split_cooldown
+    scalable_topic_merge_cooldown: float = _POLICY.merge_cooldown
+    scalable_topic_merge_window: float = _POLICY.merge_window
+    scalable_topic_split_msg_rate_in_threshold: float = _POLICY.split_msg_rate_in_threshold
+    scalable_topic_split_bytes_rate_in_threshold: float = _POLICY.split_bytes_rate_in_threshold
+    scalable_topic_split_msg_rate_out_threshold: float = _POLICY.split_msg_rate_out_threshold
+    scalable_topic_split_bytes_rate_out_threshold: float = _POLICY.split_bytes_rate_out_threshold
+    scalable_topic_merge_msg_rate_in_threshold: float = _POLICY.merge_msg_rate_in_threshold
+    scalable_topic_merge_bytes_rate_in_threshold: float = _POLICY.merge_bytes_rate_in_threshold
+    scalable_topic_merge_msg_rate_out_threshold: float = _POLICY.merge_msg_rate_out_threshold
+    scalable_topic_merge_bytes_rate_out_threshold: float = _POLICY.merge_bytes_rate_out_threshold
+    scalable_topic_split_floor_msg_rate_in: float = _POLICY.split_floor_msg_rate_in
+    scalable_topic_rebucket_cooldown: float = _POLICY.rebucket_cooldown
+    scalable_topic_max_buckets: int = _POLICY.max_buckets
+    scalable_topic_load_report_interval: float = 10.0
+    scalable_topic_load_report_rate_change_threshold: float = 0.25
+
+    def __post_init__(self) -> None:
+        for key, parse in _TEXTS.items():
+            value = getattr(self, key)
+            if isinstance(value, str) and (found := parse(value)) is not None:
+                object.__setattr__(self, key, found)
+        object.__setattr__(self, "admin_hosts", right.listed(self.admin_hosts))
+        for key, wanted in self._wrong().items():
+            if wanted and key == "auth_token":
+                raise InvalidConfigurationError(f"auth_token is malformed; {wanted} is right")
+            if wanted:
+                raise InvalidConfigurationError(f"{key} is {getattr(self, key)!r:.200}; {wanted} is right")
+        self.auto_scale_policy()
+
+    def auto_scale_policy(self) -> AutoScalePolicy:
+        """What it says of how topics change their own shape. Raises InvalidConfigurationError."""
+        try:
+            policy = AutoScalePolicy(**{name: getattr(self, key) for name, key in _POLICY_KEYS.items()})
+            problem = conflict(policy)
+        except InvalidArgumentError as e:
+            problem = str(e)
+        if problem:
+            raise InvalidConfigurationError(re.sub(r"\w+", lambda word: _POLICY_KEYS.get(word[0], word[0]), problem))
+        return policy
+
+    def _wrong(self) -> dict[str, str]:
+        """For every key: what would be right, or "" when it is."""
+        return {
+            "service_url": right.optional_text(self.service_url, "engine://"),
+            "cluster_name": right.name(self.cluster_name),
+            "admin_url": right.optional_text(self.admin_url, "http"),
+            "auth_token": right.printable(self.auth_token),
+            "tls_cert": right.pair(self.tls_cert, self.tls_key, "tls_key"),
+            "tls_key": right.pair(self.tls_key, self.tls_cert, "tls_cert"),
+            "insecure": right.boolean(self.insecure),
+            "admin_hosts": right.hosts(self.admin_hosts),
+            "scalable_topic_enabled": right.boolean(self.scalable_topic_enabled),
+            "auto_create_topics": right.boolean(self.auto_create_topics),
+            "segments": right.integer(self.segments, 1, SEGMENTS_PER_TOPIC_MAX),
+            "entry_buckets": right.integer(self.entry_buckets, 1, BUCKETS_PER_SEGMENT_MAX),
+            "scalable_topic_sealed_segment_drain_enabled": right.boolean(
+                self.scalable_topic_sealed_segment_drain_enabled
+            ),
+            "durability": right.choice(self.durability, _DURABILITIES),
+            "key_hash": right.choice(self.key_hash, _KEY_HASHES),
+            "sync_interval_ms": right.integer(self.sync_interval_ms, 1, 3_600_000),
+            "log_file_size": right.integer(self.log_file_size, 64 * MIB, 16 * LOG_FILE_SIZE_MAX),
+            "retention_time": right.number(self.retention_time, 0, optional=True),
+            "retention_size": "" if self.retention_size is None else right.integer(self.retention_size, 0, 2**62),
+            "retention_interval": right.number(self.retention_interval, 0.01),
+            "transaction_sweep_interval": right.number(self.transaction_sweep_interval, 0.01),
+            "transaction_retention_time": right.number(self.transaction_retention_time, 0),
+            "transaction_named_retention_time": right.number(self.transaction_named_retention_time, 0),
+            "segment_idle_time": right.number(self.segment_idle_time, 0.01, optional=True),
+            "session_timeout": right.number(self.session_timeout, 0.1),
+            "consumer_grace_period": right.number(self.consumer_grace_period, 0),
+            "keep_alive": right.number(self.keep_alive, 0),
+            "handshake_timeout": right.number(self.handshake_timeout, 0.01),
+            "connections_max": right.integer(self.connections_max, 1, 1_000_000),
+            "frame_size_max": right.integer(self.frame_size_max, FRAME_SIZE_MAX, 4 * FRAME_SIZE_MAX),
+            "connections_per_address_max": right.integer(self.connections_per_address_max, 0, 1_000_000),
+            "attachments_max": right.integer(self.attachments_max, 1, 10_000_000),
+            "attachments_per_connection_max": right.integer(self.attachments_per_connection_max, 1, 10_000_000),
+            "lookups_max": right.integer(self.lookups_max, 1, 10_000_000),
+            "topic_loads_max": right.integer(self.topic_loads_max, 1, 10_000_000),
+            "publish_bytes_max": right.integer(self.publish_bytes_max, FRAME_SIZE_MAX, 2**40),
+            "read_cache_max": right.integer(self.read_cache_max, 0, 2**40),
+            "reads_in_flight_max": right.integer(self.reads_in_flight_max, 0, 2**40),
+            "receive_buffers_max": right.integer(self.receive_buffers_max, FRAME_SIZE_MAX, 2**40),
+            "topic_list_heap_max": right.integer(self.topic_list_heap_max, MIB, 2**40),
+            "topic_list_heap_timeout": right.number(self.topic_list_heap_timeout, 0.001),
+            "topic_list_heap_queue_max": right.integer(self.topic_list_heap_queue_max, 0, 10_000_000),
+            "topic_list_direct_max": right.integer(self.topic_list_direct_max, MIB, 2**40),
+            "topic_list_direct_timeout": right.number(self.topic_list_direct_timeout, 0.001),
+            "topic_list_direct_queue_max": right.integer(self.topic_list_direct_queue_max, 0, 10_000_000),
+            "scalable_topic_auto_scale_interval": right.number(self.scalable_topic_auto_scale_interval, 0.01),
+            "scalable_topic_load_report_interval": right.number(self.scalable_topic_load_report_interval, 0.01),
+            "scalable_topic_load_report_rate_change_threshold": right.share(
+                self.scalable_topic_load_report_rate_change_threshold
+            ),
+        }
+
+    @classmethod
+    def load(
+        cls, path: str | Path | None = None, *, environment: Mapping[str, str] | None = None, **overrides: Any
+    ) -> BrokerConfig:
+        """Defaults, then the file, then ENGINE_* of `environment`, then `overrides`; later ones win.
+
+        The file is TOML, flat or under [broker], in snake case or the specification's camel case. `auth_token_file`
+        is the path of a file that holds auth_token.
+        Raises InvalidConfigurationError naming the key, or the file when it cannot be read.
+        """
+        values: dict[str, Any] = {} if path is None else _named(read_section(Path(path), "broker"), f"key in {path}")
+        override(values, _from_environment(environment or {}), "auth_token")
+        override(values, _named(overrides, "argument"), "auth_token")
+        return cls(**read_secrets(values, "auth_token"))
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Raises InvalidConfigurationError for what looks like a mistyped key; says what else it does not know."""
+    found = {}
+    for name, text in environment.items():
+        key = name.removeprefix(ENVIRONMENT_PREFIX).lower()
+        if key in _FIELDS and name.startswith(ENVIRONMENT_PREFIX):
+            found[key] = _parse(key, text)
+        elif name.startswith(ENVIRONMENT_PREFIX) and not _NO_SETTING.fullmatch(name):
+            _refuse_near(name, key)
+            log.warning("%s in the environment is no setting, and is ignored", name)
+    return found
+
+
+def _refuse_near(name: str, key: str) -> None:
+    near = [ENVIRONMENT_PREFIX + match.upper() for match in difflib.get_close_matches(key, _FIELDS, cutoff=0.8)]
+    if near:
+        raise InvalidConfigurationError(f"{name} in the environment is no setting; {' or '.join(near)} is")
+
+
+def setting(name: str, value: Any) -> tuple[str, Any]:
+    """One key under our name and its value in our unit; text is understood as in the environment.
+
+    Raises InvalidConfigurationError for a name that is none.
+    """
+    number: Any = value
+    if isinstance(value, str) and _PLAIN_NUMBER.fullmatch(value):
+        number = float(value) if "." in value else int(value)
+    ((key, found),) = _named({name: number}, "setting").items()
+    return key, _parse(key, found) if isinstance(found, str) else found
+
+
+def _named(values: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """The same under our names and in our units."""
+    named: dict[str, Any] = {}
+    for given, value in values.items():
+        key = _SPECIFICATION_NAMES.get(given) or re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", given).lower()
+        factor = next((factor for unit, factor in _UNITS.items() if given.endswith(unit)), None)
+        if factor is not None and given in _SPECIFICATION_NAMES:
+            value = _scaled(given, value, factor)
+        if key not in _FIELDS:
+            raise InvalidConfigurationError(f"{given} is no {what}; the known ones are {', '.join(sorted(_FIELDS))}")
+        named[key] = value
+    return named
+
+
+def _scaled(key: str, value: Any, factor: float) -> Any:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < _NUMBER_MAX:
+        raise InvalidConfigurationError(f"{key} must be a number, got {value!r:.80}")
+    if value < 0:  # the specification writes "no limit" as -1
+        return None
+    return int(value * factor) if factor == MIB else value * factor
+
+
+def _parse(key: str, text: str) -> Any:
+    """An environment variable's text as the field's type."""
+    kind = _FIELDS[key]
+    if "None" in kind and text.lower() in ("", "none"):
+        return None
+    if kind.startswith("bool"):
+        return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}.get(text.lower(), text)
+    try:
+        return int(text) if kind.startswith("int") else float(text) if kind.startswith("float") else text
+    except ValueError:
+        return text  # refused by name when the record is made
+
+
+_FIELDS = {f.name: str(f.type) for f in dataclasses.fields(BrokerConfig)} | {"auth_token_file": "str | None"}
+_SIZES = (
+    "log_file_size", "retention_size", "frame_size_max", "publish_bytes_max", "read_cache_max", "reads_in_flight_max",
+    "receive_buffers_max", "topic_list_heap_max", "topic_list_direct_max",
+)  # fmt: skip
+# What may be text: {key: how it is understood}.
+_TEXTS: dict[str, Callable[[str], float | None]] = {
+    **dict.fromkeys(
+        (key for key, kind in _FIELDS.items() if kind.startswith("float") and "msg_rate" not in key), seconds
+    ),
+    **dict.fromkeys((key for key in _FIELDS if "bytes_rate" in key or key in _SIZES), byte_count),
+    "scalable_topic_load_report_rate_change_threshold": share,
+}

@@ -1,0 +1,100 @@
+"""`Doors`: what guards every port of a broker or a proxy: where it may listen, its certificate, failed attempts."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import ssl
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from engine.broker.settings.attempts import PENDING_MAX, Attempts
+from engine.broker.settings.tls import Certified, tls_context
+from engine.broker.settings.tokens import Guarded, bearer_token
+from engine.clock import Clock
+from engine.errors import InvalidConfigurationError
+
+
+class Exposed(Guarded, Certified, Protocol):
+    """The configuration of something that listens."""
+
+    @property
+    def insecure(self) -> bool:
+        """Whether it may listen for everybody without a token."""
+
+
+class Doors:
+    """Loop thread only."""
+
+    def __init__(self, clock: Clock, pending_max: int = PENDING_MAX) -> None:
+        self.attempts = Attempts(clock.monotonic, pending_max)
+        self._contexts: list[ssl.SSLContext] = []  # of the listeners there are
+
+    def tls(self, config: Certified) -> ssl.SSLContext | None:
+        """What a new listener is served with; None: in the clear. Raises InvalidConfigurationError."""
+        context = tls_context(config)
+        if context is not None:
+            self._contexts.append(context)
+        return context
+
+    def renew(self, config: Certified) -> None:
+        """Serve those who connect from now on with the certificate in the files. Raises InvalidConfigurationError."""
+        if config.tls_cert is None or tls_context(config) is None:  # raises before a context has half of a pair
+            return
+        for context in self._contexts:
+            context.load_cert_chain(config.tls_cert, config.tls_key)
+
+    def only_with_token(self, config: Callable[[], Guarded], open_paths: Collection[str]) -> Middleware:
+        """Refuse a request without the token, unless it is for one of `open_paths`."""
+
+        @web.middleware
+        async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+            if request.path not in open_paths:
+                token = bearer_token(request.headers.get("Authorization"))
+                refusal = self.attempts.refusal(config(), token, request.remote)
+                if refusal is not None:
+                    await asyncio.sleep(refusal.delay)
+                    raise refusal.error
+            return await handler(request)
+
+        return check
+
+
+async def check_exposed(host: str, config: Exposed) -> None:
+    """Raises InvalidConfigurationError where everybody who reaches `host` could do everything."""
+    if config.auth_token is None and not config.insecure and not await _is_loopback(host):
+        raise InvalidConfigurationError(
+            f"auth_token must be set to listen on {host or 'all addresses'}, which others reach too, got none; "
+            "set it (auth_token_file or ENGINE_AUTH_TOKEN), listen on 127.0.0.1, "
+            "or set insecure (--insecure) to let in whatever reaches the port"
+        )
+
+
+async def _is_loopback(host: str) -> bool:
+    """Whether only this machine reaches it. A name that cannot be resolved is for the listener to refuse."""
+    if host == "localhost":
+        return True
+    try:
+        addresses = [host] if _is_address(host) else await _resolve(host)
+    except OSError:
+        return True
+    return all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in addresses)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+async def _resolve(host: str) -> list[str]:
+    """The addresses of a name; of "" those of all interfaces."""
+    if not host:
+        return ["0.0.0.0"]
+    found = await asyncio.get_running_loop().getaddrinfo(host, None)
+    return [str(address[0]) for *_, address in found]

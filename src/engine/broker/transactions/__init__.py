@@ -1,0 +1,1 @@
+"""Participation in transactions: headers, operation records, and each segment's undecided messages."""

@@ -1,0 +1,178 @@
+"""`TransactionalAppend`: one frame of a transaction, from its append until it can be answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from engine.control.transactions.operations import Operation
+from engine.errors import EngineError
+
+if TYPE_CHECKING:
+    from engine.broker.transactions.buffer import TransactionBuffer
+    from engine.broker.transactions.sends import TransactionSends
+    from engine.broker.transactions.writes import PendingWrite, Span
+    from engine.model.transactions import TransactionOperation
+    from engine.storage.commit.group import Appended
+
+Places = list["Appended"]
+
+
+class TransactionalAppend:
+    """Loop thread only. `confirmed`: see TransactionBuffer.append().
+
+    No task runs for what goes as it mostly does: it is in the log, and the record that stands for it came in time.
+    """
+
+    __slots__ = ("_appended", "_buffer", "_late", "_number", "_recording", "_sends", "_span", "_task", "_write",
+                 "confirmed")  # fmt: skip
+
+    def __init__(
+        self,
+        buffer: TransactionBuffer,
+        number: int,
+        span: Span,
+        write: PendingWrite | None,
+        appended: asyncio.Future[Places],
+        sends: TransactionSends | None,
+        confirmed: asyncio.Future[Places],
+    ) -> None:
+        """`write`: None when all of it was sent before."""
+        self.confirmed = confirmed
+        self._buffer = buffer
+        self._number = number
+        self._span = span
+        self._write = write
+        self._appended = appended
+        self._sends = sends
+        self._late = False  # the transaction had ended before its record was written
+        self._recording: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+        appended.add_done_callback(self._logged)
+
+    def abandon(self) -> None:
+        """It is not answered any more. Idempotent."""
+        self._cancel()
+        for task in (self._recording, self._task):
+            if task is not None:
+                task.cancel()
+
+    # -- what happens ------------------------------------------------------------------------------------------------
+
+    def _logged(self, appended: asyncio.Future[Places]) -> None:
+        if appended.cancelled():
+            self._cancel()
+            return
+        error = appended.exception()
+        if self.confirmed.done():
+            return
+        if error is not None:
+            self._failed(error)
+            return
+        if self._sends is not None:
+            self._sends.logged()
+        if self._write is not None:
+            self._write.durable = True
+        self._go_on()
+
+    def operation(self) -> TransactionOperation:
+        """See Writer."""
+        assert self._write is not None
+        return self._write.operation(self._buffer.segment_name)
+
+    @property
+    def waits(self) -> bool:
+        """See Writer."""
+        return not self.confirmed.done()
+
+    def recorded(self, record: Operation) -> None:
+        """There is an operation record."""
+        write = self._write
+        if write is not None and not self.confirmed.done():
+            write.add_record(record)
+            if record.late:
+                self._recording = self._start(self._look_again(write))
+                return
+            write.found()
+            self._go_on()
+
+    def unrecorded(self, error: BaseException) -> None:
+        """An attempt to write one has failed."""
+        if self._write is not None and isinstance(error, Exception) and not self.confirmed.done():
+            self._recording = self._start(self._insist(self._write))
+
+    def _go_on(self) -> None:
+        """Answer when everything is done."""
+        write = self._write
+        if write is not None:
+            if not write.ready:
+                return
+            self._buffer.became_ready(self._number)
+        places = self._appended.result()
+        if self._late or any(place.duplicate for place in places):
+            self._task = self._start(self._check(places))
+        else:
+            self._confirm(places)
+
+    def _confirm(self, places: Places) -> None:
+        self.confirmed.set_result(places)
+        self._over()
+
+    def _cancel(self) -> None:
+        if self.confirmed.cancel():
+            self._over()
+
+    def _over(self) -> None:
+        self._buffer.confirmed(self)
+        if self._sends is not None:
+            self._sends.answered(self.confirmed)
+
+    # -- what seldom happens -----------------------------------------------------------------------------------------
+
+    def _start(self, rest: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return self.confirmed.get_loop().create_task(self._run(rest))
+
+    async def _run(self, rest: Coroutine[Any, Any, None]) -> None:
+        try:
+            await rest
+        except Exception as e:
+            if not self.confirmed.done():
+                self.confirmed.set_exception(e)
+                self._over()
+
+    def _failed(self, error: BaseException) -> None:
+        """It is not in the log after all."""
+        if self._sends is not None:
+            self._sends.fail()
+        withdrawn = None
+        if self._write is not None and isinstance(error, EngineError):
+            withdrawn = self._buffer.withdraw(self._write)
+        self._task = self._start(self._refuse(error, withdrawn))
+
+    async def _insist(self, write: PendingWrite) -> None:
+        await self._buffer.record(write)
+        await self._look_again(write)
+
+    async def _look_again(self, write: PendingWrite) -> None:
+        """Where the store was unsure, there may be an earlier record; also one that was written with the header."""
+        self._late = True  # as far as anybody has looked
+        await self._buffer.look_again(write)
+        write.found()
+        if self._appended.done() and self._appended.exception() is None:
+            self._go_on()
+
+    async def _check(self, places: Places) -> None:
+        """Of what was sent before, the transaction must have the original; and everything came in time for it."""
+        versions = [] if self._write is None else [self._write.version]
+        for place in places:
+            if place.duplicate:
+                versions.append(await self._buffer.version_of_original(place, self._number, self._span.producer))
+        await self._buffer.check_in_time(self._number, [version for version in versions if version is not None])
+        if not self.confirmed.done():
+            self._confirm(places)
+
+    async def _refuse(self, error: BaseException, withdrawn: asyncio.Future[None] | None) -> None:
+        if withdrawn is not None:
+            await withdrawn
+        raise error

@@ -1,0 +1,398 @@
+"""`TransactionBuffer`: what transactions write to one segment, hidden from readers until it is decided (PIP-473).
+
+An entry is appended while its operation record is written; both are durable before it is acknowledged. From the first
+entry whose transaction is open on nothing is read. When the transaction has ended, its entries are visible or hidden;
+that is saved with the segment, and then the records are deleted. What is found in the log without a record, by whoever
+opens the segment, is claimed while its transaction is open and hidden for ever when it is not (docs/transactions.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from pyroaring import BitMap64
+
+from engine._native.format.offsets import range_set
+from engine._native.serve.transacted import Transacted, size_below
+from engine.broker.transactions.append import TransactionalAppend
+from engine.broker.transactions.settling import Settling, insist
+from engine.broker.transactions.writes import (
+    PendingWrite,
+    RecordsByEntry,
+    Span,
+    span_of,
+    span_recorded,
+    transacted_from,
+)
+from engine.errors import AlreadyClosedError, StorageError, TransactionConflictError
+from engine.model.transactions import TransactionState, id_text
+from engine.storage.file.logfile import Block
+
+if TYPE_CHECKING:
+    from engine.broker.transactions.headers import TransactionHeaders
+    from engine.broker.transactions.operations import Operations
+    from engine.broker.transactions.sends import TransactionSends
+    from engine.broker.transactions.settling import SettlingRounds
+    from engine.control.transactions.headers import TransactionView
+    from engine.control.transactions.operations import Operation, Part
+    from engine.storage.commit.group import Appended
+    from engine.storage.cursor.visibility import Visibility
+    from engine.storage.segment import Segment
+
+UNSAVED_MESSAGES_MAX = 1_000_000  # without any in a transaction: recovery would have to look at them
+
+
+class TransactionBuffer:
+    """Loop thread only. `changed` is called, in a later turn of the loop, when readers may go on.
+
+    Invariant: an entry in the log whose transaction is open has an operation record, or one is being written.
+    """
+
+    def __init__(
+        self,
+        segment: Segment,
+        term: int,
+        visibility: Visibility,
+        headers: TransactionHeaders,
+        operations: Operations,
+        rounds: SettlingRounds,
+        changed: Callable[[], None],
+    ) -> None:
+        self.visibility = visibility
+        self.segment_name = segment.name
+        self._segment = segment
+        self._term = term
+        self._headers = headers
+        self._operations = operations
+        self._changed = changed
+        self._loop = asyncio.get_running_loop()
+        # By transaction: what is undecided, in the order of the offsets; and how it ended, until that is applied.
+        self._writes: dict[int, list[PendingWrite]] = {}
+        self._followed: set[int] = set()
+        self._ended: dict[int, TransactionView | None] = {}
+        self._confirming: dict[asyncio.Future[list[Appended]], TransactionalAppend] = {}
+        self._withdrawing: set[asyncio.Future[None]] = set()
+        self._settling = Settling(segment, visibility, rounds)
+        self._telling = False
+        self._closed = False
+        visibility.changed = self._tell_soon
+
+    # -- for readers -------------------------------------------------------------------------------------------------
+
+    @property
+    def limit(self) -> int | None:
+        """Nothing from this offset on may be read. None: everything may."""
+        return self.visibility.limit
+
+    def cut(self, block: Block) -> Block:
+        """Of a block that begins below the limit, the entries that lie below it."""
+        limit = self.visibility.limit
+        if limit is None or block.next_offset <= limit:
+            return block
+        data = block.data
+        visible = data[: size_below(data, limit)]
+        return Block([visible], block.salt, block.first_offset, limit, limit - block.first_offset)
+
+    def hidden(self, start: int, stop: int) -> BitMap64 | None:
+        """The offsets in [start, stop) that nobody is to get, None for none."""
+        hidden = self.visibility.hidden
+        if not hidden or start >= stop or not hidden.range_cardinality(start, stop):
+            return None
+        return hidden & range_set(start, stop - 1)
+
+    # -- for producers -----------------------------------------------------------------------------------------------
+
+    def admits(self, number: int) -> bool:
+        """Whether append() may be called at once: the transaction is known here to be open, nothing is in the way."""
+        if self._withdrawing or self._closed or not self._headers.follow_open(number, self._heard):
+            return False
+        self._followed.add(number)
+        return True
+
+    async def admit(self, number: int) -> None:
+        """Make it so. Raises TransactionNotFoundError, TransactionConflictError; what the metadata store raises."""
+        if self._closed:
+            raise AlreadyClosedError(f"{self._segment.name} is closed")
+        await self.visibility.mark()
+        await self._headers.authorise(number, self._heard)
+        while self._withdrawing:
+            await asyncio.wait(list(self._withdrawing))
+            await self._headers.authorise(number, self._heard)  # at once, unless it has ended meanwhile
+        self._followed.add(number)
+
+    def append(
+        self, payload: memoryview, number: int, attempt: int, sends: TransactionSends | None = None, producer: str = ""
+    ) -> asyncio.Future[list[Appended]]:
+        """Append whole entries of one transaction, which was admitted. `sends`: what they came with. `producer`: the
+        name of the one that sent them.
+
+        Done when they are durable with their operation record, and count if the transaction is committed and accepts
+        the attempt. Fails as Segment.append(), and with TransactionConflictError: it has ended before that.
+        """
+        segment, first = self._segment, self._segment.next_offset
+        appended = segment.append(payload, producer, term=self._term, transaction=(number, attempt))
+        if appended.done() and (appended.cancelled() or appended.exception() is not None):
+            if sends is not None:
+                sends.answered(appended)
+            return appended
+        pending, span = None, span_of(payload)
+        if segment.next_offset > first:
+            write = self.visibility.wrote(first, segment.next_offset - 1)
+            pending = PendingWrite(number, attempt, write, self._term, span)
+            self._writes.setdefault(number, []).append(pending)
+        append = TransactionalAppend(self, number, span, pending, appended, sends, self._loop.create_future())
+        self._confirming[append.confirmed] = append
+        if pending is not None:
+            self._operations.gather(number, append, sends)
+        return append.confirmed
+
+    def confirmed(self, append: TransactionalAppend) -> None:
+        """It is answered, or never will be."""
+        self._confirming.pop(append.confirmed, None)
+
+    def became_ready(self, number: int) -> None:
+        """One more of its writes can be decided."""
+        if number in self._ended:
+            self._apply(number)
+
+    async def check_in_time(self, number: int, versions: list[int]) -> None:
+        """Raise TransactionConflictError unless it is open, or was decided after all these records."""
+        view = await self._headers.read(number)
+        if view is None or (view.header.state.final and any(version > view.version for version in versions)):
+            ended = "is unknown" if view is None else f"is {view.header.standing}"
+            raise TransactionConflictError(f"the transaction {id_text(number)} {ended}: this came too late for it")
+
+    async def record(self, pending: PendingWrite) -> None:
+        """Write its operation record, however long the metadata store is in trouble."""
+        operation = pending.operation(self.segment_name)
+        pending.add_record(await insist(pending.write, lambda: self._operations.append(pending.number, operation)))
+
+    async def look_again(self, pending: PendingWrite) -> None:
+        """Find all records of a write, now that there is one, however long the metadata store is in trouble."""
+        await insist(pending.write, lambda: self._look_again(pending.number, [pending]))
+
+    async def version_of_original(self, place: Appended, number: int, producer: int) -> int | None:
+        """The version of the record of a duplicate's original; None: it was decided before, and is visible.
+
+        Raises TransactionConflictError: the original is hidden, or in another transaction.
+        """
+        span = Span(producer, place.first_sequence, place.last_sequence)
+        for pending in self._writes.get(number, ()):
+            if pending.holds(place, span):
+                await pending.until_recorded()
+                return pending.version
+        if place.first_offset >= 0:
+            if self.visibility.is_decided(place.first_offset) and place.first_offset not in self.visibility.hidden:
+                return None
+        else:  # so long ago, or in a parent of this segment, that only the transaction's own records can tell
+            for operation in await self._operations.of(number):
+                known = span_recorded(operation.facts)
+                if known is not None and known.covers(span):
+                    return operation.version
+        raise TransactionConflictError(
+            f"sequence ids {span.low} to {span.high} were sent before, and are not in the transaction {id_text(number)}"
+        )
+
+    def withdraw(self, pending: PendingWrite) -> asyncio.Future[None]:
+        """It is not in the log after all; done when its record is gone. Until then no other transactional entry gets
+        its offsets.
+        """
+        self.visibility.withdraw(pending.write)
+        self._forget(pending)
+        gone = self._loop.create_task(self._forget_records(pending))
+        self._withdrawing.add(gone)
+        gone.add_done_callback(self._withdrawing.discard)
+        return gone
+
+    async def _forget_records(self, pending: PendingWrite) -> None:
+        await pending.until_recorded()
+        await insist(pending.write, lambda: self._operations.forget(pending.parts))
+
+    async def recorded(self) -> None:
+        """Done when everything in the log has its record, or its answer. To be awaited once nothing is appended."""
+        while self._confirming:
+            await asyncio.wait(list(self._confirming))
+
+    # -- the end of a transaction ------------------------------------------------------------------------------------
+
+    def _heard(self, number: int, view: TransactionView | None) -> None:
+        """It has ended so; None: nobody knows it any more."""
+        self._ended[number] = view
+        self._apply(number)
+
+    def _apply(self, number: int) -> None:
+        """Decide what can be decided of a transaction that has ended."""
+        view, left = self._ended[number], list[PendingWrite]()
+        for pending in self._writes.pop(number, ()):
+            if pending.ready:
+                self.visibility.decide(pending.write, visible=pending.counts(view))
+                self._settling.soon(pending.parts)
+            else:
+                left.append(pending)
+        if left:
+            self._writes[number] = left
+        else:
+            self._leave(number)
+
+    def _forget(self, pending: PendingWrite) -> None:
+        left = self._writes.get(pending.number, [])
+        left.remove(pending)
+        if not left:
+            self._writes.pop(pending.number, None)
+            if pending.number in self._ended:
+                self._leave(pending.number)
+
+    def _leave(self, number: int) -> None:
+        del self._ended[number]
+        self._followed.discard(number)
+        self._headers.release(number, self._heard)
+
+    def _tell_soon(self) -> None:
+        if not self._telling:
+            self._telling = True
+            self._loop.call_soon(self._tell)
+
+    def _tell(self) -> None:
+        self._telling = False
+        if not self._closed:
+            self._changed()
+
+    # -- settling ----------------------------------------------------------------------------------------------------
+
+    async def settle(self) -> None:
+        """Apply what has ended, durably; its records are gone when this returns.
+
+        Raises StorageError: something is still on its way; what the metadata store raises.
+        """
+        records: dict[int, list[Part]] = {}
+        for record in await self._operations.writes(self._segment.name):
+            records.setdefault(record.number, []).append(record.part)
+        for number, found in records.items():
+            view = await self._headers.read(number)  # who follows it is told
+            if view is not None and not view.header.state.final:
+                continue
+            if number in self._writes:
+                raise StorageError(f"{self._segment.name}: {id_text(number)} wrote what is not durable yet; try again")
+            self._settling.records += found
+        await self._settling.settle()
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is undecided, or decided and not settled."""
+        return bool(self._writes or self._confirming or self._settling.records or self._withdrawing)
+
+    @property
+    def operation_records(self) -> int:
+        """How many there are of writes here, as far as is known."""
+        undecided = sum(len(pending.parts) for writes in self._writes.values() for pending in writes)
+        return undecided + len(self._settling.records)
+
+    @property
+    def holding(self) -> tuple[int, int] | None:
+        """(transaction, offset) of what readers wait for."""
+        limit = self.visibility.limit
+        for number, writes in self._writes.items() if limit is not None else ():
+            for pending in writes:
+                if pending.write.first == limit:
+                    return number, limit
+        return None
+
+    @property
+    def open_transactions(self) -> dict[int, int]:
+        """How many messages of each are undecided."""
+        return {
+            number: sum(pending.write.last + 1 - pending.write.first for pending in writes)
+            for number, writes in self._writes.items()
+        }
+
+    def sample(self) -> None:
+        """Now and then: recovery does not have to look at all that was appended since the last transaction."""
+        self.visibility.forget_below(self._segment.first_offset)
+        settled = self.visibility.unsettled_from
+        far = settled is not None and self._segment.durable_offset - settled > UNSAVED_MESSAGES_MAX
+        if far and self.visibility.limit is None:
+            self._settling.soon()
+
+    async def close(self) -> None:
+        """What is on its way is finished, what is decided saved, as far as that can be done. Idempotent."""
+        if self._closed:
+            return
+        await self.recorded()
+        await self._settling.close()
+        self.abandon()
+        await self.visibility.close()
+
+    def abandon(self) -> None:
+        """Not a word more: it is somebody else's, or gone. Idempotent."""
+        self._closed = True
+        self._settling.closed = True
+        for append in list(self._confirming.values()):
+            append.abandon()
+        for gone in list(self._withdrawing):
+            gone.cancel()
+        for number in self._followed | self._ended.keys():
+            self._headers.release(number, self._heard)
+        self._followed.clear()
+
+    # -- recovery ----------------------------------------------------------------------------------------------------
+
+    async def recover(self) -> None:
+        """Find what transactions left undecided in the log. Before anybody reads. Raises what stores raise."""
+        start = self.visibility.unsettled_from
+        if start is None:
+            return
+        entries = [e for e in await transacted_from(self._segment, start) if not self.visibility.is_decided(e.first)]
+        records = RecordsByEntry(entries)
+        strays = [r.part for r in await self._operations.writes(self._segment.name) if not records.add(r)]
+        for entry in entries:
+            self._found(entry, records.of(entry))
+        for number in list(self._writes):
+            await self._resume(number)
+        await self._operations.forget(strays)  # of what was decided before, or never came into the log
+
+    def _found(self, entry: Transacted, records: Iterable[Operation]) -> None:
+        span = Span(entry.producer, entry.first_sequence, entry.last_sequence)
+        write = self.visibility.wrote(entry.first, entry.last)
+        pending = PendingWrite(entry.number, entry.attempt, write, entry.term, span)
+        pending.durable = True
+        for record in records:
+            pending.add_record(record)
+        if pending.parts:
+            pending.found()
+        self._writes.setdefault(entry.number, []).append(pending)
+
+    async def _resume(self, number: int) -> None:
+        """Go on with a transaction, or apply how it ended."""
+        self._headers.follow(number, self._heard)
+        self._followed.add(number)
+        view = await self._headers.read(number)
+        unrecorded = [pending for pending in self._writes.get(number, ()) if not pending.recorded]
+        if view is not None and view.header.state is TransactionState.OPEN:
+            await asyncio.gather(*map(self._claim, unrecorded))
+        else:
+            await self._look_again(number, unrecorded)
+            self._ended.setdefault(number, view)
+        for pending in unrecorded:
+            pending.found()
+        if number in self._ended:
+            self._apply(number)
+
+    async def _claim(self, pending: PendingWrite) -> None:
+        """Write the record that its owner before did not write; who sends it again finds it here."""
+        await self.record(pending)
+        view = await self._headers.read(pending.number)
+        if view is None or (view.header.state.final and pending.version is not None and pending.version > view.version):
+            await self._look_again(pending.number, [pending])
+
+    async def _look_again(self, number: int, unrecorded: list[PendingWrite]) -> None:
+        """An earlier owner may have written a record since recovery looked for them. Now that the transaction has
+        ended, all that came in time is there, and whoever looks later finds the same.
+        """
+        for operation in await self._operations.of(number) if unrecorded else ():
+            for pending in unrecorded:
+                if pending.is_recorded_by(operation):
+                    pending.add_record(operation)

@@ -1,0 +1,322 @@
+"""`Operations`: the operation records of transactions, as the owners of segments write, find and forget them.
+
+A record is found by what it is about, through an index: the writes to a segment, the acknowledgements of a subscription
+in a segment. Nobody who looks for his own sees those of others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from engine.aio.bag import Bag
+from engine.aio.histogram import Histogram
+from engine.control.transactions.operations import (
+    INDEX_ACKS,
+    INDEX_WRITES,
+    Operation,
+    Part,
+    Recording,
+    forget,
+    operations_in,
+)
+from engine.errors import UnknownOutcomeError
+from engine.limits import METADATA_WRITE_ALL_MAX
+from engine.metadata import keys, unsure
+from engine.metadata.store import Delete, MetadataStore, OutcomeUnknownError, Record
+from engine.model.names import SegmentName
+from engine.model.transactions import OperationKind, TransactionHeader, TransactionOperation, id_text
+
+PAGE = 256  # records that are found at a time
+PARTS_MAX = 64  # writes that one record says
+_ATTEMPTS_MAX = 8
+
+
+class Writer(Protocol):
+    """Who wants a write to be recorded."""
+
+    def operation(self) -> TransactionOperation:
+        """What the record is to say; made when it is needed: the log may be written meanwhile."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether somebody still wants it."""
+
+    def recorded(self, record: Operation) -> None:
+        """It is, durably."""
+
+    def unrecorded(self, error: BaseException) -> None:
+        """An attempt has failed, with an outcome that nobody knows."""
+
+
+class Gathered(msgspec.Struct, frozen=True, eq=False):
+    """One write that no record says yet. `sends`: who sent it, for Held."""
+
+    writer: Writer
+    sends: object
+
+
+class Held:
+    """What a transaction writes that no record says yet: at the end of this turn one does, unless it is held.
+
+    Loop thread only. Who holds it takes what is recorded together with the header, and releases the rest.
+    """
+
+    __slots__ = ("_operations", "held", "number", "writes")
+
+    def __init__(self, operations: Operations, number: int) -> None:
+        self.number = number
+        self.held = False
+        self.writes: list[Gathered] = []
+        self._operations = operations
+
+    def count(self, sends: object) -> int:
+        """How many of a sender's there are."""
+        return len(self.of(sends))
+
+    def of(self, sends: object) -> list[Gathered]:
+        """Those of a sender."""
+        return [write for write in self.writes if write.sends is sends]
+
+    def take(self, sends: object) -> list[Gathered]:
+        """The same; they are not here any more."""
+        taken = self.of(sends)
+        self.writes = [write for write in self.writes if write.sends is not sends]
+        return taken
+
+    def release(self, writes: Sequence[Gathered] = ()) -> None:
+        """What is here, and these, gets records of its own."""
+        self.writes += writes
+        self._operations.release(self)
+
+
+class _Waiter:
+    """A caller who awaits it."""
+
+    def __init__(self, operation: TransactionOperation) -> None:
+        self._operation = operation
+        self.future: asyncio.Future[Operation] = asyncio.get_running_loop().create_future()
+
+    def operation(self) -> TransactionOperation:
+        return self._operation
+
+    @property
+    def waits(self) -> bool:
+        return not self.future.done()
+
+    def recorded(self, record: Operation) -> None:
+        if self.waits:
+            self.future.set_result(record)
+
+    def unrecorded(self, error: BaseException) -> None:
+        if self.waits:
+            self.future.set_exception(error) if isinstance(error, Exception) else self.future.cancel()
+
+
+class Operations:
+    """Loop thread only. One per broker."""
+
+    def __init__(self, metadata: MetadataStore) -> None:
+        self.written = 0
+        self.queries_s = Histogram()
+        self._metadata = metadata
+        self._gathered: dict[int, Held] = {}  # by transaction, what no record says yet
+        self._writing: Bag[asyncio.Task[None]] = Bag()
+
+    async def append(self, number: int, operation: TransactionOperation) -> Operation:
+        """Write it down for a transaction; durable when it returns. Raises UnknownOutcomeError.
+
+        Of two records that say the same in one transaction the second may be taken for the first.
+        """
+        if operation.kind is OperationKind.WRITE:
+            waiter = _Waiter(operation)
+            self.gather(number, waiter)
+            return await waiter.future
+        return (await self._append(number, [operation], lambda: True))[0]
+
+    def gather(self, number: int, writer: Writer, sends: object = None) -> None:
+        """The same for a write: what a transaction writes in one turn of the loop becomes one record.
+
+        `sends`: who sent it, for whoever holds it. The writer is never told at once.
+        """
+        found = self._gathered.get(number)
+        if found is None or (len(found.writes) >= PARTS_MAX and not found.held):
+            found = self._gathered[number] = Held(self, number)
+            self._begin(found)  # when all of this turn have come
+        found.writes.append(Gathered(writer, sends))
+
+    def hold(self, number: int) -> Held | None:
+        """What a transaction writes from now on, and in this turn, gets no record until it is released.
+
+        None: somebody else holds it.
+        """
+        found = self._gathered.get(number)
+        if found is None:
+            found = self._gathered[number] = Held(self, number)
+        if found.held:
+            return None
+        found.held = True
+        return found
+
+    def release(self, held: Held) -> None:
+        """Undo hold()."""
+        held.held = False
+        if self._gathered.get(held.number) is held:
+            del self._gathered[held.number]
+        if held.writes:
+            self._begin(held)
+
+    def _begin(self, gathered: Held) -> None:
+        asyncio.get_running_loop().call_soon(self._write, gathered)
+
+    def _write(self, gathered: Held) -> None:
+        if gathered.held or not gathered.writes:
+            return
+        number, writes = gathered.number, gathered.writes
+        if self._gathered.get(number) is gathered:
+            del self._gathered[number]
+        gathered.writes = []
+        task = asyncio.get_running_loop().create_task(self._write_all(number, writes))
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
+
+    async def _write_all(self, number: int, writes: Sequence[Gathered]) -> None:
+        for start in range(0, len(writes), PARTS_MAX):
+            await self._write_some(number, writes[start : start + PARTS_MAX])
+
+    async def _write_some(self, number: int, writes: Sequence[Gathered]) -> None:
+        """Nobody may wait any more: then there is one attempt."""
+        try:
+            operations = [write.writer.operation() for write in writes]
+            found = await self._append(number, operations, lambda: any(write.writer.waits for write in writes))
+        except BaseException as e:
+            for write in writes:
+                write.writer.unrecorded(e)
+            if not isinstance(e, Exception):
+                raise
+        else:
+            for write, one in zip(writes, found, strict=True):
+                write.writer.recorded(one)
+
+    async def _append(
+        self, number: int, operations: list[TransactionOperation], wanted: Callable[[], bool]
+    ) -> list[Operation]:
+        ident, recording = id_text(number), Recording(operations)
+        prefix = keys.transaction_ops(ident)
+        for _ in range(_ATTEMPTS_MAX):
+            try:
+                record = await self._metadata.put_sequence(
+                    prefix, recording.value, partition_key=ident, indexes=recording.indexes
+                )
+            except OutcomeUnknownError:
+                found = await self._written(prefix, recording.value)
+                if found is None and wanted():
+                    continue
+                if found is None:
+                    break
+                record = found
+            self.written += 1
+            return recording.written(record, late=await self._is_decided(ident))
+        raise UnknownOutcomeError(f"the metadata store does not say whether an operation of {prefix} was written")
+
+    async def _is_decided(self, ident: str) -> bool:
+        """Whether a transaction has ended, or is unknown."""
+        header = await self._metadata.get(keys.transaction(ident))
+        return header is None or TransactionHeader.from_json(header.value).state.final
+
+    async def _written(self, prefix: str, value: bytes) -> Record | None:
+        """The record with that value, which the store left open."""
+        start, end = f"{prefix}/", keys.prefix_end(f"{prefix}/")
+        while found := await self._metadata.list(start, end, PAGE):
+            for record in found:
+                if record.value == value:
+                    return record
+            start = found[-1].key + "\0"
+        return None
+
+    async def writes(self, segment: SegmentName) -> list[Operation]:
+        """Of all transactions to a segment, those that were written first first."""
+        return await self._about(segment, INDEX_WRITES, str(segment), f"{segment}\0")
+
+    async def of(self, number: int) -> list[Operation]:
+        """Of one transaction, wherever, those that were written first first."""
+        start = f"{keys.transaction_ops(id_text(number))}/"
+        found = await self._metadata.list(start, keys.prefix_end(start))
+        return [operation for record in found for operation in operations_in(record)]
+
+    async def of_segment(self, segment: SegmentName) -> list[Operation]:
+        """Of all transactions, whatever is about a segment."""
+        theirs = f"{segment}/"
+        acks = await self._about(segment, INDEX_ACKS, theirs, keys.prefix_end(theirs))
+        return [*await self.writes(segment), *acks]
+
+    async def acks(self, segment: SegmentName, subscription: str) -> list[Operation]:
+        """Of all transactions, of a subscription in a segment, likewise."""
+        key = f"{segment}/{keys.encode(subscription)}"
+        return await self._about(segment, INDEX_ACKS, key, f"{key}\0")
+
+    async def _about(self, segment: SegmentName, index: str, start: str, end: str) -> list[Operation]:
+        """What records in a range of an index say about a segment."""
+        found = [operation for record in await self._query(index, start, end) for operation in operations_in(record)]
+        return sorted((one for one in found if one.facts.segment == segment), key=lambda one: one.version)
+
+    async def _query(self, index: str, start: str, end: str) -> list[Record]:
+        began = asyncio.get_running_loop().time()
+        found = [record for _, record in await self._metadata.list_index(index, start, end)]
+        self.queries_s.observe(asyncio.get_running_loop().time() - began)
+        return found
+
+    async def delete(self, key: str) -> bool:
+        """Forget a record; whether it was there. Raises UnknownOutcomeError."""
+        return await unsure.delete(self._metadata, key)
+
+    async def forget_settled(self, parts: Iterable[Part]) -> None:
+        """Delete what records say of transactions that have ended, when participants have applied that durably.
+
+        The records of which nothing is left go many with one write.
+        """
+        by_key = _by_key(parts)
+        whole = [Delete(key) for key, those in by_key.items() if _is_whole(those)]
+        for start in range(0, len(whole), METADATA_WRITE_ALL_MAX):
+            await self._metadata.write_all(whole[start : start + METADATA_WRITE_ALL_MAX])
+        if len(whole) < len(by_key):
+            await self._forget({key: those for key, those in by_key.items() if not _is_whole(those)})
+
+    async def forget(self, parts: Iterable[Part]) -> None:
+        """Delete what records say, also of transactions that are open: what else is in those stays."""
+        await self._forget(_by_key(parts))
+
+    async def _forget(self, by_key: dict[str, set[Part]]) -> None:
+        found = list(by_key.items())
+        for start in range(0, len(found), PAGE):
+            await asyncio.gather(*(self._forget_of(key, those) for key, those in found[start : start + PAGE]))
+
+    async def _forget_of(self, key: str, parts: set[Part]) -> None:
+        if _is_whole(parts):
+            await self.delete(key)
+        else:
+            await forget(self._metadata, key, lambda operation: any(part.is_of(operation) for part in parts))
+
+    async def forget_subscription(self, segment: SegmentName, subscription: str) -> None:
+        """It has nothing to acknowledge in a segment any more: its cursor is gone."""
+        for operation in await self.acks(segment, subscription):
+            await self.delete(operation.key)
+
+    async def forget_segment(self, segment: SegmentName) -> None:
+        """A segment is gone, and may not be taken for a later one of its name."""
+        await self.forget([operation.part for operation in await self.of_segment(segment)])
+
+
+def _by_key(parts: Iterable[Part]) -> dict[str, set[Part]]:
+    found: dict[str, set[Part]] = {}
+    for part in parts:
+        found.setdefault(part.key, set()).add(part)
+    return found
+
+
+def _is_whole(parts: set[Part]) -> bool:
+    """Whether these, of one record, are all that it says."""
+    return len(parts) >= next(iter(parts)).parts

@@ -1,0 +1,1 @@
+"""What runs beside traffic: retention, orphans, idle segments, load reports, checks of a directory."""

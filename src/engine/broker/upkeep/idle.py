@@ -1,0 +1,44 @@
+"""The loop that closes segments which nobody uses, so that memory follows what is in use and not what ever was."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from engine.broker.hosting.segment_host import SegmentHosting
+from engine.errors import EngineError
+
+log = logging.getLogger(__name__)
+
+_LOOKS_PER_LIMIT = 4
+_PAUSE_S_MAX = 60.0
+
+
+class IdleLoop:
+    """Unloads a segment when nobody was attached to it, or asked for it, for `limit` seconds."""
+
+    def __init__(self, hosting: SegmentHosting, limit: float) -> None:
+        self._hosting = hosting
+        self._limit = limit
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(min(self._limit / _LOOKS_PER_LIMIT, _PAUSE_S_MAX))
+            await self.look()
+
+    async def look(self) -> int:
+        """Unload what has been idle for long enough; how many segments that were."""
+        now = asyncio.get_running_loop().time()
+        unloaded = 0
+        for hosted in self._hosting:
+            if hosted.in_use:
+                hosted.idle_since = None
+            elif hosted.idle_since is None:
+                hosted.idle_since = now
+            elif now - hosted.idle_since >= self._limit:
+                try:
+                    unloaded += await self._hosting.unload(hosted)
+                except EngineError as e:
+                    log.warning("unloading %s: %s", hosted.name, e)
+        return unloaded

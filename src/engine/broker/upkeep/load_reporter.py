@@ -1,0 +1,203 @@
+"""`LoadReports`: the owner of a segment writes what its load is to the metadata store, when it has changed (PIP-483).
+
+One timer looks at all segments of a broker; what a segment counts, it counts anyway. A steady segment writes once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from engine.broker.hosting.ownership import Owner
+from engine.broker.pools.rates import Counts, Window
+from engine.errors import AlreadyClosedError, CorruptionError, EngineError
+from engine.metadata import keys
+from engine.metadata.store import ABSENT, ConflictError, MetadataStore, OutcomeUnknownError
+from engine.model.load import SegmentLoadStats
+from engine.model.names import TopicName
+
+if TYPE_CHECKING:
+    from engine.broker.segment.hosted import HostedSegment
+
+log = logging.getLogger(__name__)
+
+_WRITES_AT_ONCE = 256  # the store commits those that come together in one go
+
+
+class SegmentLoadReporter:
+    """One open, active segment: its rolling rates, and what its record says. Loop thread only."""
+
+    __slots__ = ("_counts", "_key", "_known", "_metadata", "_now", "_resting", "_threshold", "_version", "_window",
+                 "_written", "hosted")  # fmt: skip
+
+    def __init__(self, hosted: HostedSegment, metadata: MetadataStore, threshold: float, now: float) -> None:
+        self.hosted = hosted
+        self._metadata = metadata
+        self._threshold = threshold
+        self._key = keys.load(hosted.name)
+        self._counts = _counts(hosted)
+        self._window = Window(now, self._counts)
+        self._now = SegmentLoadStats()
+        self._resting = False  # nothing came within the window, and that is what the record says
+        # What the record holds, as far as is known here.
+        self._known = False
+        self._written: SegmentLoadStats | None = None
+        self._version: int | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether the segment takes no messages any more, or is not open here any more."""
+        return self.hosted.closed or self.hosted.segment.sealed
+
+    @property
+    def silent(self) -> bool:
+        """Whether the record says that nothing comes and goes, as far as is known here."""
+        return self._known and self._written is not None and self._written.silent
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing came and went within the window, as of the last sample."""
+        return self._now.silent
+
+    @property
+    def rests(self) -> bool:
+        """Whether nothing has come for longer than the window, and still does not: there is nothing to look at."""
+        return self._resting and _counts(self.hosted) == self._counts
+
+    def sample(self, now: float, before: float) -> bool:
+        """Look at the counters; whether there is something to write. `before`: when the last look was."""
+        if self._resting:
+            self._window.rest(before)
+        self._counts = _counts(self.hosted)
+        self._now = SegmentLoadStats(*self._window.look(now, self._counts))
+        self._resting = self.idle and self.silent
+        return not self._known or self._written is None or self._now.differs(self._written, self._threshold)
+
+    async def write(self) -> None:
+        """Write what was sampled, if the record says something else. What fails is left to the next sample."""
+        try:
+            if not self._known:
+                await self._read()
+            if self._written is None or self._now.differs(self._written, self._threshold):
+                await self._put()
+        except (ConflictError, OutcomeUnknownError):
+            self._known = False  # another owner has written, or perhaps this one: read it before the next sample
+        except AlreadyClosedError:
+            return
+        except EngineError as e:
+            self._known = False
+            log.warning("the load of %s was not reported: %s", self.hosted.name, e)
+
+    async def farewell(self) -> bool:
+        """The segment was closed because nobody uses it: its load is zero, until it is opened again.
+
+        False: that is not written yet. Only while nobody has taken it since: it may have been lost, or deleted.
+        """
+        if self._version is None:
+            return True
+        try:
+            owner = Owner.of(await self._metadata.get(keys.segment(self.hosted.name)))
+            lone = self.hosted.segment.lease is None  # nobody else can have it
+            if owner.term != self.hosted.term or not (lone or owner.url is None):
+                return True
+            self._now = SegmentLoadStats()
+            await self._metadata.put(self._key, self._now.to_json(), self._version)
+        except (ConflictError, AlreadyClosedError):
+            return True
+        except (OutcomeUnknownError, EngineError):
+            return False
+        return True
+
+    async def _read(self) -> None:
+        """An earlier owner may have written it; what holds still is not written anew, which would make it young."""
+        record = await self._metadata.get(self._key)
+        self._written, self._version = None, None
+        if record is not None:
+            self._version = record.stat.version
+            try:
+                self._written = SegmentLoadStats.from_json(record.value)
+            except CorruptionError as e:
+                log.warning("the load record of %s is written anew: %s", self.hosted.name, e)
+        self._known = True
+
+    async def _put(self) -> None:
+        lease = self.hosted.segment.lease
+        if self.over or (lease is not None and not lease.held):
+            return
+        stats = self._now
+        stat = await self._metadata.put(self._key, stats.to_json(), ABSENT if self._version is None else self._version)
+        self._written, self._version = stats, stat.version
+
+
+class LoadReports:
+    """The reporters of all segments that are open here and active, and the one timer that they have."""
+
+    def __init__(
+        self,
+        hosting: Iterable[HostedSegment],
+        metadata: MetadataStore,
+        *,
+        interval: float,
+        threshold: float,
+        loaded: Callable[[TopicName], None] = lambda topic: None,
+    ) -> None:
+        """`interval`: seconds between two samples. `threshold`: the part of a rate by which it must have changed.
+
+        `loaded` hears at every sample of each topic whose segments here are in use, or have just been opened.
+        """
+        self._hosting = hosting
+        self._loaded = loaded
+        self._metadata = metadata
+        self._interval = interval
+        self._threshold = threshold
+        self._reporters: dict[HostedSegment, SegmentLoadReporter] = {}
+        self._looked = 0.0  # when; of the loop's clock
+
+    async def run(self) -> None:
+        """Until cancelled. Whatever goes wrong in one look is said, and the next one comes all the same."""
+        while True:
+            await asyncio.sleep(self._interval)
+            try:
+                await self.look()
+            except Exception:
+                log.exception("a look at the load of segments failed")
+
+    async def look(self) -> None:
+        """Sample all, and write what has changed."""
+        changed, topics = self._sample()
+        for start in range(0, len(changed), _WRITES_AT_ONCE):
+            await asyncio.gather(*(reporter.write() for reporter in changed[start : start + _WRITES_AT_ONCE]))
+        await self._let_go()
+        for topic in topics:
+            self._loaded(topic)
+
+    def _sample(self) -> tuple[list[SegmentLoadReporter], list[TopicName]]:
+        """Those that have something to write, and the topics in use."""
+        now = asyncio.get_running_loop().time()
+        before, self._looked = self._looked, now
+        changed: list[SegmentLoadReporter] = []
+        topics: dict[TopicName, None] = {}
+        for hosted in self._hosting:
+            reporter = self._reporters.get(hosted)
+            if reporter is None:
+                if not hosted.segment.sealed:
+                    self._reporters[hosted] = SegmentLoadReporter(hosted, self._metadata, self._threshold, now)
+                    topics[hosted.name.topic] = None
+            elif not reporter.rests:
+                if reporter.sample(now, before):
+                    changed.append(reporter)
+                if not reporter.idle:
+                    topics[hosted.name.topic] = None
+        return changed, list(topics)
+
+    async def _let_go(self) -> None:
+        for reporter in [r for r in self._reporters.values() if r.over]:
+            if reporter.hosted.segment.sealed or reporter.silent or await reporter.farewell():
+                del self._reporters[reporter.hosted]
+
+
+def _counts(hosted: HostedSegment) -> Counts:
+    incoming = hosted.incoming
+    return incoming.messages, incoming.bytes, hosted.sent_messages, hosted.sent_bytes

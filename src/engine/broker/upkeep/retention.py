@@ -1,0 +1,158 @@
+"""The loop that lets acknowledged messages go when their time or their room is over."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from engine.broker.hosting.segment_host import SegmentHosting
+from engine.broker.segment.hosted import HostedSegment
+from engine.broker.settings.config import BrokerConfig
+from engine.broker.upkeep.orphans import Orphans
+from engine.broker.upkeep.sealed_segments import Prune, Rule, SealedSegments
+from engine.clock import Ages, Clock, ForwardSteps
+from engine.control.service import ScalableTopicService
+from engine.errors import AlreadyClosedError, EngineError, NotFoundError, NotOwnerError
+from engine.model.names import SegmentName, TopicName
+
+log = logging.getLogger(__name__)
+
+
+_CLOSED_EVERY = 60  # looks at open segments for one at those that are closed, which has to open them
+
+
+class RetentionLoop:
+    """Looks at every open segment once per interval, and at the closed ones at the start and then more seldom.
+
+    A look at an open segment deletes files of it. Sealed segments as a whole, and stores that no topic names, are
+    looked for among the topics that have several segments on disk; those of open segments at every look.
+    """
+
+    def __init__(
+        self, service: ScalableTopicService, hosting: SegmentHosting, config: BrokerConfig, clock: Clock, prune: Prune
+    ) -> None:
+        self._service = service
+        self._hosting = hosting
+        self._config = config
+        self._clock = clock
+        self._steps = ForwardSteps(clock)
+        self._sealed = SealedSegments(service, hosting, clock, self._steps, prune)
+        self._orphans = Orphans(service, hosting)
+        self._ages: dict[SegmentName, Ages[int]] = {}  # of the files of each segment that was looked at ...
+        self._looked_at: set[SegmentName] = set()  # ... since the closed ones were looked at last
+        self._looks = 0
+        self._rules: dict[TopicName, Rule] = {}  # during one look; reading a topic's layout is work for large ones
+
+    async def run(self) -> None:
+        """Until cancelled. Whatever goes wrong in one look is said, and the next one comes all the same."""
+        await self._safely(self._look_for_orphans)
+        while True:
+            await asyncio.sleep(self._config.retention_interval)
+            await self._safely(self.look)
+
+    async def _safely(self, look: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await look()
+        except AlreadyClosedError as e:
+            log.debug("retention: %s", e)
+        except Exception:
+            log.exception("a look at what retention lets go failed")
+
+    async def _look_for_orphans(self) -> None:
+        try:
+            await self._orphans.look(await self._hosting.on_disk())
+        except EngineError as e:
+            log.warning("stores that no topic names: %s", e)
+
+    async def look(self) -> int:
+        """Delete what may go now; how many files that were, and segments."""
+        self._rules.clear()
+        self._steps.look()
+        deleted = sum([await self._look_safely(hosted) for hosted in self._hosting])
+        for name in list(self._hosting.undeleted):
+            await self._orphans.remove(name)
+        topics = {hosted.name.topic for hosted in self._hosting}
+        if self._looks % _CLOSED_EVERY == 0:
+            try:
+                deleted += await self._look_at_closed()
+                topics |= await self._look_at_disk()
+                self._sealed.forget(topics)
+            except EngineError as e:
+                log.warning("retention of closed segments: %s", e)
+            self._ages = {name: ages for name, ages in self._ages.items() if name in self._looked_at}
+            self._looked_at.clear()
+        self._looks += 1
+        return deleted + sum([await self._collect(topic) for topic in sorted(topics)])
+
+    async def _look_at_disk(self) -> set[TopicName]:
+        """Delete what is nobody's; the topics that may have sealed segments."""
+        stores = await self._hosting.on_disk()
+        await self._orphans.look(stores)
+        return {topic for topic, names in stores.items() if len(names) > 1}
+
+    async def _collect(self, topic: TopicName) -> int:
+        try:
+            return await self._sealed.collect(topic, await self._rule(topic))
+        except (NotFoundError, NotOwnerError):
+            return 0  # deleted meanwhile; or there is no leader for now
+        except EngineError as e:
+            log.warning("retention of the sealed segments of %s: %s", topic, e)
+            return 0
+
+    async def _look_at_closed(self) -> int:
+        """Open those with several files, look, and close them again."""
+        deleted = 0
+        async for topics in self._service.topic_pages():
+            deleted += await self._look_at_rolled(topics)
+        return deleted
+
+    async def _look_at_rolled(self, topics: Sequence[TopicName]) -> int:
+        deleted = 0
+        for name in await self._hosting.rolled(topics):
+            try:
+                spec = await self._service.segment_spec(name.topic, name.segment_id)
+                hosted = await self._hosting.open(spec, create=False)
+            except (NotFoundError, NotOwnerError):
+                continue  # deleted meanwhile, or the left-over of a deletion that a crash cut short; or another's
+            except EngineError as e:
+                log.warning("retention of %s: %s", name, e)
+                continue
+            deleted += await self._look_safely(hosted)
+            await self._hosting.unload(hosted)
+        return deleted
+
+    async def _look_safely(self, hosted: HostedSegment) -> int:
+        try:
+            return await self._look_at(hosted)
+        except (NotFoundError, NotOwnerError):
+            return 0  # deleted or closed meanwhile
+        except EngineError as e:
+            log.warning("retention of %s: %s", hosted.name, e)
+            return 0
+
+    async def _look_at(self, hosted: HostedSegment) -> int:
+        rule = await self._rule(hosted.name.topic)
+        acknowledged = await self._hosting.acknowledged(hosted, rule.subscriptions)
+        ages = self._ages.setdefault(hosted.name, Ages[int](self._clock, self._steps))
+        self._looked_at.add(hosted.name)
+        return await hosted.segment.retain(
+            acknowledged, retention_ms=rule.retention_ms, retention_bytes=rule.retention_bytes, ages=ages
+        )
+
+    async def _rule(self, topic: TopicName) -> Rule:
+        rule = self._rules.get(topic)
+        if rule is None:
+            limits = await self._limits(f"{topic.tenant}/{topic.namespace}")
+            names = tuple(facts.name for facts in await self._service.list_subscriptions(topic))
+            rule = self._rules[topic] = Rule(*limits, names)
+        return rule
+
+    async def _limits(self, namespace: str) -> tuple[int | None, int | None]:
+        """(milliseconds, bytes), None for no limit: the namespace's, or the broker's where it says nothing."""
+        policies = await self._service.find_namespace_policies(namespace)
+        if policies is None:
+            config = self._config
+            return None if config.retention_time is None else int(config.retention_time * 1000), config.retention_size
+        time_ms, size = policies.retention_time_s * 1000, policies.retention_size_bytes
+        return None if time_ms < 0 else time_ms, None if size is None or size < 0 else size

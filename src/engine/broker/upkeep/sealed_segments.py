@@ -1,0 +1,93 @@
+"""`SealedSegments`: lets whole sealed segments go when nobody needs them any more."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Container
+from dataclasses import dataclass
+
+from engine.broker.hosting.segment_host import SegmentHosting
+from engine.clock import Ages, Clock, ForwardSteps
+from engine.control.base.ports import segment_spec
+from engine.control.service import ScalableTopicService
+from engine.errors import NotOwnerError
+from engine.model.layout import SegmentLayout
+from engine.model.names import TopicName
+from engine.model.segment import SegmentInfo
+
+log = logging.getLogger(__name__)
+
+Prune = Callable[[TopicName, int], Awaitable[bool]]  # service.prune_segment, wherever the topic's leader is
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What is kept of one topic. None: no such limit."""
+
+    retention_ms: int | None
+    retention_bytes: int | None  # of acknowledged messages, per segment
+    subscriptions: tuple[str, ...]
+
+
+class SealedSegments:
+    """A sealed segment goes, after its parents, when every subscription has drained it and its retention has passed.
+
+    Its retention has passed when it was sealed longer ago than `retention_ms`, however the wall clock was set since (of
+    one that does not say when: when its last message was published longer ago than that), or when `retention_bytes`
+    keeps nothing. Its owner sees that; the topic's leader, which is asked to `prune` it, looks at
+    the backlogs once more. Loop thread only.
+    """
+
+    def __init__(
+        self, service: ScalableTopicService, hosting: SegmentHosting, clock: Clock, steps: ForwardSteps, prune: Prune
+    ) -> None:
+        self._service = service
+        self._hosting = hosting
+        self._clock = clock
+        self._prune = prune
+        self._steps = steps
+        self._ages: dict[TopicName, Ages[int]] = {}  # of sealed segments, since they were sealed
+
+    def forget(self, others_than: Container[TopicName]) -> None:
+        """Other topics are not looked at any more."""
+        self._ages = {topic: ages for topic, ages in self._ages.items() if topic in others_than}
+
+    async def collect(self, topic: TopicName, rule: Rule) -> int:
+        """How many went. Raises NotFoundError, NotOwnerError, and what storage raises."""
+        layout = (await self._service.ensure_topic(topic, create=False)).layout
+        sealed = {i: info.sealed_at_ms or 0 for i, info in layout.segments.items() if not info.active}
+        ages = self._ages.setdefault(topic, Ages[int](self._clock, self._steps)).look(sealed)
+        gone: set[int] = set()
+        for segment_id in sorted(layout.segments):  # parents have smaller ids than their children
+            info = layout.segments[segment_id]
+            if info.active or not gone.issuperset(info.parent_ids) or not _is_past(ages[segment_id], rule):
+                continue
+            if await self._may_go(topic, layout, info, rule):
+                if not await self._prune(topic, segment_id):
+                    break  # the layout is another one by now
+                log.info("%s: sealed segment %d is drained and past its retention: gone", topic, segment_id)
+                gone.add(segment_id)
+        return len(gone)
+
+    async def _may_go(self, topic: TopicName, layout: SegmentLayout, info: SegmentInfo, rule: Rule) -> bool:
+        spec = segment_spec(topic, layout, info)
+        mine = self._hosting.get(spec.name)
+        try:
+            hosted = mine or await self._hosting.open_existing(spec)
+        except NotOwnerError:
+            return False  # its owner looks
+        if hosted is None:
+            await self._hosting.check_gone(spec)
+            return True  # its store is gone already
+        newest_s = (self._clock.time_ms() - hosted.segment.statistics().last_publish_ms) / 1000
+        past = bool(info.sealed_at_ms) or _is_past(newest_s, rule)
+        may_go = past and await self._hosting.drained(hosted, rule.subscriptions)
+        if mine is None and not may_go:
+            await self._hosting.unload(hosted)
+        return may_go
+
+
+def _is_past(age_s: float, rule: Rule) -> bool:
+    if rule.retention_bytes == 0:
+        return True
+    return rule.retention_ms is not None and age_s * 1000 >= rule.retention_ms

@@ -1,0 +1,68 @@
+"""`TransactionSweep`: aborts transactions that are over time, and forgets those that nothing needs any more (PIP-473).
+
+Any broker begins and ends any transaction, since all that is known of it is in the metadata store. Only the sweep is
+divided: the partitions of transaction ids are placed over the brokers that live. Where two brokers believe for a moment
+that a partition is theirs, compare-and-set lets one of them do it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from engine.control.base.brokers import Brokers
+from engine.control.policy.placement import place
+from engine.control.transactions.coordinator import TransactionCoordinator
+from engine.errors import AlreadyClosedError, EngineError
+from engine.model.transactions import PARTITIONS
+
+log = logging.getLogger(__name__)
+
+COLLECT_EVERY = 10  # times the interval of the sweep for transactions over time
+
+
+class TransactionSweep:
+    """`interval`: seconds between two sweeps for what is over time. Loop thread only."""
+
+    def __init__(self, coordinator: TransactionCoordinator, brokers: Brokers, interval: float) -> None:
+        self.coordinator = coordinator
+        self._brokers = brokers
+        self._interval = interval
+
+    @property
+    def partitions(self) -> list[int]:
+        """The partitions that this broker sweeps, by the brokers it knows to live."""
+        url = self._brokers.url
+        live = {*self._brokers.live, url}
+        return [number for number in range(PARTITIONS) if place(f"transactions-{number}", live) == url]
+
+    async def run(self) -> None:
+        """Sweep until cancelled. A sweep that fails is logged, and the next one comes all the same."""
+        await asyncio.gather(
+            self._repeat(self.abort_expired, self._interval),
+            self._repeat(self.collect, COLLECT_EVERY * self._interval),  # may wait for owners of segments
+        )
+
+    async def _repeat(self, sweep: Callable[[], Awaitable[object]], interval: float) -> None:
+        while True:
+            await asyncio.sleep(interval)
+            await self._safely(sweep)
+
+    async def _safely(self, sweep: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await sweep()
+        except AlreadyClosedError as e:
+            log.debug("transactions: %s", e)
+        except EngineError as e:
+            log.warning("a sweep of the transactions failed: %s", e)
+        except Exception:
+            log.exception("a sweep of the transactions failed")
+
+    async def abort_expired(self) -> int:
+        """Abort those over time in this broker's partitions; returns how many."""
+        return sum([await self.coordinator.abort_expired(number) for number in self.partitions])
+
+    async def collect(self) -> int:
+        """Forget those that nothing needs any more in this broker's partitions; returns how many."""
+        return sum([await self.coordinator.collect(number) for number in self.partitions])

@@ -1,0 +1,63 @@
+"""What a running broker or proxy takes over of a configuration that is read again; the rest needs a restart."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Collection
+from typing import TYPE_CHECKING, TypeVar
+
+from engine.broker.admin.dynamic import DYNAMIC
+from engine.broker.settings.doors import Exposed
+from engine.errors import AlreadyClosedError, InvalidConfigurationError
+
+if TYPE_CHECKING:
+    from engine.broker.server import Broker
+    from engine.broker.settings.config import BrokerConfig
+    from engine.proxy.config import ProxyConfig
+    from engine.proxy.server import Proxy
+
+log = logging.getLogger(__name__)
+
+C = TypeVar("C", "BrokerConfig", "ProxyConfig")
+
+_DOORS = ("auth_token", "admin_hosts", "tls_cert", "tls_key")
+BROKER_KEYS = (*_DOORS, *DYNAMIC)
+PROXY_KEYS = (*_DOORS, "broker_token")
+
+
+def reload_broker(broker: Broker, config: BrokerConfig) -> None:
+    """Let the broker go on with `config`, as far as it can without a restart; connections that are there stay.
+
+    Raises InvalidConfigurationError, AlreadyClosedError; nothing has changed then.
+    """
+    if broker.refusing:
+        raise AlreadyClosedError("the broker is not running, or not any more")
+    merged = _merged(broker.dynamic.base, config, BROKER_KEYS)
+    broker.doors.renew(merged)
+    broker.dynamic.rebase(merged)
+
+
+def reload_proxy(proxy: Proxy, config: ProxyConfig) -> None:
+    """The same for a proxy."""
+    merged = _merged(proxy.config, config, PROXY_KEYS)
+    proxy.doors.renew(merged)
+    proxy.config = merged
+
+
+def _merged(old: C, new: C, names: Collection[str]) -> C:
+    _check(old, new)
+    changed = [f.name for f in dataclasses.fields(new) if getattr(old, f.name) != getattr(new, f.name)]
+    for name in changed:
+        if name in names:
+            log.info("the configuration was read again: %s has changed", name, extra={"setting": name})
+        else:
+            log.warning("%s has changed in the configuration, which needs a restart", name, extra={"setting": name})
+    return dataclasses.replace(old, **{name: getattr(new, name) for name in changed if name in names})
+
+
+def _check(old: Exposed, new: Exposed) -> None:
+    if (old.tls_cert is None) != (new.tls_cert is None):
+        raise InvalidConfigurationError("tls_cert must stay set, or stay unset, while ports are open; restart instead")
+    if new.auth_token is None and old.auth_token is not None:
+        raise InvalidConfigurationError("auth_token must stay set while ports are open, got none; restart instead")

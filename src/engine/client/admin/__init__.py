@@ -1,0 +1,1 @@
+"""Operators' requests: topics, subscriptions, segments, transactions, over HTTP or in the process."""

@@ -1,0 +1,1 @@
+"""Options, schemas, compression, positions and memory: values that need no connection."""

@@ -1,0 +1,262 @@
+"""The options that clients, producers and consumers are made with: frozen records, checked when they are made."""
+
+from __future__ import annotations
+
+import math
+import random
+import ssl
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypedDict
+
+from engine.aio.files import ReadFile
+from engine.client.base.schema import Schema
+from engine.clock import Clock
+from engine.errors import InvalidArgumentError
+from engine.limits import (
+    BATCH_BYTES_MAX,
+    BATCH_DELAY_S_MAX,
+    BATCH_MESSAGES_MAX,
+    CLIENT_MEMORY_MAX,
+    ENTRY_MESSAGES_MAX,
+    ENTRY_SIZE_MAX,
+    KIB,
+    MESSAGE_SIZE_MAX,
+    OPERATION_TIMEOUT_S,
+    PENDING_BYTES_MAX,
+    RECEIVE_QUEUE_MESSAGES,
+    SEND_TIMEOUT_S,
+)
+from engine.model.names import check_new_name
+from engine.model.positions import Checkpoint
+from engine.model.redelivery import Backoff, DeadLetter
+from engine.wire.stream import Connector
+from engine.wire.url import parse_url
+
+ACCESS_MODES = ("shared", "exclusive", "exclusive_with_fencing", "wait_for_exclusive")
+INITIAL_POSITIONS = ("earliest", "latest")
+ON_CORRUPT = ("stop", "skip")
+COUNT_MAX = 2**31 - 1  # of messages or bytes asked for at once
+SECONDS_MAX = 1e9  # 31 years: what an event loop's timers can count
+
+
+def check_number(name: str, value: Any, low: float, high: float | None = None, *, whole: bool = False) -> None:
+    """Raise InvalidArgumentError unless `value` is a number of [low, high] (an int where `whole`)."""
+    number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+    if number and low <= value < math.inf and (high is None or value <= high):
+        return
+    right = f"{'an int' if whole else 'a number'} of at least {low}" + (
+        f" and at most {high}" if high is not None else ""
+    )
+    raise InvalidArgumentError(f"{name} is {value if number else repr(value)}; {right} is right")
+
+
+def check_choice(name: str, value: Any, choices: tuple[str | None, ...]) -> str:
+    """`value` itself when it is one of `choices`; else InvalidArgumentError."""
+    if value not in choices:
+        raise InvalidArgumentError(f"{name} is {value!r}; one of {', '.join(map(str, choices))} is right")
+    return str(value)
+
+
+def check_url(url: str) -> str:
+    """`url` itself, when it is a service URL. Raises InvalidArgumentError."""
+    parse_url(url)
+    return url
+
+
+def check_seconds(name: str, value: Any, low: float = 0) -> None:
+    """Raise InvalidArgumentError unless `value` is a number of seconds, at least `low`, that a timer can wait."""
+    check_number(name, value, low, SECONDS_MAX)
+
+
+def check_count(name: str, value: Any) -> None:
+    """Raise InvalidArgumentError unless it is a number of messages or bytes to ask for, 1 or more."""
+    if type(value) is not int or not 1 <= value <= COUNT_MAX:
+        check_number(name, value, 1, COUNT_MAX, whole=True)
+
+
+def check_timeout(timeout: float | None) -> None:
+    """Raise InvalidArgumentError unless it is None (no limit) or a number of seconds, 0 or more."""
+    if timeout is not None and not (type(timeout) in (int, float) and 0 <= timeout <= SECONDS_MAX):
+        check_seconds("timeout", timeout)
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """When a producer closes a batch: at the first of these limits.
+
+    `max_bytes` of keys and values and `max_messages` are per entry bucket; `max_delay` is how many seconds a message
+    waits at most while others are on their way. A producer with nothing on its way sends at once, whatever the delay.
+    """
+
+    max_bytes: int = BATCH_BYTES_MAX
+    max_messages: int = BATCH_MESSAGES_MAX
+    max_delay: float = BATCH_DELAY_S_MAX
+
+    def __post_init__(self) -> None:
+        check_number("batching.max_bytes", self.max_bytes, 1 * KIB, ENTRY_SIZE_MAX, whole=True)
+        check_number("batching.max_messages", self.max_messages, 1, ENTRY_MESSAGES_MAX, whole=True)
+        check_number("batching.max_delay", self.max_delay, 0, 60)
+
+
+class ClientKeywords(TypedDict, total=False):
+    """What AsyncClient says about its arguments, for the blocking form."""
+
+    token: str | None
+    tls: ssl.SSLContext | None
+    memory_limit: int
+    operation_timeout: float
+    connector: Connector | None
+    clock: Clock | None
+    rng: random.Random | None
+
+
+class ProducerKeywords(TypedDict, total=False):
+    """Of AsyncClient.producer."""
+
+    name: str | None
+    access_mode: str
+    batching: Batching | None
+    compression: str
+    send_timeout: float
+    max_pending_bytes: int
+    initial_sequence_id: int | None
+    properties: Mapping[str, str] | None
+    on_error: Callable[[Exception], object] | None
+    schema: object
+
+
+class StreamConsumerKeywords(TypedDict, total=False):
+    """Of AsyncClient.stream_consumer."""
+
+    namespace: str | None
+    name: str | None
+    initial_position: str
+    properties: Mapping[str, str] | None
+    pattern: str | None
+    receive_queue_size: int
+    schema: object
+    on_corrupt: str
+
+
+class QueueConsumerKeywords(StreamConsumerKeywords, total=False):
+    """Of AsyncClient.queue_consumer."""
+
+    ack_timeout: float | None
+    nack_backoff: Backoff | float | None
+    dead_letter: DeadLetter | None
+    priority: int
+
+
+class TopicListKeywords(TypedDict, total=False):
+    """Of AsyncClient.list_topics and AsyncClient.watch_topics."""
+
+    pattern: str | None
+    properties: Mapping[str, str] | None
+
+
+class RangeReaderKeywords(TypedDict, total=False):
+    """Of AsyncClient.range_reader."""
+
+    buckets: tuple[int, int] | None
+    keys: Iterable[bytes | str] | None
+    skip_deleted: bool
+    receive_queue_size: int
+    on_corrupt: str
+
+
+class CheckpointConsumerKeywords(TypedDict, total=False):
+    """Of AsyncClient.checkpoint_consumer."""
+
+    start: Checkpoint | None
+    group: str | None
+    name: str | None
+    receive_queue_size: int
+    schema: object
+    on_corrupt: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """What a client hands to everything it makes. Times are seconds, sizes bytes.
+
+    `threadsafe`: producers' `send_nowait` may be called from threads other than the loop's (the blocking client).
+    """
+
+    connector: Connector
+    clock: Clock
+    rng: random.Random
+    token: str | None = field(default=None, repr=False)
+    tls: ssl.SSLContext | None = None  # for the admin API; the connector has it for the rest
+    memory_limit: int = CLIENT_MEMORY_MAX
+    operation_timeout: float = OPERATION_TIMEOUT_S
+    threadsafe: bool = False
+    open_file: Callable[[str], ReadFile] = ReadFile  # of a broker on this machine
+
+    def __post_init__(self) -> None:
+        if self.token is not None and not isinstance(self.token, str):
+            raise InvalidArgumentError(f"token must be text, got {type(self.token).__name__}")
+        if self.token is not None and self.token != self.token.strip():  # never shown
+            raise InvalidArgumentError("token must not begin or end with white space, as what is read from a file does")
+        check_number("memory_limit", self.memory_limit, ENTRY_SIZE_MAX, whole=True)
+        check_seconds("operation_timeout", self.operation_timeout, 0.001)
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerOptions:
+    """The keyword arguments of `producer()`."""
+
+    name: str | None = None
+    access_mode: str = "shared"
+    batching: Batching = field(default_factory=Batching)
+    compression: str = "none"
+    send_timeout: float = SEND_TIMEOUT_S
+    max_pending_bytes: int = PENDING_BYTES_MAX
+    initial_sequence_id: int | None = None
+    on_error: Callable[[Exception], object] | None = None
+    schema: Schema = field(default_factory=Schema.bytes)
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.name is not None:
+            check_new_name(self.name, "producer", pattern=False)
+        check_choice("access_mode", self.access_mode, ACCESS_MODES)
+        check_seconds("send_timeout", self.send_timeout, 0.001)
+        check_number("max_pending_bytes", self.max_pending_bytes, MESSAGE_SIZE_MAX, whole=True)
+        if self.initial_sequence_id is not None:
+            check_number("initial_sequence_id", self.initial_sequence_id, -1, 2**63 - 2, whole=True)
+        if not isinstance(self.batching, Batching):
+            raise InvalidArgumentError(
+                f"batching is {self.batching!r}; engine.Batching(…) or None is right; "
+                "Batching(max_messages=1) makes every message a batch of its own"
+            )
+        if self.on_error is not None and not callable(self.on_error):
+            raise InvalidArgumentError("on_error is not callable; a function of one exception is right")
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerOptions:
+    """What the three kinds of consumers share. `subscription` is None for a checkpoint consumer, `group` for all
+    others. `create_topic`: whether a topic that is missing is created, where the broker allows it. `priority`: of a
+    queue consumer; the lowest is served first. `on_corrupt`: what becomes of a bad entry.
+    """
+
+    name: str
+    instance: str
+    subscription: str | None = None
+    initial_position: str = "latest"
+    receive_queue_size: int = RECEIVE_QUEUE_MESSAGES
+    group: str | None = None
+    create_topic: bool = True
+    priority: int = 0
+    schema: Schema = field(default_factory=Schema.bytes)
+    on_corrupt: str = "stop"
+
+    def __post_init__(self) -> None:
+        check_new_name(self.name, "consumer", pattern=False)
+        check_choice("on_corrupt", self.on_corrupt, ON_CORRUPT)
+        if self.group is not None:
+            check_new_name(self.group, "consumer group", pattern=False)
+        check_choice("initial_position", self.initial_position, INITIAL_POSITIONS)
+        check_number("priority", self.priority, 0, COUNT_MAX, whole=True)
+        check_number("receive_queue_size", self.receive_queue_size, 1, COUNT_MAX, whole=True)

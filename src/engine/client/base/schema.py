@@ -1,0 +1,275 @@
+"""`Schema`: how the values of a topic become bytes and bytes become values again, on the user's side."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import json
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from engine.client.base.avro_definition import NATIVE_TYPES, definition_of
+from engine.client.base.avro_values import AvroDepth
+from engine.errors import InvalidArgumentError, SchemaError
+from engine.model.avro import parse_definition
+from engine.model.schema import SchemaType, TopicSchema, canonical
+
+# Avro's single-object encoding: a marker, the CRC-64-AVRO of the writer's schema, the value (Avro 1.12).
+_SINGLE_OBJECT = struct.Struct("<2sQ")
+_MARKER = b"\xc3\x01"
+
+
+class Schema(ABC):
+    """A form of values. `encode` and `decode` may be called from any thread; both raise SchemaError.
+
+    `facts` is what the topic records, None for plain bytes, of which nothing is recorded or checked.
+    """
+
+    facts: TopicSchema | None = None
+
+    @staticmethod
+    def bytes() -> Schema:
+        """Values as they are: any buffer in, bytes out. What holds without a schema."""
+        return _BYTES
+
+    @staticmethod
+    def string() -> Schema:
+        """Text, as UTF-8."""
+        return _STRING
+
+    @staticmethod
+    def json(form: type | None = None) -> Schema:
+        """JSON. `form`: a dataclass (or whatever else msgspec knows) that values are instances of; None: any value that
+        JSON can say, in dicts and lists. Raises InvalidArgumentError for a form without a schema.
+        """
+        return _Packed(SchemaType.JSON, form, msgspec.json.Encoder().encode, _json_decoder(form))
+
+    @staticmethod
+    def msgpack(form: type | None = None) -> Schema:
+        """MessagePack; `form` as for json()."""
+        return _Packed(SchemaType.MSGPACK, form, msgspec.msgpack.Encoder().encode, _msgpack_decoder(form))
+
+    @staticmethod
+    def avro(definition: str | Mapping[str, Any] | list[Any] | type) -> Schema:
+        """Avro. `definition`: an Avro schema as JSON text or as dicts and lists (values are what fastavro makes of it),
+        or a dataclass (values are its instances). Raises InvalidArgumentError.
+        """
+        if isinstance(definition, type):
+            return _Avro(definition_of(definition), definition)
+        return _Avro(canonical(definition), None)
+
+    @staticmethod
+    def of(schema: object) -> Schema:
+        """What the argument `schema=` means: a Schema, `bytes` or None, `str`, or a dataclass, which is Schema.json of
+        it. Raises InvalidArgumentError.
+        """
+        if isinstance(schema, Schema):
+            return schema
+        plain = {None: _BYTES, bytes: _BYTES, str: _STRING}
+        if schema is None or (isinstance(schema, type) and schema in plain):
+            return plain[schema]
+        if isinstance(schema, type) and dataclasses.is_dataclass(schema):
+            return Schema.json(schema)
+        raise InvalidArgumentError(
+            f"schema is {schema!r:.80}; bytes, str, a dataclass, engine.Schema.json(…), .msgpack(…), .avro(…) is right"
+        )
+
+    @property
+    def raw(self) -> bool:
+        """Whether values are bytes as they are."""
+        return self.facts is None
+
+    @property
+    def evolves(self) -> bool:
+        """Whether a value can only be read by who knows the schema it was written with."""
+        return self.facts is not None and self.facts.type is SchemaType.AVRO
+
+    @abstractmethod
+    def encode(self, value: Any) -> Any:
+        """The bytes of a value."""
+
+    @abstractmethod
+    def decode(self, data: Any) -> Any:
+        """The value of bytes."""
+
+    def learn(self, versions: Iterable[TopicSchema]) -> None:  # noqa: B027 - most forms need no other's schema
+        """These are the schemas that the topic's values may have been written with."""
+
+    def unknown(self, data: Any) -> bool:
+        """Whether `data` was written with a schema that learn() has not told yet."""
+        return False
+
+    def __repr__(self) -> str:
+        return "<Schema bytes>" if self.facts is None else f"<Schema {self.facts.type} {self.facts.definition:.60}>"
+
+
+class _Bytes(Schema):
+    def encode(self, value: Any) -> Any:
+        return value
+
+    def decode(self, data: Any) -> Any:
+        return data
+
+
+class _String(Schema):
+    facts = TopicSchema(SchemaType.STRING)
+
+    def encode(self, value: Any) -> bytes:
+        if not isinstance(value, str):
+            raise SchemaError(f"the value is {type(value).__name__}; this producer's schema says str")
+        try:
+            return value.encode()
+        except UnicodeEncodeError as e:
+            raise SchemaError(f"the value is no text that UTF-8 can say: {e}") from e
+
+    def decode(self, data: Any) -> str:
+        try:
+            return str(data, "utf-8")
+        except UnicodeDecodeError as e:
+            raise SchemaError(f"the value is not UTF-8: {e}") from e
+
+
+class _Packed(Schema):
+    """JSON or MessagePack, by msgspec."""
+
+    def __init__(
+        self, kind: SchemaType, form: type | None, encode: Callable[[Any], bytes], decode: Callable[[Any], Any]
+    ) -> None:
+        # The record's own name says nothing in these forms: a class may be renamed.
+        self.facts = TopicSchema(kind, "" if form is None else definition_of(form, name="value"))
+        self._form = form
+        self._encode = encode
+        self._decode = decode
+
+    def encode(self, value: Any) -> bytes:
+        if self._form is not None and not isinstance(value, self._form):
+            raise SchemaError(f"the value is {type(value).__name__}; the schema says {self._form.__name__}")
+        try:
+            written = self._encode(value)
+        except (TypeError, ValueError, OverflowError, RecursionError) as e:
+            raise SchemaError(f"the value cannot be written by the schema: {e}") from e
+        if self._form is not None:
+            self.decode(written)  # the encoder writes whatever fields hold; what no consumer could read is not sent
+        return written
+
+    def decode(self, data: Any) -> Any:
+        try:
+            return self._decode(data)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as e:
+            raise SchemaError(f"the value is not what the schema says: {e}") from e
+
+
+class _Avro(Schema):
+    """Values in the single-object encoding, so that each says which schema it was written with."""
+
+    def __init__(self, definition: str, form: type | None) -> None:
+        self.facts = TopicSchema(SchemaType.AVRO, definition)
+        self._form = form
+        self._written = _written_by(definition)
+        self._head = _SINGLE_OBJECT.pack(_MARKER, self._written.fingerprint)
+        self._writers = {self._written.fingerprint: self._written}
+        self._learned = {definition}
+
+    def encode(self, value: Any) -> bytes:
+        from fastavro import schemaless_writer
+
+        if self._form is not None and not isinstance(value, self._form):
+            raise SchemaError(f"the value is {type(value).__name__}; the schema says {self._form.__name__}")
+        out = io.BytesIO()
+        out.write(self._head)
+        try:
+            if self._form is not None:
+                value = msgspec.to_builtins(value, builtin_types=NATIVE_TYPES)
+            self._written.depth.check_value(value)
+            schemaless_writer(out, self._written.parsed, value, strict=True)
+        except SchemaError:
+            raise
+        except Exception as e:  # whatever values of wrong types make the writer raise
+            raise SchemaError(f"the value cannot be written by the schema: {type(e).__name__}: {e}") from e
+        written = out.getvalue()
+        self._written.depth.check_bytes(memoryview(written)[_SINGLE_OBJECT.size :])  # what no consumer would read
+        return written
+
+    def decode(self, data: Any) -> Any:
+        from fastavro import schemaless_reader
+
+        writer = self._writers.get(_fingerprint_in(data) or 0)
+        if writer is None:
+            raise SchemaError("the value does not name a schema of its topic that can be used to read it")
+        body = memoryview(data)[_SINGLE_OBJECT.size :]
+        writer.depth.check_bytes(body)
+        try:
+            found = schemaless_reader(io.BytesIO(body), writer.parsed, self._written.parsed)
+            return found if self._form is None else msgspec.convert(found, self._form, builtin_types=NATIVE_TYPES)
+        except Exception as e:  # damaged or foreign bytes make the reader raise many things
+            raise SchemaError(f"the value is not what the schema says: {type(e).__name__}: {e}") from e
+
+    def learn(self, versions: Iterable[TopicSchema]) -> None:
+        """A version that is refused, as one from before a limit may be, leaves the values of the others readable."""
+        for version in versions:
+            if version.type is SchemaType.AVRO and version.definition not in self._learned:
+                with contextlib.suppress(InvalidArgumentError):
+                    version.check()
+                    writer = _written_by(version.definition)
+                    self._writers.setdefault(writer.fingerprint, writer)
+                self._learned.add(version.definition)
+
+    def unknown(self, data: Any) -> bool:
+        fingerprint = _fingerprint_in(data)
+        return fingerprint is not None and fingerprint not in self._writers
+
+
+def _json_decoder(form: type | None) -> Callable[[Any], Any]:
+    return (msgspec.json.Decoder() if form is None else msgspec.json.Decoder(form)).decode
+
+
+def _msgpack_decoder(form: type | None) -> Callable[[Any], Any]:
+    return (msgspec.msgpack.Decoder() if form is None else msgspec.msgpack.Decoder(form)).decode
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Writer:
+    """What it takes to read what was written with one definition."""
+
+    fingerprint: int
+    parsed: Any  # as fastavro wants it
+    depth: AvroDepth
+
+
+@lru_cache(64)
+def _written_by(definition: str) -> _Writer:
+    from fastavro import parse_schema
+    from fastavro.schema import fingerprint, to_parsing_canonical_form
+
+    try:
+        parsed = parse_schema(_unhinted(json.loads(definition)))
+        text = fingerprint(to_parsing_canonical_form(parsed), "CRC-64-AVRO")
+    except Exception as e:  # what is no schema makes the library raise many things
+        raise InvalidArgumentError(f"the definition is no Avro schema: {e!s:.400}") from e
+    return _Writer(int.from_bytes(bytes.fromhex(text), "little"), parsed, AvroDepth(parse_definition(definition)))
+
+
+def _unhinted(spelled: Any) -> Any:
+    """Without the marks by which fastavro knows what it has parsed already, and then believes."""
+    if isinstance(spelled, list):
+        return [_unhinted(one) for one in spelled]
+    if not isinstance(spelled, dict):
+        return spelled
+    return {key: value for key, value in spelled.items() if key not in ("__fastavro_parsed", "__named_schemas")}
+
+
+def _fingerprint_in(data: Any) -> int | None:
+    if len(data) < _SINGLE_OBJECT.size:
+        return None
+    marker, fingerprint = _SINGLE_OBJECT.unpack_from(data)
+    return fingerprint if marker == _MARKER else None
+
+
+_BYTES = _Bytes()
+_STRING = _String()

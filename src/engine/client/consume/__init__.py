@@ -1,0 +1,1 @@
+"""Consumers of one topic: attachments to segments, credit, acknowledgements, redelivery."""

@@ -1,0 +1,89 @@
+"""Bad entries that a consumer of one topic meets: reported by their place, or skipped.
+
+A bad entry waits in the queue in its place, like a good one, so everything good before it is received first.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from engine._native.consume.opening import damaged_entry
+from engine._native.format.entry import Entry
+from engine.errors import CorruptionError
+
+if TYPE_CHECKING:
+    from engine.client.consume.attachment import Attachment
+    from engine.client.consume.receiver import Receiver
+
+T = TypeVar("T")
+
+log = logging.getLogger("engine.client")
+
+
+class Damage:
+    """What becomes of the bad entries of one consumer. Loop thread only.
+
+    `entries`, `messages`: those that were skipped. `stopped`: by segment, the error of the entry that it stands at.
+    """
+
+    def __init__(self, receiver: Receiver) -> None:
+        self.entries = self.messages = 0
+        self.stopped: dict[int, CorruptionError] = {}
+        self._receiver = receiver
+        self._skips = receiver.options.on_corrupt == "skip"
+        self._counted: Entry | None = None
+
+    def meet(self) -> CorruptionError | None:
+        """A bad entry comes next: pass it by, or return the error that one receive raises."""
+        receiver = self._receiver
+        found = receiver.damaged()
+        if found is None:
+            return None
+        entry, first, last = found
+        if self._skips and entry.size:
+            self._skip(entry, first, last)
+            return None
+        error = self._error(entry, first, last)
+        receiver.stop_at(entry, error)
+        return error
+
+    def past(self, pop: Callable[[], T | None]) -> T | None:
+        """What comes next behind bad entries that are passed by. Raises CorruptionError for one that is not."""
+        while (error := self.meet()) is None:
+            try:
+                return pop()
+            except CorruptionError:
+                continue
+        raise error from None
+
+    def _skip(self, entry: Entry, first: int, last: int) -> None:
+        receiver = self._receiver
+        log.warning("%s", f"skipped: {self._error(entry, first, last)}")
+        if entry is not self._counted:
+            self._counted = entry
+            self.entries += 1
+        self.messages += last + 1 - first
+        attachment = receiver.attachments.get(entry.segment_id)
+        receiver.pass_by(attachment, entry, first, last)
+
+    def _error(self, entry: Entry, first: int, last: int) -> CorruptionError:
+        receiver = self._receiver
+        where = f"{first}..{last}" if entry.size else f"{first} and on"
+        error = CorruptionError(f"{receiver.topic}, segment {entry.segment_id}, offsets {where}: {entry.failure}")
+        error.topic, error.segment_id = receiver.topic, entry.segment_id
+        error.offsets = (first, last if entry.size else None)
+        return error
+
+    def check(self) -> None:
+        """Raise where every segment stands at a bad entry: nothing more would come."""
+        attachments = self._receiver.attachments.values()
+        if self.stopped and attachments and all(attachment.broken for attachment in attachments):
+            error = next(iter(self.stopped.values()))
+            raise error.with_traceback(None)
+
+
+def end_of(attachment: Attachment, error: CorruptionError) -> Entry:
+    """What stands for all that its broker cannot read."""
+    return damaged_entry(attachment.segment_id, attachment.expected, str(error))

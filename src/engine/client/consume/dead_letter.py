@@ -1,0 +1,191 @@
+"""Messages that came back too often go to another topic: published there first, durably, then acknowledged here.
+
+A crash between the two makes the next consumer do it again, and the broker drops what it has: each dead letter has a
+producer of its own, named after the subscription and the message, which sends one message, with the sequence id 0. A
+name per message, because consumers give messages up in any order, and the broker knows of a producer only how far its
+sequence ids have come. Whoever attaches under that name is told whether the message is there already, also after the
+dead-letter topic has changed its shape.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import UTC
+
+from pyroaring import BitMap64
+
+from engine._native.consume.entry_queue import EntryQueue
+from engine._native.consume.message import Message
+from engine._native.format.entry import Entry
+from engine._native.format.offsets import range_set, runs
+from engine._native.produce.hashing import xxh64
+from engine.aio.backoff import Backoff
+from engine.client.base.compression import decompressor
+from engine.client.base.options import ProducerOptions
+from engine.client.net.pool import Pool
+from engine.client.produce.producer import AsyncProducer
+from engine.errors import AlreadyClosedError, CorruptionError, EngineError, InvalidArgumentError, MessageTooLargeError
+from engine.limits import RECEIVE_QUEUE_BYTES
+from engine.model.names import TopicName
+from engine.model.positions import MessageId
+from engine.model.redelivery import DeadLetter
+
+log = logging.getLogger(__name__)
+
+WORKERS_MAX = 16  # dead letters on their way at once
+RETRY_S_FIRST = 0.05
+RETRY_S_MAX = 30.0
+GOODBYE_S_MAX = 2.0
+BYTES_MAX = RECEIVE_QUEUE_BYTES
+
+Acknowledge = Callable[[int, int], Awaitable[None]]
+
+
+class DeadLetters:
+    """Of one consumer. Loop thread only. `moved`: how many it has published and acknowledged.
+
+    `created_ms`: when the source was created, which tells it from an earlier topic of its name. `acknowledge` takes a
+    segment and an offset.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        source: TopicName,
+        subscription: str,
+        policy: DeadLetter,
+        *,
+        created_ms: Callable[[], int | None],
+        acknowledge: Acknowledge,
+    ) -> None:
+        self.moved = 0
+        self._pool = pool
+        self._source = str(source)
+        self._subscription = subscription
+        self._max = policy.max_redeliveries
+        self._target = policy.topic_of(source)
+        self._created_ms = created_ms
+        self._acknowledge = acknowledge
+        self._queue = EntryQueue(self._source, MessageId, None, None, decompressor())
+        self._lives: dict[int, int] = {}  # by segment, how often what was sent of it was taken back
+        self._workers: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    def select(self, redelivered: Iterable[tuple[int, int, int]] | None) -> BitMap64:
+        """Of [first, last, count], the offsets that came back too often."""
+        dead = BitMap64()
+        for first, last, count in redelivered or ():
+            if count > self._max:
+                dead.add_range(first, last + 1)
+        return dead
+
+    def push(self, entries: list[Entry], dead: BitMap64, redelivered: Iterable[tuple[int, int, int]]) -> None:
+        """Move these messages of the entries, in the background."""
+        rest = range_set(entries[0].first_offset, entries[-1].first_offset + entries[-1].count - 1) - dead
+        self._queue.push(entries, [(first, last) for first, last in runs(rest)], redelivered)
+        for _ in range(min(self._queue.messages, WORKERS_MAX - len(self._workers))):
+            task = self._pool.tasks.spawn(self._work(), name=f"dead letters of {self._source}")
+            if task is not None:
+                self._workers.add(task)
+                task.add_done_callback(self._workers.discard)
+
+    def drop(self, segment_id: int) -> None:
+        """What waits of a segment goes to somebody else."""
+        self._queue.drop(segment_id)
+        self._lives[segment_id] = self._lives.get(segment_id, 0) + 1
+
+    async def close(self) -> None:
+        """Begin no more; what does not get through soon is taken up by whoever gets the message. Idempotent."""
+        self._closed = True
+        if self._workers:
+            _, late = await asyncio.wait(list(self._workers), timeout=GOODBYE_S_MAX)
+            for task in late:
+                task.cancel()
+
+    @property
+    def full(self) -> bool:
+        """Whether there are so many that no more should be kept here."""
+        return self._queue.bytes >= BYTES_MAX
+
+    async def _work(self) -> None:
+        while not self._closed and (message := self._next()) is not None:
+            await self._move(message)
+
+    def _next(self) -> Message | None:
+        """The next one. A bad entry stays unacknowledged: there is nothing to publish."""
+        while True:
+            try:
+                return self._queue.pop_message()
+            except CorruptionError as e:
+                self._queue.damaged(drop=True)
+                log.warning("%s: it came back too often, and cannot be moved: %s", self._source, e)
+
+    async def _move(self, message: Message) -> None:
+        """Publish it and acknowledge it, as often as it takes while this consumer has it."""
+        segment_id, life = message.segment_id, self._lives.get(message.segment_id, 0)
+        backoff = Backoff(self._pool.options.rng, initial=RETRY_S_FIRST, maximum=RETRY_S_MAX)
+        while not self._closed and self._lives.get(segment_id, 0) == life:
+            try:
+                await self._publish(message)
+                await self._acknowledge(segment_id, message.offset)
+                self.moved += 1
+                return
+            except AlreadyClosedError:
+                if self._closed or self._pool.closed:
+                    return
+            except EngineError as e:
+                log.warning("%s:%d of %s cannot go to %s yet: %s", segment_id, message.offset, self._source,
+                            self._target, e)  # fmt: skip
+            await asyncio.sleep(backoff.next())
+
+    async def _publish(self, message: Message) -> None:
+        """Unless it is there. Durable when this returns."""
+        name = producer_name(self._source, self._created_ms(), self._subscription, message.segment_id, message.offset)
+        producer = AsyncProducer(self._pool, self._target, name, ProducerOptions(name=name))
+        await producer.start()
+        try:
+            if producer.last_sequence_id < 0:
+                await self._send(producer, message)
+        finally:
+            await producer.close()
+
+    async def _send(self, producer: AsyncProducer, message: Message) -> None:
+        origin = origin_of(message, self._source, self._subscription)
+        event_time = message.event_time_ms
+        try:
+            properties = {**properties_of(message), **origin}
+            await producer.send(
+                message.value, key=message.key, properties=properties, event_time=event_time, sequence_id=0
+            )
+        except (InvalidArgumentError, MessageTooLargeError):  # the origin did not fit beside the properties
+            await producer.send(message.value, key=message.key, properties=origin, event_time=event_time, sequence_id=0)
+
+
+def producer_name(source: str, created_ms: int | None, subscription: str, segment_id: int, offset: int) -> str:
+    """The same for the same message and subscription, and for no other; short, whatever the names are."""
+    where = xxh64("\0".join((source, str(created_ms), subscription)).encode())
+    return f"dead-letter-{where:016x}-{segment_id}-{offset}"
+
+
+def properties_of(message: Message) -> dict[str, str]:
+    """The producer's; none where they cannot be read."""
+    try:
+        return message.properties
+    except CorruptionError:
+        return {}
+
+
+def origin_of(message: Message, source: str, subscription: str) -> dict[str, str]:
+    """Where a dead letter comes from, as properties."""
+    return {
+        "origin-topic": source,
+        "origin-message": f"{message.segment_id}:{message.offset}",
+        "origin-message-id": MessageId(message.segment_id, message.offset, topic=source).to_bytes().hex(),
+        "origin-subscription": subscription,
+        "origin-redelivery-count": str(message.redelivery_count),
+        "origin-producer": message.producer_name,
+        "origin-sequence-id": str(message.sequence_id),
+        "origin-publish-time": message.publish_time.astimezone(UTC).isoformat(),
+    }

@@ -1,0 +1,370 @@
+"""`AsyncQueueConsumer`: single messages from every segment, acknowledged one by one, delivered again when they are
+not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pyroaring import BitMap64
+
+from engine._native.consume.batch import MessageBatch
+from engine._native.consume.message import Message
+from engine._native.format.entry import Entry
+from engine._native.format.offsets import offset_set, pack, range_set, runs
+from engine.client.base.idents import offsets_of
+from engine.client.base.options import ConsumerOptions, check_seconds
+from engine.client.base.redelivery import QueueOptions
+from engine.client.consume.acknowledging import all_acknowledged
+from engine.client.consume.attachment import QUEUE, Attachment
+from engine.client.consume.dead_letter import DeadLetters
+from engine.client.consume.receiver import Receiver
+from engine.client.consume.receiving import ConsumerStatistics
+from engine.client.consume.unacked import Unacknowledged
+from engine.client.net.pool import Pool
+from engine.client.topic.session import TopicLayout
+from engine.client.transact.scope import InTransaction, Scope, scope_of
+from engine.errors import CorruptionError, EngineError, NotFoundError, TransactionConflictError
+from engine.model.names import TopicName
+from engine.model.positions import MessageId
+from engine.model.redelivery import Backoff
+from engine.wire.commands import Command
+
+RANGES_MAX = 20_000  # of one frame, so that it fits its header
+OFFSET_MAX = 1 << 63
+
+Acknowledgeable = Message | MessageId | MessageBatch | Iterable[Message | MessageId]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueConsumerStatistics(ConsumerStatistics):
+    """The same, and of messages, since the consumer was made: confirmed acknowledgements, those handed back by
+    negative acknowledgements and by time-outs, and those moved to the dead-letter topic. `unacknowledged` is of this
+    moment: received and not acknowledged.
+    """
+
+    acknowledged: int
+    negatively_acknowledged: int
+    timed_out: int
+    dead_lettered: int
+    unacknowledged: int
+
+
+class AsyncQueueConsumer(Receiver):
+    """Receives messages that no other consumer of the subscription has.
+
+    Made by `client.queue_consumer()`; usable with `async with`.
+
+    A message comes back (to any consumer of the subscription) when it was negatively acknowledged, when `ack_timeout`
+    is over, or when this consumer closes or is lost with it unacknowledged; its `redelivery_count` has then grown by
+    one.
+    """
+
+    def __init__(
+        self, pool: Pool, topic: TopicName, options: ConsumerOptions, queue: QueueOptions | None = None
+    ) -> None:
+        super().__init__(pool, topic, options)
+        self._finished: set[int] = set()  # sealed, and acknowledged to the end or deleted
+        self._backoff = (queue or QueueOptions()).nack_backoff
+        self._unacked = Unacknowledged((queue or QueueOptions()).ack_timeout, self._loop.time)
+        self._lives: dict[int, int] = {}  # by segment, how often what was sent of it was taken back
+        self._timer: asyncio.TimerHandle | None = None
+        self._acknowledged = self._nacked = self._timed_out = 0
+        self._dead_letters: DeadLetters | None = None
+        if queue is not None and queue.dead_letter is not None:
+            self._dead_letters = DeadLetters(
+                pool,
+                topic,
+                str(options.subscription),
+                queue.dead_letter,
+                created_ms=lambda: self.session.layout.created_ms,
+                acknowledge=self._acknowledge_one,
+            )
+
+    async def start(self) -> None:
+        """Attach to every segment, active and sealed (SEMANTICS 10)."""
+        try:
+            self.layout_changed(await self._open())
+            self._follow()
+            await self._tried_all()
+        except BaseException:
+            await self.close()
+            raise
+
+    def layout_changed(self, layout: TopicLayout) -> None:
+        """Attach to what is new, forget what is gone."""
+        if self._closed or self._failure is not None:
+            return  # nothing would end what begins now
+        for segment in layout.segments.values():
+            if segment.segment_id not in self.attachments and segment.segment_id not in self._finished:
+                attachment = Attachment(self, segment.segment_id, segment.name, QUEUE)
+                self.attachments[segment.segment_id] = attachment
+                attachment.begin()
+        for segment_id in self.attachments.keys() - layout.segments.keys():
+            self.attachments.pop(segment_id).give_up()
+            self._let_go(segment_id)
+        self._finished &= layout.segments.keys()
+
+    def detached(self, attachment: Attachment) -> None:
+        """A seek ends the attachments to all segments that are active: what was finished may have a backlog again."""
+        self._settle()
+        super().detached(attachment)
+        self._let_go(attachment.segment_id)
+        self._finished.clear()
+        self.layout_changed(self.session.layout)
+
+    def _abandon(self) -> None:
+        super()._abandon()
+        for segment_id in self.attachments:
+            self._let_go(segment_id)
+
+    def segment_gone(self, attachment: Attachment) -> None:
+        """Retention deletes what every subscription has acknowledged."""
+        self._finished.add(attachment.segment_id)
+        super().segment_gone(attachment)
+        self._let_go(attachment.segment_id)
+
+    def end_reached(self, attachment: Attachment) -> None:
+        """A sealed segment without backlog is let go."""
+        self._finished.add(attachment.segment_id)
+        self.attachments.pop(attachment.segment_id, None)
+        attachment.give_up()
+        self._forget_left()
+        self._let_go(attachment.segment_id)
+
+    def _is_done(self, segment_id: int, place: int, position: int) -> bool:
+        """Also what is acknowledged to its end."""
+        return segment_id in self._finished or super()._is_done(segment_id, place, position)
+
+    # -- what the user has -----------------------------------------------------------------------------------
+
+    def _push(self, attachment: Attachment, entries: list[Entry], header: dict[str, Any], begin: int) -> int:
+        """Messages that came back too often are queued apart."""
+        if not entries or self._closed:
+            return 0
+        skip, redelivered = header.get("skip"), header.get("redelivered")
+        first, last = entries[0].first_offset, entries[-1].first_offset + entries[-1].count - 1
+        offsets = range_set(first, last)
+        if skip:
+            offsets -= offset_set(skip, OFFSET_MAX)
+        if (
+            redelivered
+            and self._dead_letters is not None
+            and (dead := (self._dead_letters.select(redelivered) & offsets) - _unreadable(entries))
+        ):
+            offsets -= dead
+            header = {**header, "skip": runs(range_set(first, last) - offsets)}
+            self._put_aside(attachment, self._dead_letters, entries, dead, redelivered)
+        self._settle()
+        self._unacked.arrived(attachment.segment_id, offsets)
+        self._watch()
+        return super()._push(attachment, entries, header, begin)
+
+    def _put_aside(
+        self, attachment: Attachment, letters: DeadLetters, entries: list[Entry], dead: BitMap64, redelivered: Any
+    ) -> None:
+        """They need no room here; the broker may send others in their place once they are moved."""
+        self._credited_messages += len(dead)
+        if letters.full:
+            self._hand_back(attachment, dead, Backoff())
+            attachment.grant(len(dead), 0)
+        else:
+            letters.push(entries, dead, redelivered)
+
+    def _settle(self) -> None:
+        """Note what the user has received by now."""
+        self._unacked.settle(self._queue.messages)
+
+    def _let_go(self, segment_id: int) -> None:
+        """What was sent of a segment is somebody else's by now, whether the user has it or not."""
+        self._unacked.drop(segment_id)
+        self._lives[segment_id] = self._lives.get(segment_id, 0) + 1
+        if self._dead_letters is not None:
+            self._dead_letters.drop(segment_id)
+
+    def acknowledged_again(self, attachment: Attachment, ranges: Any) -> None:
+        """What was delivered before a loss, and acknowledged after it, is not delivered once more."""
+        self._settle()
+        self._unacked.forget(attachment.segment_id, offset_set(ranges, OFFSET_MAX))
+        super().acknowledged_again(attachment, ranges)
+
+    def _watch(self) -> None:
+        """Look for what has been unacknowledged too long, as long as there may be something."""
+        if self._unacked.timeout is not None and self._timer is None and self._unacked.busy and not self._closed:
+            self._timer = self._loop.call_later(self._unacked.tick, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        self._settle()
+        for segment_id, offsets in self._unacked.expired():
+            self._timed_out += len(offsets)
+            self._hand_back(self.attachments.get(segment_id), offsets, None)
+        self._watch()
+
+    def _hand_back(self, attachment: Attachment | None, offsets: BitMap64, backoff: Backoff | None) -> None:
+        delays = None if backoff is None else [backoff.min, backoff.max, backoff.multiplier]
+        found = runs(offsets)
+        for start in range(0, len(found) if attachment is not None else 0, RANGES_MAX):
+            assert attachment is not None
+            attachment.send(Command.REDELIVER, {"ranges": pack(found[start : start + RANGES_MAX]), "backoff": delays})
+
+    # -- bad entries -----------------------------------------------------------------------------------------
+
+    def stop_at(self, entry: Entry, error: CorruptionError) -> None:
+        """It counts as received and stays unacknowledged: it comes again, here or elsewhere. Others come."""
+        self._queue.damaged(drop=True)
+        if not entry.size:  # nothing comes of this segment
+            self._damage.stopped[entry.segment_id] = error
+        self._popped()
+
+    def pass_by(self, attachment: Attachment | None, entry: Entry, first: int, last: int) -> None:
+        """Acknowledged."""
+        super().pass_by(attachment, entry, first, last)
+        saving = self._save_skipped(entry.segment_id, range_set(first, last))
+        self.pool.tasks.spawn(saving, name=f"skip a bad entry of {self._topic}")
+
+    async def _save_skipped(self, segment_id: int, offsets: BitMap64) -> None:
+        try:
+            await self._acknowledge({segment_id: offsets})
+        except EngineError as e:
+            log.debug("%s: a bad entry of segment %d comes again: %s", self._topic, segment_id, e)
+
+    def _break_off(self, attachment: Attachment, end: Entry) -> None:
+        self._settle()
+        self._unacked.arrived(attachment.segment_id, range_set(end.first_offset, end.first_offset))
+        super()._break_off(attachment, end)
+
+    # -- acknowledging ---------------------------------------------------------------------------------------
+
+    async def acknowledge(self, x: Acknowledgeable, *, transaction: InTransaction | None = None) -> None:
+        """Acknowledge a Message, an id, every message of a MessageBatch, or several messages or ids.
+
+        Durable when this returns.
+
+        What was acknowledged before is no error, also in segments that are gone since. Raises AlreadyClosedError,
+        TimeoutError, StorageError, InvalidArgumentError; NotFoundError for a segment the topic never had.
+
+        `transaction`: it takes effect when that is committed; until then nobody gets these messages, and when it is
+        aborted they are due again. Raises TransactionConflictError when it has ended, and when one of them is
+        acknowledged already, or by another open transaction.
+        """
+        found = offsets_of(x, self._topic)
+        self._check_open()
+        scope = None if transaction is None else scope_of(transaction, self.pool)
+        if scope is not None:
+            scope.check_open()
+        known = {i: offsets for i, offsets in found.items() if await self._is_known(i)}
+        if scope is None:
+            await self._acknowledge(known)
+        else:
+            scope.check_open()
+            await scope.run(self._acknowledge(known, scope))
+        self._acknowledged += sum(map(len, found.values()))
+
+    async def _acknowledge(self, found: dict[int, BitMap64], scope: Scope | None = None) -> None:
+        self._settle()
+        held = {i: (self._lives.get(i, 0), self._unacked.take(i, offsets)) for i, offsets in found.items()}
+        if scope is not None and any(life and len(held[i][1]) < len(found[i]) for i, (life, _) in held.items()):
+            self._give_back(held)
+            raise TransactionConflictError(
+                "the connection was lost, and some of these messages may have been delivered to somebody else, or twice"
+            )
+        try:
+            waits = [wait for i, offsets in found.items() for wait in self._sent(i, offsets, scope)]
+            saved = await all_acknowledged(waits)
+        except BaseException:
+            self._give_back(held)
+            raise
+        if not all(saved):
+            self._check_open()  # closed meanwhile: nothing was saved; else the segment is done with, all acknowledged
+
+    def _give_back(self, held: dict[int, tuple[int, BitMap64]]) -> None:
+        """They are not acknowledged after all."""
+        for segment_id, (life, offsets) in held.items():
+            if self._lives.get(segment_id, 0) == life:
+                self._unacked.give_back(segment_id, offsets)
+        self._watch()
+
+    def _sent(self, segment_id: int, offsets: BitMap64, scope: Scope | None) -> list[Coroutine[Any, Any, bool]]:
+        """Send the acknowledgement of these; what is left is to wait. Nothing where the segment is done with."""
+        attachment = self.attachments.get(segment_id)
+        if attachment is None:
+            return []
+        found, waits = runs(offsets), []
+        for start in range(0, len(found), RANGES_MAX):
+            ranges = found[start : start + RANGES_MAX]
+            sent = attachment.start_ack("individual", ranges=ranges, scope=scope)
+            waits.append(attachment.acknowledged(sent, "individual", ranges=ranges, scope=scope))
+        return waits
+
+    async def _acknowledge_one(self, segment_id: int, offset: int) -> None:
+        """Of a dead letter that was published."""
+        await self._acknowledge({segment_id: BitMap64((offset,))})
+        if (attachment := self.attachments.get(segment_id)) is not None:
+            attachment.grant(1, 0)
+
+    async def negative_acknowledge(self, x: Acknowledgeable, *, delay: float | None = None) -> None:
+        """Hand back: it is delivered again after `delay` seconds (default: what `nack_backoff` says), or as soon as
+        the subscription has no consumer any more and gets one again.
+
+        Of messages that this consumer has received and not acknowledged; others are left alone: they are somebody
+        else's by now, or done. Does not wait for the broker. Raises AlreadyClosedError, InvalidArgumentError.
+        """
+        if delay is not None:
+            check_seconds("delay", delay)
+        backoff = self._backoff if delay is None else Backoff.constant(float(delay))
+        found = offsets_of(x, self._topic)
+        self._check_open()
+        for segment_id, offsets in found.items():
+            if await self._is_known(segment_id):
+                self._settle()
+                held = self._unacked.take(segment_id, offsets)
+                self._nacked += len(held)
+                self._hand_back(self.attachments.get(segment_id), held, backoff)
+
+    async def _is_known(self, segment_id: int) -> bool:
+        """Whether the segment may have something unacknowledged. Raises NotFoundError when there never was one."""
+        if not await self.session.ever_had(segment_id):
+            raise NotFoundError(f"{self._topic} has no segment {segment_id}")
+        self._check_open()
+        return segment_id in self.attachments
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    def statistics(self) -> QueueConsumerStatistics:
+        """A frozen record of totals."""
+        return QueueConsumerStatistics(
+            **asdict(super().statistics()),
+            acknowledged=self._acknowledged,
+            negatively_acknowledged=self._nacked,
+            timed_out=self._timed_out,
+            dead_lettered=0 if self._dead_letters is None else self._dead_letters.moved,
+            unacknowledged=self._unacked.count(self._queue.messages),
+        )
+
+    async def _end_work(self) -> None:
+        """What the user has not seen by now is not counted as delivered, nor received any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._settle()
+        for segment_id, attachment in self.attachments.items():
+            seen = runs(self._unacked.held(segment_id))
+            attachment.parting = {"seen": pack(seen)} if len(seen) <= RANGES_MAX else {}
+        self._restart_queue()
+        if self._dead_letters is not None:
+            await self._dead_letters.close()
+
+
+def _unreadable(entries: list[Entry]) -> BitMap64:
+    """Bad entries are no dead letters: there is nothing to publish."""
+    found = BitMap64()
+    for entry in entries:
+        if entry.failure is not None:
+            found.add_range(entry.first_offset, entry.first_offset + entry.count)
+    return found

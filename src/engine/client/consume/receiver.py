@@ -1,0 +1,450 @@
+"""What the three kinds of consumers of one topic share: one queue, credit, attachments, and the end.
+
+Blocks are verified once, when they arrive, and read lazily.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from engine._native.consume.batch import MessageBatch
+from engine._native.consume.entry_queue import EntryQueue
+from engine._native.consume.message import Message
+from engine._native.consume.opening import take_block
+from engine._native.format.entry import Entry
+from engine.aio.once import Once
+from engine.client.base.compression import decompressor
+from engine.client.base.options import ConsumerOptions
+from engine.client.consume.attachment import QUEUE, SHARED, Attachment
+from engine.client.consume.credit import Budget
+from engine.client.consume.damage import Damage, end_of
+from engine.client.consume.receiving import ConsumerStatistics, Gatherer, Receiving
+from engine.client.consume.writers import Writers
+from engine.client.net.pool import Pool, call_threadsafe
+from engine.client.topic.declaring import declare
+from engine.client.topic.session import TopicLayout, TopicSession
+from engine.errors import AlreadyClosedError, CorruptionError, EngineError, SubscriptionNotFoundError
+from engine.limits import RECEIVE_QUEUE_BYTES
+from engine.model.names import TopicName
+from engine.model.positions import MessageId, split_position
+
+
+class Receiver(Receiving):
+    """Base of the consumers of one topic. Loop thread only, but for take_now() and _must_look()."""
+
+    def __init__(self, pool: Pool, topic: TopicName, options: ConsumerOptions) -> None:
+        super().__init__()
+        self.pool = pool
+        self.options = options
+        self.session = TopicSession(pool, topic)
+        self.subscription_ms: int | None = None  # when it was created, once it is known: no later one is meant
+        self.on_closed: Callable[[Any], object] | None = None
+        self._topic = str(topic)
+        self._make_id = partial(MessageId, topic=self._topic)
+        self.attachments: dict[int, Attachment] = {}
+        self._queue = self._new_queue()
+        # What arrived and what was credited again, in total; what is between the two is queued or due.
+        self._pushed_messages = self._pushed_bytes = 0
+        self._credited_messages = self._credited_bytes = 0
+        self._budget = Budget((options.receive_queue_size, RECEIVE_QUEUE_BYTES), memory=pool.memory)
+        self._counted = self._held = 0  # attachments, and bytes, in the budget
+        # The smallest window that was granted; a quarter of it is worth a FLOW.
+        self._window_messages, self._window_bytes = self._budget.whole
+        self._fitted_to = (0, 0)  # of the budget, when windows were made
+        self._returning = False
+        self.unread = 0  # entries that wait and were written by a schema not known here yet
+        self._writers = Writers(self)
+        self._damage = Damage(self)
+        self._closed = False
+        self._gaps = 0
+        self._end = Once()
+        self._gatherer: Gatherer | None = None
+        self._leave_memory: Callable[[], None] = lambda: None
+
+    def _new_queue(self) -> EntryQueue:
+        schema = self.options.schema
+        decode = None if schema.raw else schema.decode
+        return EntryQueue(self._topic, self._make_id, None, decode, decompressor(), self.pool.memory.opened)
+
+    def _restart_queue(self) -> None:
+        """Begin with an empty queue, all credit accounted for."""
+        self.pool.memory.forget(self._queue)
+        self._queue = self._new_queue()
+        self._credited_messages, self._credited_bytes = self._pushed_messages, self._pushed_bytes
+
+    async def _open(self) -> TopicLayout:
+        """Look the topic up, and tell it the schema by which its values are read."""
+        if self._gatherer is None:
+            self._leave_memory = self.pool.memory.consumer_came()
+        layout = await self.session.open(create=self.options.create_topic)
+        await declare(self.session, self.options.schema, producer=False)
+        return layout
+
+    # -- as one of several -----------------------------------------------------------------------------------
+
+    def gather(self, gatherer: Gatherer) -> None:
+        """From now on, who receives is somebody who receives from others as well. Before start()."""
+        self._gatherer, self._budget = gatherer, gatherer.budget
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """{place: next offset} of everything delivered, a new dict."""
+        return self._queue.positions
+
+    @property
+    def failure(self) -> EngineError | None:
+        """Why nothing more arrives."""
+        return self._failure
+
+    def identify(self, make_id: Callable[[int, int, dict[int, int]], object]) -> None:
+        """What is delivered next gets its ids from this."""
+        self._queue.set_make_id(make_id)
+
+    def _wake(self) -> None:
+        if self._gatherer is None:
+            super()._wake()
+        elif self.waiting:
+            self._gatherer.messages_came(self)
+
+    def fail(self, error: EngineError) -> None:
+        """Nothing more arrives; receives raise this when they have had what is queued."""
+        before = self._failure
+        if before is None and isinstance(error, SubscriptionNotFoundError):
+            self._abandon()
+        super().fail(error)
+        if self._gatherer is not None and before is None:
+            self._gatherer.member_failed(self, error)
+
+    def _abandon(self) -> None:
+        """The subscription was deleted: what waits cannot be acknowledged any more, and nothing is attached again."""
+        for attachment in list(self.attachments.values()):
+            attachment.give_up()
+            self._drop(attachment.segment_id)
+
+    # -- receiving -------------------------------------------------------------------------------------------
+
+    def take_now(self, max_messages: int | None = None, max_bytes: int = -1) -> Any:
+        """From any thread: the next Message (or MessageBatch), None when nothing waits or others wait for it before."""
+        if self._turns:
+            return None
+        try:
+            found = self._take_message() if max_messages is None else self._take_batch(max_messages, max_bytes)
+        except CorruptionError:
+            return None  # it is met once more on the loop
+        if found is not None and not self._returning and self._must_look():
+            self._returning = True
+            call_threadsafe(self._loop, self._return_credit)
+        return found
+
+    @property
+    def waiting(self) -> int:
+        """How many messages wait to be received."""
+        return 0 if self.unread else self._queue.messages
+
+    def _take_message(self) -> Message | None:
+        return None if self.unread else self._queue.pop_message()
+
+    def _take_batch(self, max_messages: int, max_bytes: int) -> MessageBatch | None:
+        return self._queue.pop_batch(max_messages, max_bytes) if self.waiting else None
+
+    def _pop_message(self) -> Message | None:
+        try:
+            return None if self.unread else self._queue.pop_message()
+        except CorruptionError:
+            return self._damage.past(self._take_message)
+
+    def _pop_batch(self, max_messages: int, max_bytes: int) -> MessageBatch | None:
+        try:
+            return self._take_batch(max_messages, max_bytes)
+        except CorruptionError:
+            return self._damage.past(partial(self._take_batch, max_messages, max_bytes))
+
+    # -- bad entries -----------------------------------------------------------------------------------------
+
+    def damaged(self, drop: bool = False) -> tuple[Entry, int, int] | None:
+        """The bad entry that comes next, with its first and last offset; dropped, it is passed by as if received."""
+        return self._queue.damaged(drop)
+
+    def meet_damage(self) -> CorruptionError | None:
+        """For a gatherer: pass a bad entry by, or get the error that one of its receives is to raise."""
+        return self._damage.meet()
+
+    def stop_at(self, entry: Entry, error: CorruptionError) -> None:
+        """Nothing behind it is received of this segment, before it is attached anew; other segments go on."""
+        attachment = self.attachments.get(entry.segment_id)
+        self._damage.stopped[entry.segment_id] = error
+        if attachment is not None:
+            attachment.broken = True
+            attachment.pushed -= self._drop(entry.segment_id)
+        else:
+            self._drop(entry.segment_id)
+        self._popped()
+
+    def pass_by(self, attachment: Attachment | None, entry: Entry, first: int, last: int) -> None:
+        """It is skipped."""
+        self._queue.damaged(drop=True)
+        self._popped()
+
+    def broken_off(self, attachment: Attachment, error: CorruptionError) -> None:
+        """Its broker cannot read on: that is met behind what is queued."""
+        self._break_off(attachment, end_of(attachment, error))
+        self._wake()
+
+    def _break_off(self, attachment: Attachment, end: Entry) -> None:
+        attachment.broken = True
+        self._pushed_messages += end.count
+        queue = self._queue if attachment.parked is None else attachment.parked
+        attachment.pushed += queue.push([end])
+
+    def _check_coming(self) -> None:
+        super()._check_coming()
+        self._damage.check()
+
+    def _no_messages(self) -> MessageBatch:
+        return MessageBatch(self._topic, [], {}, self._make_id)
+
+    # -- arriving --------------------------------------------------------------------------------------------
+
+    def blocks_came(self, attachment: Attachment, header: dict[str, Any], payload: memoryview) -> None:
+        """Verify a block and queue it."""
+        ordered = attachment.mode not in (QUEUE, SHARED)
+        start = attachment.expected if ordered else 0
+        entries, lost = take_block(payload, header["salt"], attachment.segment_id, start if ordered else -1)
+        if self.options.schema.evolves:
+            self._writers.look(entries)
+        self._pushed_messages += header["messages"]
+        self._pushed_bytes += len(payload)
+        begin = 0 if attachment.mode == QUEUE else max(start, attachment.confirmed)
+        pushed = self._push(attachment, entries, header, begin)
+        if attachment.parked is None:
+            attachment.pushed += pushed
+        else:
+            self._credited_messages += header["messages"]  # as if, until it is delivered after all
+            self._credited_bytes += len(payload)
+        if entries:
+            attachment.expected = attachment.gaps.skip(entries[-1].first_offset + entries[-1].count)
+            attachment.arrived = max(attachment.arrived, attachment.expected)
+        if lost is not None:  # as are its messages, of which nothing more is known
+            self._credited_messages += max(header["messages"] - sum(e.count for e in entries), 0)
+            self._credited_bytes += len(payload) - sum(e.size for e in entries)
+            self._break_off(attachment, lost)
+        self._recount()
+        self._popped()  # what is not for anybody has its credit back at once: nobody may come to pop anything
+        self._wake()
+
+    def _push(self, attachment: Attachment, entries: list[Entry], header: dict[str, Any], begin: int) -> int:
+        """Queue what a block holds for this consumer; how many messages."""
+        queue = self._queue if attachment.parked is None else attachment.parked
+        return queue.push(entries, header.get("skip"), header.get("redelivered"), begin, attachment.marks)
+
+    def schemas_came(self) -> None:
+        """What waits can be read."""
+        self._wake()
+
+    # -- credit ----------------------------------------------------------------------------------------------
+
+    def _recount(self) -> None:
+        self._held = self._budget.hold(self._held, self._pushed_bytes - self._credited_bytes)
+        self._counted = self._budget.recount(self._counted, len(self.attachments))
+
+    def _fit_windows(self) -> None:
+        self._recount()
+        self._fitted_to = self._budget.state
+        self._window_messages, self._window_bytes = self._budget.widen(self.attachments.values())
+
+    def _drop(self, segment_id: int) -> int:
+        """Forget what is queued of one segment; it needs no credit. Returns how many messages."""
+        self._return_credit()
+        size = self._queue.bytes
+        dropped = self._queue.drop(segment_id)
+        self._credited_messages += dropped
+        self._credited_bytes += size - self._queue.bytes
+        return dropped
+
+    def _popped(self) -> None:
+        """After every pop, on the loop."""
+        if self._must_look():
+            self._return_credit()
+
+    def _must_look(self) -> bool:
+        """Whether enough was consumed to tell the brokers."""
+        messages = self._pushed_messages - self._queue.messages - self._credited_messages
+        size = self._pushed_bytes - self._queue.bytes - self._credited_bytes
+        return 4 * messages >= self._window_messages or 4 * size >= self._window_bytes
+
+    def _return_credit(self) -> None:
+        self._returning = False
+        self._grant(self._queue.take_credit())
+
+    def _grant(self, due: dict[int, tuple[int, int]]) -> None:
+        for segment_id, (messages, size) in due.items():
+            self._credited_messages += messages
+            self._credited_bytes += size
+            attachment = self.attachments.get(segment_id)
+            if attachment is not None and not attachment.broken:
+                self._budget.regrant(attachment, messages, size)
+        self._recount()
+        if self._budget.state != self._fitted_to:
+            self._fit_windows()
+
+    # -- attachments -----------------------------------------------------------------------------------------
+
+    def attached(self, attachment: Attachment) -> None:
+        """Grant the whole window: its part of what the consumer may hold."""
+        self._damage.stopped.pop(attachment.segment_id, None)
+        self._recount()
+        self._budget.admit(attachment)
+        self._fit_windows()
+        if self._gatherer is not None:
+            self._gatherer.member_attached(self)
+
+    def detached(self, attachment: Attachment) -> None:
+        """What waits of it comes again; what is queued is dropped."""
+        attachment.window = None
+        attachment.pushed -= self._drop(attachment.segment_id)
+
+    def acknowledged_again(self, attachment: Attachment, ranges: Any) -> None:
+        """What was delivered before a loss, and acknowledged after it, is not delivered once more."""
+        self._queue.forget(attachment.segment_id, ranges, attachment.marks)
+        self._popped()
+
+    # -- what the kinds differ in ----------------------------------------------------------------------------
+
+    def end_reached(self, attachment: Attachment) -> None:
+        """A sealed segment was sent to its end."""
+
+    def segment_missing(self, attachment: Attachment, error: EngineError) -> bool:
+        """A sealed segment may have been deleted by retention: skip it (SEMANTICS 28). With an active one its
+        subscription is gone, and the consumer fails; but first it looks whether the segment is active still.
+        """
+        view = self.session.layout.segments.get(attachment.segment_id)
+        if view is None or view.active:
+            if attachment.looks is None:
+                attachment.looks = self.session.looks
+                self.session.look_again()
+            if self.session.looks == attachment.looks:
+                return True
+            attachment.looks = None
+        if view is not None and view.active:
+            self.fail(error)
+        else:
+            self.segment_gone(attachment)
+        return False
+
+    def segment_gone(self, attachment: Attachment) -> None:
+        """The segment is no more."""
+        self.attachments.pop(attachment.segment_id, None)
+        attachment.give_up()
+        self._forget_left()
+
+    def _forget_left(self) -> None:
+        """Position vectors need nothing of segments that this consumer has left for good, or they only grow."""
+        delivered = self._queue.positions.items()
+        left = {place: position for place, position in delivered if self._is_left(place, position)}
+        if left:
+            self._queue.forget_positions(left)
+
+    def _is_left(self, place: int, position: int) -> bool:
+        """Whether no acknowledgement needs to say that a segment, or a bucket of it, was delivered so far."""
+        segment_id, _ = split_position(place)
+        return segment_id not in self.attachments and self._is_done(segment_id, place, position)
+
+    def _is_done(self, segment_id: int, place: int, position: int) -> bool:
+        """The same of a segment that has no attachment."""
+        return self.session.layout.has_lost(segment_id)
+
+    def _follow(self) -> None:
+        """Follow the layout. Raises when the topic is gone."""
+        self.session.follow(self._layout_came, self.fail, self.readdressed)
+
+    def _layout_came(self, layout: TopicLayout) -> None:
+        self.layout_changed(layout)
+        self.readdressed(layout)
+        self._forget_left()
+
+    def readdressed(self, layout: TopicLayout) -> None:
+        """Owners may have changed: what is attached elsewhere attaches there."""
+        for attachment in list(self.attachments.values()):
+            attachment.moved(layout)
+
+    @abstractmethod
+    def layout_changed(self, layout: TopicLayout) -> None:
+        """A newer layout."""
+
+    async def _end_work(self) -> None:
+        """Before anybody is told: end what is under way."""
+
+    async def _leave(self) -> None:
+        """Say goodbye to whoever else knows this consumer."""
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    async def _tried_all(self) -> None:
+        """Wait until each attachment has been tried once; raise what made the consumer fail."""
+        waits = [asyncio.ensure_future(a.tried.wait()) for a in list(self.attachments.values())]
+        try:
+            if waits:
+                await asyncio.wait(waits, timeout=self.pool.options.operation_timeout)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        if not isinstance(self._failure, CorruptionError):
+            self._check_open()  # damaged data is met where it stands, behind what is good
+
+    @property
+    def topic(self) -> str:
+        """The topic's full name."""
+        return self._topic
+
+    @property
+    def topics(self) -> list[str]:
+        """That topic alone: what consumers of several have, all have."""
+        return [self._topic]
+
+    @property
+    def name(self) -> str:
+        """The consumer's name."""
+        return self.options.name
+
+    def gaps_told(self, count: int) -> None:
+        """Count them; they are logged."""
+        self._gaps += count
+
+    def statistics(self) -> ConsumerStatistics:
+        """A frozen record of totals."""
+        return ConsumerStatistics(
+            messages_received=self._pushed_messages,
+            bytes_received=self._pushed_bytes,
+            messages_queued=self._queue.messages,
+            bytes_queued=self._queue.bytes,
+            segments=len(self.attachments),
+            corrupt_entries=self._damage.entries,
+            corrupt_messages=self._damage.messages,
+            gaps=self._gaps,
+        )
+
+    async def close(self) -> None:
+        """Leave. Acknowledges nothing (SEMANTICS 13); receives that wait raise AlreadyClosedError. Idempotent."""
+        self._closed = True
+        await self._end.run(self._close)
+
+    async def _close(self) -> None:
+        self.end(AlreadyClosedError(f"the consumer {self.options.name} of {self._topic} was closed"))
+        try:
+            await self._end_work()
+            self._restart_queue()
+            await asyncio.gather(*(a.close() for a in list(self.attachments.values())))
+            await self._leave()
+        finally:
+            self.session.close()
+            self._leave_memory()
+            self._counted, self._held = self._budget.recount(self._counted, 0), self._budget.hold(self._held, 0)
+            if self.on_closed is not None:
+                self.on_closed(self)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} of {self._topic}{' (closed)' if self._closed else ''}>"

@@ -1,0 +1,217 @@
+"""Receiving, as every consumer does it: receives are served in the order they came, batches, iteration, the end.
+
+A receive takes messages only in the very step in which it returns them, so a cancelled one has taken nothing
+(SEMANTICS 41).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+
+from engine._native.consume.batch import MessageBatch
+from engine._native.consume.message import Message
+from engine.client.base.options import check_count, check_timeout
+from engine.client.consume.credit import Budget
+from engine.errors import AlreadyClosedError, EngineError
+
+if TYPE_CHECKING:
+    from engine.client.consume.receiver import Receiver
+
+BATCH_MESSAGES = 10_000
+T = TypeVar("T")
+
+
+class Gatherer(Protocol):
+    """A consumer of several topics, made of those of one. Must neither block nor raise; calls run on the loop."""
+
+    budget: Budget
+
+    def messages_came(self, member: Receiver) -> None:
+        """Messages wait there."""
+
+    def member_attached(self, member: Receiver) -> None:
+        """To a segment, anew: what was delivered of it may be delivered again."""
+
+    def member_failed(self, member: Receiver, error: EngineError) -> None:
+        """Nothing more arrives there; or it was closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerStatistics:
+    """Totals since the consumer was made; `queued…` and `segments` are of this moment. Bytes are of entries.
+
+    `corrupt_entries`, `corrupt_messages`: bad ones that were skipped. `gaps`: places at which messages may have been
+    lost before they were synced, in a relaxed mode of durability.
+    """
+
+    messages_received: int
+    bytes_received: int
+    messages_queued: int
+    bytes_queued: int
+    segments: int
+    corrupt_entries: int
+    corrupt_messages: int
+    gaps: int
+
+
+class _Turn:
+    """A receive that waits. `future` ends with True when it may look, False when its time is over."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, future: asyncio.Future[bool]) -> None:
+        self.future = future
+
+    def wake(self, outcome: bool) -> None:
+        """End the future, once."""
+        if not self.future.done():
+            self.future.set_result(outcome)
+
+
+class Receiving(ABC):
+    """Loop thread only, but for take_now()."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._turns: deque[_Turn] = deque()
+        self._failure: EngineError | None = None
+
+    async def receive(self, timeout: float | None = None) -> Message | None:
+        """The next message; None when none came within `timeout` seconds (None: wait for ever).
+
+        Raises AlreadyClosedError when the consumer is closed, also meanwhile; CorruptionError for damaged data;
+        InvalidArgumentError for a `timeout` below 0 or no number.
+        """
+        check_timeout(timeout)
+        if not self._turns and (message := self._pop_message()) is not None:
+            self._popped()
+            return message
+        return await self._in_turn(self._pop_message, timeout)
+
+    async def receive_batch(
+        self, max_messages: int = BATCH_MESSAGES, max_bytes: int | None = None, timeout: float | None = None
+    ) -> MessageBatch:
+        """The messages that wait, at least one, at most `max_messages` and `max_bytes` of keys and values (but one
+        message always).
+
+        Empty when none came within `timeout` seconds. Raises as receive().
+        """
+        check_count("max_messages", max_messages)
+        if max_bytes is not None:
+            check_count("max_bytes", max_bytes)
+        check_timeout(timeout)
+        limit = -1 if max_bytes is None else max_bytes
+        if not self._turns and (batch := self._pop_batch(max_messages, limit)) is not None:
+            self._popped()
+            return batch
+        found = await self._in_turn(partial(self._pop_batch, max_messages, limit), timeout)
+        return self._no_messages() if found is None else found
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        """Messages as they come, until the consumer is closed."""
+        return self._iterate()
+
+    async def _iterate(self) -> AsyncIterator[Message]:
+        while True:
+            try:
+                message = await self.receive()
+            except AlreadyClosedError:
+                return
+            if message is not None:
+                yield message
+
+    @abstractmethod
+    def take_now(self, max_messages: int | None = None, max_bytes: int = -1) -> Any:
+        """From any thread: the next Message (or MessageBatch), None when nothing waits or others wait for it before."""
+
+    # -- what the consumer does ------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def waiting(self) -> int:
+        """How many messages wait to be received."""
+
+    @abstractmethod
+    def _pop_message(self) -> Message | None:
+        """The next message, None when none waits."""
+
+    @abstractmethod
+    def _pop_batch(self, max_messages: int, max_bytes: int) -> MessageBatch | None:
+        """The next batch, None when nothing waits."""
+
+    @abstractmethod
+    def _no_messages(self) -> MessageBatch:
+        """An empty batch."""
+
+    def _popped(self) -> None:  # noqa: B027 - not all need to know
+        """After every pop, on the loop."""
+
+    # -- turns -----------------------------------------------------------------------------------------------
+
+    async def _in_turn(self, pop: Callable[[], T | None], timeout: float | None) -> T | None:
+        """pop() as soon as there is something and all who came before have had theirs."""
+        self._check_coming()
+        turn = _Turn(self._loop.create_future())
+        self._turns.append(turn)
+        timer = None if timeout is None else self._loop.call_later(timeout, turn.wake, False)
+        if timeout is None or self.waiting:
+            self._wake()
+        try:
+            while await turn.future:
+                found = pop()
+                if found is not None:
+                    self._popped()
+                    return found
+                self._check_coming()  # nothing wakes it any more
+                turn.future = self._loop.create_future()  # a take_now() was faster
+            return None
+        finally:
+            if timer is not None:
+                timer.cancel()
+            self._turns.remove(turn)
+            self._wake()
+
+    def _wake(self) -> None:
+        """Let the one who waits longest look, if there is something to see."""
+        if self._turns and self.waiting:
+            self._turns[0].wake(True)
+
+    def _check_open(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _check_coming(self) -> None:
+        """Raise why nothing will come."""
+        self._check_open()
+
+    def fail(self, error: EngineError) -> None:
+        """Nothing more arrives; receives raise this when they have had what is queued."""
+        if self._failure is not None:
+            return
+        self._failure = error
+        for turn in self._turns:
+            if not turn.future.done():
+                turn.future.set_exception(error)
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    def end(self, error: AlreadyClosedError) -> None:
+        """It was closed: receives that wait raise this, and so does everything from now on."""
+        self.fail(error)
+        self._failure = error
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Leave. Acknowledges nothing (SEMANTICS 13); receives that wait raise AlreadyClosedError. Idempotent."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()

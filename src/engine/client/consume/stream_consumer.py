@@ -1,0 +1,395 @@
+"""`AsyncStreamConsumer`: ordered, with its share of the topic's segments and cumulative acknowledgements."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from engine._native.consume.batch import MessageBatch
+from engine._native.consume.entry_queue import EntryQueue
+from engine._native.consume.message import Message
+from engine._native.format.entry import Entry
+from engine.client.base.options import ConsumerOptions
+from engine.client.base.vectors import Ack, Asked, by_segment, place_of, position_vector, without
+from engine.client.consume.acknowledging import all_acknowledged
+from engine.client.consume.attachment import SHARED, Attachment
+from engine.client.consume.receiver import Receiver
+from engine.client.consume.registration import Assigned, Registration
+from engine.client.net.pool import Pool
+from engine.client.topic.session import TopicLayout
+from engine.client.transact.scope import InTransaction, Scope, scope_of
+from engine.errors import EngineError, FencedError, NotFoundError, TransactionConflictError
+from engine.model.names import TopicName
+from engine.model.positions import MessageId, split_position
+from engine.wire.commands import Command
+
+log = logging.getLogger(__name__)
+
+
+class AsyncStreamConsumer(Receiver):
+    """Receives the messages of its segments, per segment in order.
+
+    Made by `client.stream_consumer()`; usable with `async with`.
+
+    The consumers of one subscription share the segments; who comes and goes makes them move. A segment that moves
+    away is let go only when everything delivered from it is acknowledged, so that order holds across the move; when it
+    comes back before that, delivery goes on where it was. When segments split or merge, the new ones come once
+    everything in the old ones is acknowledged, by whoever had them.
+    """
+
+    def __init__(self, pool: Pool, topic: TopicName, options: ConsumerOptions) -> None:
+        super().__init__(pool, topic, options)
+        self._registration = Registration(self.session, options, "stream", self._assigned, self.fail)
+        self._wanted: dict[int, Assigned] = {}
+        self._wanted_epoch = -1  # of the layout that the share follows from
+        # In segments that this consumer does not hold, by place: what is durable, as far as known.
+        self._confirmed_there: dict[int, int] = {}
+        # Acknowledged in transactions that have not ended, as far as known.
+        self._unsettled: dict[Scope, list[tuple[Attachment, Ack]]] = {}
+        # Also where that has failed, with the reading in which it was tried.
+        self._concerned: dict[Scope, dict[Attachment, int]] = {}
+
+    async def start(self) -> None:
+        """Register with the topic's controller and attach to the segments it assigns."""
+        try:
+            await self._open()
+            await self._registration.start()
+            self._follow()
+            await self._tried_all()
+        except BaseException:
+            await self.close()
+            raise
+
+    def layout_changed(self, layout: TopicLayout) -> None:
+        """The controller says what it means for this consumer."""
+
+    def readdressed(self, layout: TopicLayout) -> None:
+        """The controller may have moved as well."""
+        super().readdressed(layout)
+        self._registration.look()
+
+    # -- assignment ------------------------------------------------------------------------------------------
+
+    def _assigned(self, epoch: int, segments: list[Assigned]) -> None:
+        """The whole share: begin what is new, let go of what is no longer in it. Never back to an older layout's."""
+        self.subscription_ms = self._registration.created_ms
+        if epoch < self._wanted_epoch or self._failure is not None:
+            return
+        self._wanted_epoch = epoch
+        self._wanted = {s.segment_id: s for s in segments}
+        for attachment in list(self.attachments.values()):
+            wanted = self._wanted.get(attachment.segment_id)
+            if wanted is None or wanted.mode != attachment.mode:
+                self._let_go(attachment)
+            elif attachment.parked is not None:
+                self._take_back(attachment, attachment.parked)
+        self._begin_wanted()
+
+    def _begin_wanted(self) -> None:
+        for wanted in self._wanted.values():
+            if wanted.segment_id not in self.attachments and not self._closed:
+                attachment = Attachment(
+                    self, wanted.segment_id, wanted.name, wanted.mode, bucket_ends=wanted.bucket_ends
+                )
+                self.attachments[wanted.segment_id] = attachment
+                attachment.begin()
+
+    def _let_go(self, attachment: Attachment) -> None:
+        """Deliver no more of it; end it when all that was delivered is acknowledged (SEMANTICS 18)."""
+        if attachment.parked is None:
+            self._return_credit()
+            attachment.parked = parked = self._new_queue()
+            attachment.pushed -= self._queue.move(attachment.segment_id, parked)
+            self._credited_messages += parked.messages  # as if: it is not consumed, and not waiting either
+            self._credited_bytes += parked.bytes
+        self._end_drained(attachment)
+
+    def _take_back(self, attachment: Attachment, parked: EntryQueue) -> None:
+        """It has come back before it was let go: go on where delivery stands."""
+        due = parked.take_credit()
+        self._credited_messages -= parked.messages + sum(messages for messages, _ in due.values())
+        self._credited_bytes -= parked.bytes + sum(size for _, size in due.values())
+        attachment.parked = None
+        attachment.pushed += parked.move(attachment.segment_id, self._queue)
+        self._grant(due)
+        self._wake()
+
+    def _end_drained(self, attachment: Attachment) -> None:
+        if attachment.connected and attachment.pushed > 0 and self._has_delivered_more(attachment):
+            return
+        if self.attachments.get(attachment.segment_id) is not attachment:
+            return
+        del self.attachments[attachment.segment_id]
+        attachment.closed = True  # from now on it says nothing: there may soon be another one
+        self._confirmed_there |= attachment.confirmed_places()
+        self._forget_left()
+        self.pool.tasks.spawn(self._ended(attachment), name=f"release {attachment.name}")
+
+    def _has_delivered_more(self, attachment: Attachment) -> bool:
+        """Whether something that it delivered is not acknowledged."""
+        for place, position in self._queue.positions.items():
+            segment_id, bucket = split_position(place)
+            if segment_id == attachment.segment_id and attachment.awaits(bucket, position):
+                return True
+        return False
+
+    async def _ended(self, attachment: Attachment) -> None:
+        await attachment.close()
+        self._begin_wanted()  # it may have come back, or changed its mode
+
+    def attached(self, attachment: Attachment) -> None:
+        """Where a cursor was moved back, what comes again was not delivered yet: no position vector covers it."""
+        before = self._confirmed_there.get(attachment.segment_id, 0)
+        self._confirmed_there = without(attachment.segment_id, self._confirmed_there)
+        if attachment.rewound or attachment.position < before:
+            self._forget_delivered(attachment.segment_id)
+        super().attached(attachment)
+
+    def _forget_delivered(self, segment_id: int) -> None:
+        positions = self._queue.positions
+        kept = without(segment_id, positions)
+        self._queue.forget_positions({place: n for place, n in positions.items() if place not in kept})
+
+    def detached(self, attachment: Attachment) -> None:
+        """A segment on its way out is not attached again."""
+        super().detached(attachment)
+        if attachment.draining:
+            self._end_drained(attachment)
+
+    def acknowledged_again(self, attachment: Attachment, ranges: Any) -> None:
+        """Nor when it comes back after all."""
+        if attachment.parked is not None:
+            attachment.parked.forget(attachment.segment_id, ranges, attachment.marks)
+        super().acknowledged_again(attachment, ranges)
+
+    def _is_done(self, segment_id: int, place: int, position: int) -> bool:
+        """Also where all that was delivered here is acknowledged: what comes again after a seek is delivered anew."""
+        known = max(self._confirmed_there.get(segment_id, 0), self._confirmed_there.get(place, 0))
+        return position <= known or super()._is_done(segment_id, place, position)
+
+    def _forget_left(self) -> None:
+        super()._forget_left()
+        lost, known = self.session.layout.has_lost, self._confirmed_there
+        self._confirmed_there = {place: n for place, n in known.items() if not lost(split_position(place)[0])}
+
+    # -- acknowledging ---------------------------------------------------------------------------------------
+
+    async def acknowledge_cumulative(
+        self, x: Message | MessageId | MessageBatch, *, transaction: InTransaction | None = None
+    ) -> None:
+        """Acknowledge `x` and everything delivered before it, in every segment (SEMANTICS 11); durable when this
+        returns.
+
+        `x`: a Message, its id (also one kept from before a reconnect, a change of the topic's shape, or by an earlier
+        consumer of this subscription) or a MessageBatch (its last message). What was acknowledged before is no error,
+        whoever did it, and in whatever segment, also one that is gone since. Raises FencedError when a segment went to
+        another consumer before this could be saved, which happens only after a lost connection or a close: its
+        messages are delivered again there; the other segments are saved. NotFoundError for a segment the topic never
+        had. AlreadyClosedError, TimeoutError, StorageError, InvalidArgumentError.
+
+        `transaction`: it takes effect when that is committed. When it is aborted, this consumer goes back to what is
+        acknowledged, and delivers from there again. Raises TransactionConflictError when the transaction has ended,
+        when another open one has acknowledged some of it, and when all of it is acknowledged already.
+        """
+        vector = by_segment(position_vector(x, self._topic))
+        self._check_open()
+        if transaction is None:
+            await self._acknowledge(vector, None)
+            return
+        scope = scope_of(transaction, self.pool)
+        scope.check_open()
+        await scope.run(self._acknowledge(vector, scope))
+
+    async def _acknowledge(self, vector: Mapping[int, Asked], scope: Scope | None) -> None:
+        due = [(a, ack) for i, asked in vector.items() if (a := self.attachments.get(i)) for ack in self._due(a, asked)]
+        elsewhere = {i: asked for i, asked in vector.items() if i not in self.attachments}
+        if scope is not None:
+            self._begin_inside(scope, due, bool(vector) and not elsewhere)
+        under_way = [
+            (a, ack, a.start_ack("cumulative", position=ack.position, buckets=ack.buckets, scope=scope))
+            for a, ack in due
+        ]
+        lost: set[int] = set()
+        settled = await all_acknowledged([self._acknowledged(*sent, lost, scope) for sent in under_way])
+        for (attachment, ack), done in zip(due, settled, strict=True):
+            if not done:
+                elsewhere.setdefault(attachment.segment_id, {}).update(ack.asked)
+        lost |= await self._lost_there(elsewhere)
+        if lost:
+            raise FencedError(
+                f"not acknowledged in the segments {sorted(lost)} of {self._topic}: they, or buckets of them, went to "
+                "another consumer, and what was not acknowledged before is delivered again there"
+            )
+
+    def owes(self, positions: Mapping[int, int]) -> bool:
+        """Whether anybody is to be told, or asked, when this vector is acknowledged."""
+        for segment_id, asked in by_segment(positions).items():
+            attachment = self.attachments.get(segment_id)
+            if self._unknown_there(segment_id, asked) if attachment is None else self._due(attachment, asked):
+                return True
+        return False
+
+    def _due(self, attachment: Attachment, asked: Asked) -> list[Ack]:
+        """What the segment's owner is to be told: one ACK for the segment, one for its buckets."""
+        there = self._confirmed_there.get(attachment.segment_id, 0)  # until it is attached
+        asked = {b: attachment.past_skipped(b, n) for b, n in asked.items()}
+        due = {b: n for b, n in asked.items() if n > max(there, attachment.confirmed_upto(b))}
+        whole = due.pop(None, None)
+        buckets = [(b, n) for b, n in due.items() if b is not None and (whole is None or n > whole)]
+        acks = [] if whole is None else [Ack(whole, None)]
+        return [*acks, Ack(None, buckets)] if buckets else acks
+
+    async def _acknowledged(
+        self,
+        attachment: Attachment,
+        ack: Ack,
+        sent: asyncio.Future[object] | None,
+        lost: set[int],
+        scope: Scope | None,
+    ) -> bool:
+        """False when the attachment was given up first. Where it is fenced, `lost` gets its segment."""
+        try:
+            done = await attachment.acknowledged(
+                sent, "cumulative", position=ack.position, buckets=ack.buckets, scope=scope
+            )
+        except FencedError:
+            lost.add(attachment.segment_id)
+            done = True  # told once: ids of later messages do not say it again
+        if done and scope is not None and attachment.segment_id not in lost:
+            self._unsettled.setdefault(scope, []).append((attachment, ack))
+        elif done and scope is None:
+            self._is_acknowledged(attachment, ack)
+        return done
+
+    def _begin_inside(self, scope: Scope, due: Sequence[tuple[Attachment, Ack]], is_all: bool) -> None:
+        """Whatever becomes of it, when the transaction is aborted all of this comes again."""
+        if is_all and not due:
+            raise TransactionConflictError(f"all of it is acknowledged already, outside of the transaction {scope.id}")
+        self._concerned.setdefault(scope, {}).update({attachment: attachment.readings for attachment, _ in due})
+        scope.acknowledged_by(self)
+        for attachment, ack in due:
+            attachment.transactions.add(scope.id)
+            attachment.check_once(ack.buckets or ())
+            self._check_came(attachment, ack)
+
+    def _check_came(self, attachment: Attachment, ack: Ack) -> None:
+        """Raise TransactionConflictError where that covers what was not delivered since the cursor was moved back."""
+        delivered = self._queue.positions
+        for bucket, position in ack.asked.items():
+            attachment.check_came(position, delivered.get(place_of(attachment.segment_id, bucket), 0))
+
+    def pass_by(self, attachment: Attachment | None, entry: Entry, first: int, last: int) -> None:
+        """Acknowledged with what is before it."""
+        super().pass_by(attachment, entry, first, last)
+        if attachment is not None:
+            bucket = bisect_left(attachment.bucket_ends, entry.bucket_min) if attachment.mode == SHARED else None
+            attachment.skipped.setdefault(bucket, {})[first] = last + 1
+            self._acknowledge_skipped(attachment)
+
+    def _acknowledge_skipped(self, attachment: Attachment) -> None:
+        if attachment.skipped and (due := attachment.skipped_next()):
+            saving = self._save_skipped(attachment.segment_id, due)
+            self.pool.tasks.spawn(saving, name=f"skip bad entries of {attachment.name}")
+
+    async def _save_skipped(self, segment_id: int, due: Asked) -> None:
+        try:
+            await self._acknowledge({segment_id: due}, None)
+        except EngineError as e:
+            log.debug("%s: a bad entry of segment %d is met again: %s", self._topic, segment_id, e)
+
+    def _is_acknowledged(self, attachment: Attachment, ack: Ack) -> None:
+        self._acknowledge_skipped(attachment)
+        if attachment.mode == SHARED:
+            self._forget_asked(attachment.segment_id, ack.asked)
+        elif ack.buckets:
+            self._forget_asked(attachment.segment_id, dict(ack.buckets))
+        if attachment.draining and self.attachments.get(attachment.segment_id) is attachment:
+            self._end_drained(attachment)
+
+    def transaction_ended(self, scope: Scope, counted: bool) -> None:
+        """What was acknowledged in it is so now, or is delivered again, with all that came behind it."""
+        acks, concerned = self._unsettled.pop(scope, []), self._concerned.pop(scope, {})
+        for attachment in concerned:
+            attachment.transactions.discard(scope.id)
+        if self._closed:
+            return
+        if counted:
+            for attachment, ack in acks:
+                attachment.note(ack.position, (), ack.buckets or ())
+                self._is_acknowledged(attachment, ack)
+            return
+        for attachment, reading in concerned.items():
+            if not attachment.closed and attachment.readings == reading:  # else the broker has sent it back before this
+                self._rewind(attachment)
+
+    def _rewind(self, attachment: Attachment) -> None:
+        """No position vector covers what comes again."""
+        attachment.rewind()
+        self._forget_delivered(attachment.segment_id)
+        if attachment.draining:
+            self._end_drained(attachment)
+
+    def _forget_asked(self, segment_id: int, asked: Mapping[int | None, int] | Mapping[int, int]) -> None:
+        """Vectors say nothing of buckets in which nothing is to be acknowledged, or they only grow."""
+        self._queue.forget_positions({place_of(segment_id, bucket): n for bucket, n in asked.items()})
+
+    # -- acknowledging in segments that went elsewhere ---------------------------------------------------------
+
+    async def _lost_there(self, elsewhere: Mapping[int, Asked]) -> set[int]:
+        """The segments in which this is not acknowledged, of those that this consumer does not hold."""
+        asked = {i: self._unknown_there(i, places) for i, places in elsewhere.items()}
+        asked = {i: places for i, places in asked.items() if places}
+        saved = await asyncio.gather(*(self._saved_there(*item) for item in asked.items()))
+        if asked:
+            self._forget_left()
+            self._check_open()
+        return {segment_id for segment_id, durable in zip(asked, saved, strict=True) if not durable}
+
+    def _unknown_there(self, segment_id: int, asked: Asked) -> Asked:
+        """Kept ids name segments that were left long ago: those cost nothing."""
+        known = self._confirmed_there
+        whole = known.get(segment_id, 0)
+        return {b: n for b, n in asked.items() if n > max(whole, known.get(place_of(segment_id, b), 0))}
+
+    async def _saved_there(self, segment_id: int, asked: Asked) -> bool:
+        """Whether it is acknowledged in a segment that this consumer does not hold: its cursor is asked, once.
+
+        A segment that is gone was acknowledged by everybody before. Raises NotFoundError when the topic or the
+        subscription is what is gone.
+        """
+        self._check_open()
+        if not await self.session.ever_had(segment_id):
+            raise NotFoundError(f"{self._topic} has no segment {segment_id}")
+        if self.session.layout.has_lost(segment_id):
+            return True
+        buckets = [[bucket, position] for bucket, position in asked.items() if bucket is not None]
+        fields = {"at": "latest", "subscription": self.options.subscription, "buckets": buckets or None}
+        try:
+            answer = await self.session.ask(segment_id, Command.SEGMENT_OFFSET, fields)
+        except NotFoundError:
+            await self.session.look()  # raises when the topic is gone
+            if segment_id in self.session.layout.segments:  # a segment leaves the layout before its store goes
+                raise
+            return True
+        return self._learn(segment_id, asked, answer["result"])
+
+    def _learn(self, segment_id: int, asked: Asked, found: Mapping[str, Any]) -> bool:
+        """Keep what the cursor says; whether that is all that was asked."""
+        known, confirmed = self._confirmed_there, int(found.get("acknowledged", 0))
+        known[segment_id] = max(known.get(segment_id, 0), confirmed)
+        open_buckets = frozenset(found.get("open_buckets", asked))
+        durable = True
+        for bucket, position in asked.items():
+            if bucket is not None and bucket not in open_buckets:
+                known[place_of(segment_id, bucket)] = position
+            elif position > confirmed:
+                durable = False
+        if not durable:  # told once
+            self._forget_asked(segment_id, {b: n for b, n in asked.items() if b is not None})
+        return durable
+
+    async def _leave(self) -> None:
+        await self._registration.close()

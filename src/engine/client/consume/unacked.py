@@ -1,0 +1,170 @@
+"""What a queue consumer's user has received and not acknowledged, and since when.
+
+Messages are received in the order in which they arrived. So nothing is noted per message: how many of those that
+arrived still wait tells which ones the user has. Offsets are kept in compressed sets, times in a wheel of few slots.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from pyroaring import BitMap64
+
+from engine._native.format.offsets import range_set
+
+SLOTS = 16  # a time-out is late by two of these parts of it, at most
+
+Offsets = dict[int, BitMap64]  # by segment
+
+
+class _Arrived:
+    """Messages of one block that wait, in the order of their offsets."""
+
+    __slots__ = ("count", "offsets", "segment_id")
+
+    def __init__(self, segment_id: int, offsets: BitMap64) -> None:
+        self.segment_id = segment_id
+        self.offsets = offsets
+        self.count = len(offsets)
+
+    def take(self, count: int) -> BitMap64:
+        """The first of them."""
+        if count >= self.count:
+            taken, self.offsets = self.offsets, BitMap64()
+        else:
+            taken = self.offsets & range_set(self.offsets.min(), self.offsets[count - 1])
+            self.offsets -= taken
+        self.count -= len(taken)
+        return taken
+
+    def drop(self, offsets: BitMap64) -> int:
+        """Without these; how many they were."""
+        before = self.count
+        self.offsets -= offsets
+        self.count = len(self.offsets)
+        return before - self.count
+
+
+class Unacknowledged:
+    """Loop thread only.
+
+    Invariants: `_arrived` counts what is in `_waiting`; an offset in a slot that is in `_held` too was received at the
+    slot's time. `timeout` and `now` are seconds; without a timeout nothing expires.
+    """
+
+    __slots__ = ("_arrived", "_held", "_now", "_slots", "_waiting", "timeout")
+
+    def __init__(self, timeout: float | None, now: Callable[[], float]) -> None:
+        self.timeout = timeout
+        self._now = now
+        self._arrived = 0
+        self._waiting: deque[_Arrived] = deque()
+        self._held: Offsets = {}
+        self._slots: deque[tuple[float, Offsets]] = deque()  # when they expire, and what the user got before
+
+    def count(self, waiting: int) -> int:
+        """Messages that the user has, when so many wait. From any thread."""
+        return sum(map(len, list(self._held.values()))) + max(0, self._arrived - waiting)
+
+    @property
+    def busy(self) -> bool:
+        """Whether something may expire some time, as things stand."""
+        return bool(self._waiting or self._held)
+
+    @property
+    def tick(self) -> float:
+        """Seconds after which to look again."""
+        return (self.timeout or 0.0) / SLOTS
+
+    def held(self, segment_id: int) -> BitMap64:
+        """What the user has of a segment; a copy."""
+        return BitMap64(self._held.get(segment_id, ()))
+
+    def arrived(self, segment_id: int, offsets: BitMap64) -> None:
+        """These were queued, behind all others."""
+        if offsets:
+            self._waiting.append(_Arrived(segment_id, offsets))
+            self._arrived += len(offsets)
+
+    def settle(self, waiting: int) -> None:
+        """So many messages still wait: the others were received."""
+        received = self._arrived - waiting
+        while received > 0 and self._waiting:
+            head = self._waiting[0]
+            taken = head.take(received)
+            received -= len(taken)
+            self._arrived -= len(taken)
+            if not head.count:
+                self._waiting.popleft()
+            self._receive(head.segment_id, taken)
+
+    def _receive(self, segment_id: int, offsets: BitMap64) -> None:
+        _add(self._held, segment_id, offsets)
+        if self.timeout is None:
+            return
+        due = self._now() + self.timeout
+        if not self._slots or self._slots[-1][0] < due:
+            self._slots.append((due + self.tick, {}))
+        _add(self._slots[-1][1], segment_id, offsets)
+
+    def take(self, segment_id: int, offsets: BitMap64) -> BitMap64:
+        """Those of the offsets that the user has; it has them no more. Later, they may come again."""
+        held = self._held.get(segment_id)
+        if held is None:
+            return BitMap64()
+        taken = held & offsets
+        if taken:
+            _remove(self._held, segment_id, taken)
+            for _, slot in self._slots:
+                _remove(slot, segment_id, taken)
+        return taken
+
+    def give_back(self, segment_id: int, offsets: BitMap64) -> None:
+        """The user has them still."""
+        if offsets:
+            self._receive(segment_id, offsets)
+
+    def forget(self, segment_id: int, offsets: BitMap64) -> None:
+        """These wait no more, and the user does not have to acknowledge them."""
+        for arrived in self._waiting:
+            if arrived.segment_id == segment_id:
+                self._arrived -= arrived.drop(offsets)
+        self._waiting = deque(a for a in self._waiting if a.count)
+        self.take(segment_id, offsets)
+
+    def drop(self, segment_id: int) -> None:
+        """Nothing of this segment waits or is held any more."""
+        for arrived in self._waiting:
+            if arrived.segment_id == segment_id:
+                self._arrived -= arrived.count
+        self._waiting = deque(a for a in self._waiting if a.segment_id != segment_id)
+        self._held.pop(segment_id, None)
+        for _, slot in self._slots:
+            slot.pop(segment_id, None)
+
+    def expired(self) -> Iterable[tuple[int, BitMap64]]:
+        """(segment, offsets) of what the user has had too long; it has them no more."""
+        now = self._now()
+        while self._slots and self._slots[0][0] <= now:
+            _, slot = self._slots.popleft()
+            for segment_id, offsets in slot.items():
+                late = self.take(segment_id, offsets)
+                if late:
+                    yield segment_id, late
+
+
+def _add(offsets: Offsets, segment_id: int, more: BitMap64) -> None:
+    found = offsets.get(segment_id)
+    if found is None:
+        offsets[segment_id] = BitMap64(more)
+    else:
+        found |= more
+
+
+def _remove(offsets: Offsets, segment_id: int, less: BitMap64) -> None:
+    found = offsets.get(segment_id)
+    if found is not None:
+        found -= less
+        if not found:
+            del offsets[segment_id]

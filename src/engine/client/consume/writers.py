@@ -1,0 +1,44 @@
+"""Schemas that values were written with: nothing is received before those of all that waits are known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from engine._native.consume.opening import first_value
+from engine._native.format.entry import Entry
+from engine.client.base.compression import decompressor
+from engine.client.topic.declaring import learn
+from engine.errors import EngineError
+
+if TYPE_CHECKING:
+    from engine.client.consume.receiver import Receiver
+
+
+class Writers:
+    """Looks at what arrives for one consumer. Loop thread only."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+        self._decompress = decompressor()
+
+    def look(self, entries: Iterable[Entry]) -> None:
+        """All messages of an entry have one schema. Those of a compressed one are decompressed again when received."""
+        receiver = self._receiver
+        values = (first_value(entry, self._decompress) for entry in entries)
+        if unread := sum(receiver.options.schema.unknown(value) for value in values if value is not None):
+            if not receiver.unread:
+                receiver.pool.tasks.spawn(self._learn(), name=f"schemas of {receiver.topic}")
+            receiver.unread += unread
+
+    async def _learn(self) -> None:
+        """What is not known then was not written by any of the topic's: who asks for its value is told."""
+        receiver = self._receiver
+        try:
+            while unread := receiver.unread:
+                await learn(receiver.session, receiver.options.schema)
+                receiver.unread -= unread
+        except EngineError as e:
+            receiver.unread = 0
+            receiver.fail(e)
+        receiver.schemas_came()

@@ -1,0 +1,1 @@
+"""Consumers of several topics, made of the consumers of one."""

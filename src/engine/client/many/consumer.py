@@ -1,0 +1,410 @@
+"""`Gathered`: a consumer of several topics, made of the consumers of one; the topics may come and go.
+
+Each topic has a consumer of its own, with its own attachments and reconnects. What they fetch ahead counts against one
+budget, and one line of those that have messages says whose turn it is, so that all topics are served in turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any, ClassVar, Generic, TypeVar
+
+from engine._native.consume.batch import MessageBatch
+from engine._native.consume.message import Message
+from engine.aio.once import Once
+from engine.aio.tasks import Supervisor
+from engine.client.base.options import ConsumerOptions
+from engine.client.consume.credit import Budget, Gate
+from engine.client.consume.queue_consumer import AsyncQueueConsumer
+from engine.client.consume.receiving import ConsumerStatistics, Receiving
+from engine.client.consume.stream_consumer import AsyncStreamConsumer
+from engine.client.many.turns import Line
+from engine.client.net.pool import Pool, call_threadsafe
+from engine.client.topic.topic_list import TopicListSession, TopicQuery
+from engine.errors import (
+    AlreadyClosedError,
+    ConnectError,
+    ConsumerBusyError,
+    EngineError,
+    InvalidArgumentError,
+    NotFoundError,
+    SubscriptionKindError,
+    SubscriptionNotFoundError,
+    TimeoutError,
+)
+from engine.limits import RECEIVE_QUEUE_BYTES
+from engine.model.names import TopicName
+from engine.model.positions import MessageId
+
+_JOINS_MAX = 64  # at once
+_PASSING = (ConnectError, TimeoutError, AlreadyClosedError, ConsumerBusyError)
+
+R = TypeVar("R", bound=AsyncStreamConsumer | AsyncQueueConsumer)
+
+
+@dataclass(frozen=True, slots=True)
+class MultiConsumerStatistics(ConsumerStatistics):
+    """Of a consumer of several topics: the sums over all of them, also those that have left, and which there are now.
+
+    `failed`: topics that this consumer gets nothing from, because of an error that a receive has raised.
+    """
+
+    topics: tuple[str, ...]
+    failed: tuple[str, ...]
+
+
+S = TypeVar("S", bound=MultiConsumerStatistics)
+
+
+class _Topic(Generic[R]):
+    """A topic that is wanted. `position`: where its subscription starts if it is new. `error`: why it has failed."""
+
+    __slots__ = ("error", "joined", "member", "position", "retry")
+
+    def __init__(self, position: str) -> None:
+        self.position = position
+        self.member: R | None = None
+        self.joined = False  # that member
+        self.retry = True
+        self.error: EngineError | None = None
+
+
+class Gathered(Receiving, Generic[R]):
+    """Loop thread only, but for take_now(). A Gatherer.
+
+    `make(topic, options)` makes the consumer of one topic. `topics`: the topics themselves, or the query that tells
+    them, now and later; `left_out`: those of its answers that are not meant.
+    """
+
+    _TOTALS: ClassVar[tuple[str, ...]] = (
+        "messages_received",
+        "bytes_received",
+        "corrupt_entries",
+        "corrupt_messages",
+        "gaps",
+    )
+
+    def __init__(
+        self,
+        pool: Pool,
+        topics: Iterable[TopicName] | TopicQuery,
+        options: ConsumerOptions,
+        make: Callable[[TopicName, ConsumerOptions], R],
+        left_out: Callable[[TopicName], bool] = lambda topic: False,
+    ) -> None:
+        super().__init__()
+        self.pool = pool
+        self.options = options
+        self.budget: Budget = Gate((options.receive_queue_size, RECEIVE_QUEUE_BYTES), memory=pool.memory)
+        self._leave_memory = pool.memory.consumer_came()
+        self.on_closed: Callable[[Any], object] | None = None
+        self._make = make
+        self._left_out = left_out
+        self._query = topics if isinstance(topics, TopicQuery) else None
+        self._list = None if self._query is None else TopicListSession(pool, self._query, self._list_changed)
+        # The topics that there should be, and those that there are. A task makes the second what the first is.
+        self._topics: dict[str, _Topic[R]] = {}
+        self._members: dict[str, R] = {}
+        self._tending: set[str] = set()
+        if not isinstance(topics, TopicQuery):
+            self._topics.update((str(topic), _Topic(options.initial_position)) for topic in topics)
+        self._named = frozenset(self._topics)
+        self._tasks = Supervisor(f"topics of {options.name}")
+        self._joins = asyncio.Semaphore(_JOINS_MAX)
+        self._started = self._closed = False
+        self._end = Once()
+        self._errors: deque[EngineError] = deque()  # of single topics, each raised once
+        self._past: Counter[str] = Counter()  # totals of topics that have left
+        self._line = self._make_line()
+
+    async def start(self) -> None:
+        """Join every topic there is. Raises what one of them raises, but for one of a namespace that is gone again."""
+        try:
+            if self._list is not None:
+                await self._list.open()
+                self._want(self._list.born, self.options.initial_position)
+            self.budget.expected = max(len(self._topics), 1)
+            names = list(self._topics)
+            self._tending.update(names)
+            for outcome in await asyncio.gather(*map(self._tend, names), return_exceptions=True):
+                if isinstance(outcome, BaseException):
+                    raise outcome
+        except BaseException:
+            await self.close()
+            raise
+        self._started = True
+        for name in {**self._topics, **self._members}:  # some may have come or gone meanwhile
+            self._tend_soon(name)
+
+    # -- topics come and go ----------------------------------------------------------------------------------
+
+    def _want(self, names: Iterable[str], position: str) -> list[str]:
+        found = [name for name in names if not self._left_out(TopicName.parse(name))]
+        self._topics.update((name, _Topic(position)) for name in found)
+        return found
+
+    def _list_changed(self, removed: list[str], added: list[str]) -> None:
+        """Who joins later is read from the beginning: nothing that was published meanwhile is missed."""
+        changed = [name for name in removed if self._topics.pop(name, None) is not None]
+        changed += self._want(added, "earliest")
+        self.budget.expected = max(len(self._topics), 1)
+        for name in dict.fromkeys(changed):
+            self._tend_soon(name)
+
+    def _tend_soon(self, name: str) -> None:
+        if self._started and name not in self._tending:
+            self._tending.add(name)
+            self._tasks.spawn(self._tend(name), name=f"tend {name}")
+
+    async def _tend(self, name: str) -> None:
+        """Join the topic, or leave it, until it is as it should be. One task at a time does this for a topic."""
+        backoff = self.pool.retry_delays()
+        try:
+            while not self._closed:
+                topic, member = self._topics.get(name), self._members.get(name)
+                if member is not None and (topic is None or topic.member is not member):
+                    await self._leave(name, member)
+                elif topic is None or member is not None or not topic.retry:
+                    return
+                elif not await self._join(name, topic):
+                    if not self._started:
+                        return
+                    await asyncio.sleep(backoff.next())
+        finally:
+            self._tending.discard(name)
+
+    async def _join(self, name: str, topic: _Topic[R]) -> bool:
+        """Whether that is settled: it has joined, or there is no use in trying again."""
+        options = replace(self.options, initial_position=topic.position, create_topic=self._list is None)
+        member = self._make(TopicName.parse(name), options)
+        member.gather(self)
+        self._members[name] = topic.member = member  # messages may come before it has quite started
+        try:
+            async with self._joins:
+                await member.start()
+        except BaseException as e:
+            topic.member = None
+            self._forget(name, member)
+            if not isinstance(e, EngineError):
+                raise
+            return self._refused(name, topic, e)
+        topic.joined = True
+        if member.failure is not None:  # by damaged data, which is met behind what is good
+            self.member_failed(member, member.failure)
+        return True
+
+    def _refused(self, name: str, topic: _Topic[R], error: EngineError) -> bool:
+        gone = _is_gone(error)
+        if not self._started and not (gone and self._list is not None):
+            raise error
+        kind = isinstance(error, SubscriptionKindError)
+        if error.layout_stale or (isinstance(error, _PASSING) and not kind) or (gone and self._list is not None):
+            return False
+        topic.retry = False
+        if not gone:
+            topic.error = error
+            self._surface(name, error)
+        return True
+
+    async def _leave(self, name: str, member: R) -> None:
+        """Acknowledges nothing; what waits of it is not delivered."""
+        self._forget(name, member)
+        statistics = member.statistics()
+        self._past.update({total: getattr(statistics, total) for total in self._TOTALS})
+        await member.close()
+
+    def _forget(self, name: str, member: R) -> None:
+        if self._members.get(name) is member:
+            del self._members[name]
+        self._line.leave(member)
+
+    # -- a Gatherer ------------------------------------------------------------------------------------------
+
+    def messages_came(self, member: Any) -> None:
+        """It gets into the line, behind those that wait."""
+        ours: Any = self._members.get(member.topic)
+        if ours is member and not self._closed:
+            self._line.join(ours)
+            self._wake()
+
+    def member_attached(self, member: Any) -> None:
+        """Where delivery stands may have been moved back."""
+        ours: Any = self._members.get(member.topic)
+        if ours is member:
+            self._line.interrupt(ours)
+
+    def member_failed(self, member: Any, error: EngineError) -> None:
+        """The others go on; what waits of this one comes first. A topic that is gone just leaves."""
+        name = member.topic
+        topic = self._topics.get(name)
+        if self._closed or topic is None or topic.member is not member or isinstance(error, AlreadyClosedError):
+            return
+        if not topic.joined:
+            return  # start() raises it
+        topic.retry, topic.error = False, None if _is_gone(error) else error
+        if topic.error is None or not topic.member.waiting:
+            self._give_up(name, topic)
+
+    def _give_up(self, name: str, topic: _Topic[R]) -> None:
+        if topic.member is not None and self._topics.get(name) is topic:
+            topic.member, topic.joined = None, False
+            if topic.error is not None:
+                self._surface(name, topic.error)
+            self._tend_soon(name)
+
+    def _surface(self, name: str, error: EngineError) -> None:
+        """One receive raises it."""
+        error.add_note(f"this befell the topic {name}; the consumer goes on with its others")
+        for turn in self._turns:
+            if not turn.future.done():
+                turn.future.set_exception(error)
+                return
+        self._errors.append(error)
+
+    def _check_open(self) -> None:
+        super()._check_open()
+        self._raise_error()
+
+    def _raise_error(self) -> None:
+        """Before any message: topics that always have some must not keep it from being told."""
+        if self._errors:
+            raise self._errors.popleft()
+
+    # -- receiving -------------------------------------------------------------------------------------------
+
+    def take_now(self, max_messages: int | None = None, max_bytes: int = -1) -> Any:
+        """From any thread: the next Message (or MessageBatch), None when nothing waits or others wait for it before."""
+        return None if self._turns or self._errors else self._take(max_messages, max_bytes)
+
+    def _pop_message(self) -> Message | None:
+        self._raise_error()
+        message: Message | None = self._take(None, -1)
+        return message
+
+    def _pop_batch(self, max_messages: int, max_bytes: int) -> MessageBatch | None:
+        self._raise_error()
+        batch: MessageBatch | None = self._take(max_messages, max_bytes)
+        return batch
+
+    def _no_messages(self) -> MessageBatch:
+        return MessageBatch(self.topic, [], {}, MessageId)
+
+    @property
+    def waiting(self) -> int:
+        """How many messages wait to be received."""
+        return self._line.waiting
+
+    def _take(self, max_messages: int | None, max_bytes: int) -> Any:
+        return self._line.take(max_messages, max_bytes)
+
+    def _exhausted(self, member: R) -> None:
+        """What waited of one that has failed was received by now; or a bad entry is next."""
+        if member.damaged() is not None:
+            call_threadsafe(self._loop, partial(self._pass_damage, member))
+            return
+        topic = self._topics.get(member.topic)
+        if topic is not None and topic.error is not None and topic.member is member:
+            call_threadsafe(self._loop, partial(self._give_up, member.topic, topic))
+
+    def _pass_damage(self, member: R) -> None:
+        if self._member(member.topic) is member and (error := member.meet_damage()) is not None:
+            self._surface(member.topic, error)
+        if member.waiting:
+            self.messages_came(member)
+        else:
+            self._exhausted(member)
+
+    def _make_line(self) -> Line[R]:
+        return Line(self._exhausted)
+
+    # -- acknowledging ---------------------------------------------------------------------------------------
+
+    def _member(self, name: str) -> R | None:
+        """Who has a topic. One that leaves is none of ours from the moment that this is known."""
+        topic = self._topics.get(name)
+        return None if topic is None else topic.member
+
+    def _has_left(self, member: R, error: BaseException) -> bool:
+        """Whether a topic that goes away explains it."""
+        ours: AsyncStreamConsumer | AsyncQueueConsumer | None = self._member(member.topic)
+        gone = isinstance(error, AlreadyClosedError | NotFoundError)
+        return gone and (ours is not member or isinstance(member.failure, NotFoundError))
+
+    def _check_closed(self) -> None:
+        """Errors of single topics are for those who receive."""
+        if self._failure is not None:
+            raise self._failure
+
+    def _check_ours(self, x: object, topic: str | None) -> str:
+        """The topic itself, when it is or could be one of ours. Raises InvalidArgumentError."""
+        if topic is None:
+            raise InvalidArgumentError(f"{x!r} names no topic; one that this consumer has received is right")
+        ours = topic in self._members or topic in self._named
+        if not ours and self._query is not None:
+            name = TopicName.parse(topic)
+            ours = f"{name.tenant}/{name.namespace}" == self._query.namespace
+        if not ours:
+            raise InvalidArgumentError(f"{x!r} cannot be acknowledged here: {topic} is none of the topics of {self!r}")
+        return topic
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    @property
+    def topic(self) -> str:
+        """The "tenant/namespace" whose topics these are, or the names of the topics themselves."""
+        return ", ".join(sorted(self._named)) if self._query is None else self._query.namespace
+
+    @property
+    def topics(self) -> list[str]:
+        """The names of the topics it receives from now, sorted."""
+        return sorted(name for name, topic in list(self._topics.items()) if topic.member is not None)
+
+    @property
+    def name(self) -> str:
+        """The consumer's name, the same in all topics."""
+        return self.options.name
+
+    def statistics(self) -> MultiConsumerStatistics:
+        """A frozen record of totals."""
+        return self._summed(MultiConsumerStatistics)
+
+    def _summed(self, kind: type[S]) -> S:
+        """The sums of all topics' numbers, with those of topics that have left where it is totals."""
+        each = [member.statistics() for member in list(self._members.values())]
+        numbers = [field.name for field in fields(kind) if field.name not in ("topics", "failed")]
+        failed = sorted(name for name, topic in list(self._topics.items()) if topic.error is not None)
+        sums = {name: self._past[name] + sum(getattr(one, name) for one in each) for name in numbers}
+        return kind(**sums, topics=tuple(self.topics), failed=tuple(failed))
+
+    async def close(self) -> None:
+        """Leave every topic. Acknowledges nothing (SEMANTICS 13); receives that wait raise AlreadyClosedError.
+
+        Idempotent.
+        """
+        self._closed = True
+        await self._end.run(self._close)
+
+    async def _close(self) -> None:
+        self.end(AlreadyClosedError(f"the consumer {self.options.name} of {self.topic} was closed"))
+        self._line.clear()
+        if self._list is not None:
+            self._list.close()
+        try:
+            await self._tasks.close()
+            await asyncio.gather(*(member.close() for member in list(self._members.values())))
+        finally:
+            self._leave_memory()
+            if self.on_closed is not None:
+                self.on_closed(self)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} of {self.topic}{' (closed)' if self._closed else ''}>"
+
+
+def _is_gone(error: BaseException) -> bool:
+    """Whether it says that the topic is, and not that its subscription alone was deleted."""
+    return isinstance(error, NotFoundError) and not isinstance(error, SubscriptionNotFoundError)

@@ -1,0 +1,244 @@
+"""`AsyncMultiStreamConsumer` and `AsyncMultiQueueConsumer`: consumers of several topics, or of a whole namespace."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+from engine._native.consume.batch import MessageBatch
+from engine._native.consume.message import Message
+from engine.client.base.options import ConsumerOptions, check_seconds
+from engine.client.consume.queue_consumer import Acknowledgeable, AsyncQueueConsumer
+from engine.client.consume.receiver import Receiver
+from engine.client.consume.stream_consumer import AsyncStreamConsumer
+from engine.client.many.consumer import Gathered, MultiConsumerStatistics
+from engine.client.many.turns import BirthLine, Line, VectorLine, created_ms
+from engine.client.net.pool import Pool
+from engine.client.topic.topic_list import TopicQuery
+from engine.client.transact.scope import InTransaction
+from engine.errors import EngineError, FencedError, InvalidArgumentError
+from engine.model.names import TopicName
+from engine.model.positions import MessageId, TopicPositions
+from engine.model.redelivery import DEAD_LETTER_SUFFIX, DeadLetter
+
+
+class AsyncMultiStreamConsumer(Gathered[AsyncStreamConsumer]):
+    """Receives the messages of its share of several topics: per segment in order, the topics in turn.
+
+    Made by `client.stream_consumer()` with a list of topics, or with `namespace=`; usable with `async with`. What is
+    said of AsyncStreamConsumer holds in each topic. A batch is of one topic. An error of one topic is raised by one
+    receive; the consumer goes on with the others.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        # Of topics: the vector that was found to be all acknowledged, since it was attached last (SEMANTICS 12). What
+        # is not delivered further is asked for with every acknowledgement.
+        self._saved: dict[str, Mapping[int, int]] = {}
+
+    def _make_line(self) -> Line[AsyncStreamConsumer]:
+        return VectorLine(self._exhausted)
+
+    def member_attached(self, member: Any) -> None:
+        """A cursor may have been moved back."""
+        self._saved.pop(member.topic, None)
+        super().member_attached(member)
+
+    def _forget(self, name: str, member: AsyncStreamConsumer) -> None:
+        self._saved.pop(name, None)
+        super()._forget(name, member)
+
+    async def acknowledge_cumulative(
+        self, x: Message | MessageId | MessageBatch, *, transaction: InTransaction | None = None
+    ) -> None:
+        """Acknowledge `x` and everything delivered before it, in all topics (SEMANTICS 11); durable when this returns.
+
+        `x`: a Message, its id (also one kept from before a reconnect, or by an earlier consumer of this subscription)
+        or a MessageBatch (its last message). Topics that have left, or were made anew since, are passed over: there,
+        nothing is acknowledged. Raises as AsyncStreamConsumer does; in the topics that do not fail, it is saved.
+        """
+        vectors = self._vectors(x)
+        self._check_closed()
+        ours = [(self._member(topic), vector) for topic, vector in vectors.items()]
+        due = [(member, vector) for member, vector in ours if member is not None and self._owes(member, vector)]
+        acks = [
+            member.acknowledge_cumulative(_as_id(member, vector), transaction=transaction) for member, vector in due
+        ]
+        ended = await asyncio.gather(*acks, return_exceptions=True)
+        self._check_closed()
+        failed = [
+            (member, outcome)
+            for (member, _), outcome in zip(due, ended, strict=True)
+            if isinstance(outcome, BaseException) and not self._has_left(member, outcome)
+        ]
+        _raise(failed)
+
+    def _vectors(self, x: object) -> Mapping[str, TopicPositions]:
+        """{topic: how far it was delivered}. Raises InvalidArgumentError."""
+        ident = _id_of(x)
+        if ident is None:
+            return {}
+        topic = self._check_ours(ident, ident.topic)
+        for other in ident.vectors:
+            self._check_ours(ident, other)
+        positions = ident.positions or {ident.segment_id: ident.offset + 1}
+        return ident.vectors or {topic: TopicPositions(0, positions)}
+
+    def _owes(self, member: AsyncStreamConsumer, vector: TopicPositions) -> bool:
+        if self._saved.get(member.topic) == vector.positions or not member.session.known:
+            return False
+        if _is_of_another(member, vector.created_ms):
+            return False
+        if member.owes(vector.positions):
+            return True
+        self._saved[member.topic] = vector.positions
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class MultiQueueConsumerStatistics(MultiConsumerStatistics):
+    """The same, and the sums of what QueueConsumerStatistics says of one topic."""
+
+    acknowledged: int
+    negatively_acknowledged: int
+    timed_out: int
+    dead_lettered: int
+    unacknowledged: int
+
+
+class AsyncMultiQueueConsumer(Gathered[AsyncQueueConsumer]):
+    """Receives messages of several topics that no other consumer of the subscription has, the topics in turn.
+
+    Made by `client.queue_consumer()` with a list of topics, or with `namespace=`; usable with `async with`. What is
+    said of AsyncQueueConsumer holds in each topic. A batch is of one topic. An error of one topic is raised by one
+    receive; the consumer goes on with the others. Of a namespace it leaves out the topics that `dead_letter` puts
+    messages into: they would come back from there.
+    """
+
+    _TOTALS: ClassVar[tuple[str, ...]] = (
+        *Gathered._TOTALS, "acknowledged", "negatively_acknowledged", "timed_out", "dead_lettered",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        pool: Pool,
+        topics: Iterable[TopicName] | TopicQuery,
+        options: ConsumerOptions,
+        make: Callable[[TopicName, ConsumerOptions], AsyncQueueConsumer],
+        dead_letter: DeadLetter | None = None,
+    ) -> None:
+        super().__init__(pool, topics, options, make, partial(_takes_dead_letters, dead_letter))
+
+    def _make_line(self) -> Line[AsyncQueueConsumer]:
+        return BirthLine(self._exhausted)
+
+    async def acknowledge(self, x: Acknowledgeable, *, transaction: InTransaction | None = None) -> None:
+        """Acknowledge a Message, an id, every message of a MessageBatch, or several messages or ids, of whatever
+        topics; durable when this returns.
+
+        In a topic that has left, or was made anew since, nothing is acknowledged. Raises as AsyncQueueConsumer does;
+        in the topics that do not fail, it is saved.
+        """
+        parts = self._by_member(x)
+        acks = [member.acknowledge(part, transaction=transaction) for member, part in parts]
+        ended = await asyncio.gather(*acks, return_exceptions=True)
+        self._check_closed()
+        outcomes = zip(parts, ended, strict=True)
+        _raise([(m, e) for (m, _), e in outcomes if isinstance(e, BaseException) and not self._has_left(m, e)])
+
+    async def negative_acknowledge(self, x: Acknowledgeable, *, delay: float | None = None) -> None:
+        """Hand back what acknowledge() takes: it is delivered again later, as AsyncQueueConsumer.negative_acknowledge
+        says.
+        """
+        if delay is not None:
+            check_seconds("delay", delay)
+        for member, part in self._by_member(x):
+            try:
+                await member.negative_acknowledge(part, delay=delay)
+            except EngineError as e:
+                if not self._has_left(member, e):
+                    raise
+
+    def _by_member(self, x: object) -> list[tuple[AsyncQueueConsumer, Any]]:
+        """What each topic's consumer is to be told; nothing for topics that have left.
+
+        Raises InvalidArgumentError, AlreadyClosedError.
+        """
+        by_topic: dict[str, list[tuple[Any, int]]] = {}
+        for one in _each(x):
+            ident = _id_of(one)
+            if ident is not None:
+                topic = self._check_ours(one, ident.topic)
+                born = ident.vectors[topic].created_ms if topic in ident.vectors else 0
+                by_topic.setdefault(topic, []).append((one, born))
+        self._check_closed()
+        found: list[tuple[AsyncQueueConsumer, Any]] = []
+        for topic, parts in by_topic.items():
+            member = self._member(topic)
+            if member is not None and (kept := [one for one, born in parts if not _is_of_another(member, born)]):
+                found.append((member, kept[0] if isinstance(kept[0], MessageBatch) else kept))
+        return found
+
+    def statistics(self) -> MultiQueueConsumerStatistics:
+        """A frozen record of totals."""
+        return self._summed(MultiQueueConsumerStatistics)
+
+
+def _takes_dead_letters(policy: DeadLetter | None, topic: TopicName) -> bool:
+    if policy is None:
+        return False
+    return topic.local.endswith(DEAD_LETTER_SUFFIX) if policy.topic is None else topic == TopicName.parse(policy.topic)
+
+
+def _each(x: object) -> Iterable[object]:
+    """What is to be acknowledged, one by one; a batch is one. Raises InvalidArgumentError for several batches."""
+    if isinstance(x, MessageBatch | str | bytes | bytearray | memoryview) or not isinstance(x, Iterable):
+        return (x,)
+    several = list(x)
+    if any(isinstance(one, MessageBatch) for one in several):
+        raise InvalidArgumentError("cannot acknowledge several batches at once; one of them, or several messages")
+    return several
+
+
+def _is_of_another(member: Receiver, born: int) -> bool:
+    """Whether something is of a topic of the same name that was created at another time."""
+    return born != 0 and created_ms(member) not in (0, born)
+
+
+def _id_of(x: object) -> MessageId | None:
+    """What is to be acknowledged; None for an empty batch. Raises InvalidArgumentError."""
+    ident = x.last_id if isinstance(x, MessageBatch) else x.id if isinstance(x, Message) else x
+    if ident is None and isinstance(x, MessageBatch):
+        return None
+    if not isinstance(ident, MessageId):
+        raise InvalidArgumentError(
+            f"cannot acknowledge {type(x).__name__}; a Message, MessageId or MessageBatch is right"
+        )
+    if ident.segment_id < 0 or (ident.segment_id, ident.offset) == (
+        MessageId.latest.segment_id,
+        MessageId.latest.offset,
+    ):
+        raise InvalidArgumentError(f"{ident!r} names no message")
+    return ident
+
+
+def _as_id(member: Receiver, vector: TopicPositions) -> MessageId:
+    """A vector in the form in which the consumer of one topic takes it."""
+    return MessageId(0, 0, vector.positions, member.topic)
+
+
+def _raise(failed: Sequence[tuple[Receiver, BaseException]]) -> None:
+    """Raise what failed: where all of it is that segments went elsewhere, one error that names the topics."""
+    if not failed:
+        return
+    if len(failed) > 1 and all(isinstance(error, FencedError) for _, error in failed):
+        told = "; ".join(str(error) for _, error in failed)
+        raise FencedError(told)
+    others = [error for _, error in failed if not isinstance(error, FencedError)]
+    error = (others or [failed[0][1]])[0]
+    if isinstance(error, EngineError) and len(failed) > 1:
+        error.add_note(f"and {len(failed) - 1} more topics failed")
+    raise error

@@ -1,0 +1,1 @@
+"""Connections to brokers: one per URL, multiplexed, with deadlines and re-connection."""

@@ -1,0 +1,213 @@
+"""One connection per broker URL, made when first needed, made again after a loss with jittered back-off."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from engine.aio.backoff import Backoff
+from engine.aio.tasks import Supervisor
+from engine.client.base.memory import ClientMemory
+from engine.client.base.options import ClientOptions
+from engine.client.net.connection import Connection
+from engine.errors import AlreadyClosedError, ConnectError, EngineError, InvalidArgumentError, TimeoutError
+from engine.wire.stream import FrameStream
+
+log = logging.getLogger(__name__)
+
+CLOSED = "the client was closed"
+BACKOFF_S_FIRST = 0.02
+BACKOFF_S_MAX = 5.0
+GOODBYE_S_MAX = 1.0  # a peer has this long to take what is queued for it when the client closes
+
+T = TypeVar("T")
+
+
+def call_threadsafe(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
+    """Have the loop call it soon, from any thread; nothing when the loop has ended, and everything on it."""
+    try:
+        loop.call_soon_threadsafe(function)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise
+
+
+class Pool:
+    """The connections of one client. Loop thread only.
+
+    Everybody who waits for a URL shares one attempt and its outcome. The attempt after a failed one starts with a
+    delay, so callers may simply ask again.
+    """
+
+    def __init__(self, url: str, options: ClientOptions) -> None:
+        self.url = url
+        self.options = options
+        self.memory = ClientMemory(options.memory_limit)
+        self.closed = False
+        self.ever_connected = False
+        self.tasks = Supervisor(f"client of {url}")
+        self._connections: dict[str, Connection] = {}
+        self._aside: list[Connection] = []
+        self._attempts: dict[str, asyncio.Future[Connection]] = {}
+        self._backoffs: dict[str, Backoff] = {}
+        self._down: set[str] = set()  # addresses whose connection was lost
+        self._proxied = False  # the client's URL is a proxy's, which leads to all others
+        self._loop: asyncio.AbstractEventLoop | None = None  # the one that it was first used in
+
+    async def get(self, url: str | None = None) -> Connection:
+        """A live connection to `url` (default: the client's). Raises ConnectError and what a handshake raises."""
+        self._check_loop()
+        key = url or self.url
+        connection = self._connections.get(key)
+        if connection is not None and connection.lost is None:
+            return connection
+        self.check_open()
+        attempt = self._attempts.get(key)
+        if attempt is None:
+            task = self.tasks.spawn(self._attempt(key), name=f"connect {key}")
+            assert task is not None  # closed was checked above
+            attempt = self._attempts[key] = asyncio.get_running_loop().create_future()
+        return await asyncio.shield(attempt)
+
+    def is_connected(self, url: str) -> bool:
+        """Whether get() has a connection at once."""
+        connection = self._connections.get(url)
+        return connection is not None and connection.lost is None
+
+    def connected_urls(self) -> list[str]:
+        """Where get() has a connection at once."""
+        return [url for url, connection in self._connections.items() if connection.lost is None]
+
+    def check_open(self) -> None:
+        """Raise AlreadyClosedError after close()."""
+        if self.closed:
+            raise AlreadyClosedError(CLOSED)
+
+    def _check_loop(self) -> None:
+        """Raise AlreadyClosedError in another event loop than before: its connections live and die in that one."""
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            raise AlreadyClosedError("the client was used in another event loop; one client for each is right")
+
+    async def _attempt(self, url: str) -> None:
+        """Connect once, after the delay that earlier failures ask for; the outcome goes to all who wait."""
+        backoff = self._backoffs.get(url)
+        try:
+            if backoff is not None:
+                await asyncio.sleep(backoff.next())
+            connection = await self._connect(url)
+        except BaseException as e:
+            self._failed(url, e)
+            if not isinstance(e, Exception):
+                raise
+            return
+        self._backoffs.pop(url, None)
+        self.ever_connected = True
+        if url == self.url:
+            self._proxied = connection.proxied
+        # The broker may call itself by another name than the one it was reached by: one connection for both. One that
+        # was there under its own name is used to its end by those who have it.
+        self._set_aside(self._connections.get(connection.broker_url))
+        self._connections[url] = self._connections[connection.broker_url] = connection
+        connection.ended.add_done_callback(lambda _: self._ended(url, connection))
+        if url in self._down:
+            self._down.remove(url)
+            log.info("connected to %s again", url)
+        attempt = self._attempts.pop(url)
+        if not attempt.done():
+            attempt.set_result(connection)
+
+    def _ended(self, url: str, connection: Connection) -> None:
+        """Say so, once, when an address has no connection any more."""
+        if not self.closed and self._connections.get(url) is connection:
+            self._down.add(url)
+            log.info("%s; trying again", connection.lost)
+
+    def _failed(self, url: str, error: BaseException) -> None:
+        if url not in self._backoffs:
+            self._backoffs[url] = Backoff(self.options.rng, initial=BACKOFF_S_FIRST, maximum=BACKOFF_S_MAX)
+        attempt = self._attempts.pop(url)
+        if attempt.done():
+            return
+        if self.closed or isinstance(error, asyncio.CancelledError):
+            error = AlreadyClosedError(CLOSED)
+        elif not isinstance(error, EngineError) or (isinstance(error, InvalidArgumentError) and url != self.url):
+            error = ConnectError(f"no connection to {url}: {error!r}")  # an address that a broker named may be none
+        attempt.set_exception(error)
+        attempt.exception()  # retrieved: those who waited may have given up
+
+    async def _connect(self, url: str) -> Connection:
+        made: list[Connection] = []
+
+        def handler(stream: FrameStream) -> Connection:
+            made.append(Connection(url, stream))
+            return made[0]
+
+        target = url if self._proxied and url != self.url else None
+        await self.options.connector.connect(self.url if target else url, handler)
+        try:
+            await made[0].handshake(self.options.token, target)
+        except BaseException:
+            made[0].stream.abort()
+            self._set_aside(made[0])
+            raise
+        return made[0]
+
+    def _set_aside(self, connection: Connection | None) -> None:
+        """It is not given out any more, and may not be gone yet."""
+        if connection is not None:
+            self._aside = [c for c in (*self._aside, connection) if c.lost is None]
+
+    def retry_delays(self) -> Backoff:
+        """Delays for something that lives on a connection and was refused in a way that may pass."""
+        return Backoff(self.options.rng, initial=BACKOFF_S_FIRST, maximum=1.0)
+
+    async def close(self) -> None:
+        """Close every connection. Idempotent."""
+        self.closed = True
+        await self.tasks.close()
+        for url in list(self._attempts):  # of tasks that were cancelled before their first step
+            self._failed(url, asyncio.CancelledError())
+        connections = list(dict.fromkeys((*self._connections.values(), *self._aside)))
+        self._connections, self._aside = {}, []
+        for connection in connections:
+            connection.close()
+        ends = [c.ended for c in connections if c.lost is None]
+        if ends:
+            await asyncio.wait(ends, timeout=GOODBYE_S_MAX)  # with TLS, both sides have to say it
+        for connection in connections:
+            if connection.lost is None:
+                connection.stream.abort()
+        await asyncio.sleep(0)
+
+
+async def persist(pool: Pool, attempt: Callable[[], Awaitable[T]], timeout: float, what: str) -> T:
+    """Await `attempt()` again after errors that pass (lost connection, stale layout), for `timeout` seconds in total.
+
+    A broker that was never reached is not waited for: its first ConnectError is raised at once.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout
+    backoff = pool.retry_delays()
+    while True:
+        try:
+            return await attempt()
+        except EngineError as e:
+            passing = e.layout_stale or (isinstance(e, ConnectError) and pool.ever_connected)
+            if pool.closed and (passing or isinstance(e, ConnectError)):
+                raise AlreadyClosedError(CLOSED) from e
+            if not passing:
+                raise
+            delay = backoff.next()
+            if loop.time() + delay >= deadline:
+                raise _given_up(e, what, timeout) from e
+        await asyncio.sleep(delay)
+
+
+def _given_up(error: EngineError, what: str, timeout: float) -> EngineError:
+    kind = ConnectError if isinstance(error, ConnectError) else TimeoutError
+    return kind(f"{what} was given up after {timeout:g} s: {error}")

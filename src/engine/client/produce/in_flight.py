@@ -1,0 +1,346 @@
+"""What one producer has sent and not seen answered: who waits for it, until when, and how much room it takes.
+
+An entry enters when it is sealed and leaves exactly once: acknowledged, failed, or out of time. One that was re-split
+keeps its place until the last of its pieces has left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from engine._native.produce.batcher import Batcher, SealedEntry
+from engine.client.base.memory import ClientMemory
+from engine.client.base.options import Batching
+from engine.client.produce.batching_quality import BucketStatistics, bucket_statistics
+from engine.errors import TimeoutError
+from engine.model.positions import MessageId
+from engine.model.transactions import TRANSACTION_OVER
+
+log = logging.getLogger(__name__)
+
+# There is room again when no more than this share of the limit is in use: enough to send a burst without looking.
+ROOM_SHARE = 0.75
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerStatistics:
+    """Totals since the producer was made; `pending…` are of this moment.
+
+    Bytes are what messages count for against the pending limit: key, value and some for their place in the entry.
+    `buckets` says how well entries are filled, by (segment id, bucket) of the segments that messages go to now.
+    """
+
+    messages_sent: int
+    messages_acknowledged: int
+    messages_failed: int
+    entries_sent: int
+    entries_resent: int
+    bytes_sent: int
+    pending_messages: int
+    pending_bytes: int
+    buckets: Mapping[tuple[int, int], BucketStatistics] = field(default_factory=dict)
+
+
+class _Flight:
+    """Entries that were sent together; `left` of them are outstanding."""
+
+    __slots__ = ("deadline", "left", "ordinal")
+
+    def __init__(self, ordinal: int, deadline: float, left: int) -> None:
+        self.ordinal = ordinal
+        self.deadline = deadline
+        self.left = left
+
+
+class Ledger:
+    """Loop thread only. Waiters are futures of either kind (asyncio's or concurrent.futures')."""
+
+    def __init__(
+        self,
+        batcher: Batcher,
+        topic: str,
+        *,
+        send_timeout: float,
+        pending_bytes_max: int,
+        memory: ClientMemory | None = None,
+        batching: Batching,
+        on_error: Callable[[Exception], object] | None,
+        on_failed: Callable[[Exception], object] = lambda error: None,
+        on_expired: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._batcher = batcher
+        self._make_id = partial(MessageId, topic=topic)
+        self._send_timeout = send_timeout
+        self._batching = batching
+        self._room_bytes = int(pending_bytes_max * ROOM_SHARE)
+        self._memory = memory or ClientMemory(pending_bytes_max)
+        self._on_error = on_error
+        self._on_failed = on_failed
+        self._on_expired = on_expired
+        self._loop = asyncio.get_running_loop()
+        # In the order of the flights, whose ordinals and deadlines never fall.
+        self._outstanding: dict[SealedEntry, _Flight] = {}
+        # Of entries that were re-split: piece -> entry, entry -> the pieces that are still on their way.
+        self._origins: dict[SealedEntry, SealedEntry] = {}
+        self._pieces: dict[SealedEntry, dict[SealedEntry, None]] = {}
+        self._ordinal = 0
+        self.flights = 0  # of which something is outstanding
+        self._flushes: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._room: deque[asyncio.Future[None]] = deque()
+        # (flight, sequence): when this flight and those before it have left, everything below the sequence is stored.
+        self._marks: deque[tuple[int, int]] = deque()
+        self._complete = True  # nothing has failed
+        self._sweep: asyncio.TimerHandle | None = None
+        self._error: Exception | None = None  # of a message nobody waits for; flush() raises it
+        # Totals.
+        self.entries_sent = 0
+        self.entries_resent = 0
+        self.messages_sent = 0
+        self.bytes_sent = 0
+        self.messages_acknowledged = 0
+        self.messages_failed = 0
+
+    def __len__(self) -> int:
+        return len(self._outstanding)
+
+    def __contains__(self, entry: SealedEntry) -> bool:
+        return entry in self._outstanding or entry in self._origins
+
+    def enter(self, entries: Sequence[SealedEntry]) -> None:
+        """From now on these are on their way."""
+        deadline = self._loop.time() + self._send_timeout
+        self._ordinal += 1
+        self.flights += 1
+        flight = _Flight(self._ordinal, deadline, len(entries))
+        for entry in entries:
+            self._outstanding[entry] = flight
+            if entry.scope is not None:
+                entry.scope.entry_entered(bool(entry.waiters))
+            self.entries_sent += 1
+            self.messages_sent += entry.count
+            self.bytes_sent += entry.pending
+        if self._sweep is None and self._outstanding:
+            self._sweep = self._loop.call_at(deadline, self._expire)
+
+    def replace(self, entry: SealedEntry, pieces: Sequence[SealedEntry]) -> None:
+        """From now on these are on their way in its stead; its place in the order and its deadline are theirs."""
+        if entry.scope is not None:
+            entry.scope.scattered()
+        origin = self._origins.pop(entry, entry)
+        group = self._pieces.setdefault(origin, {})
+        group.pop(entry, None)
+        for piece in pieces:
+            group[piece] = None
+            self._origins[piece] = origin
+        self.entries_resent += len(pieces)
+
+    def all_entered(self, upto: int) -> None:
+        """Every message with a sequence below `upto` has entered."""
+        if not self._complete or not self._ordinal:
+            return
+        if not self._outstanding:
+            self._marks.clear()
+            self._batcher.floor = upto
+        elif self._marks and self._marks[-1][0] == self._ordinal:
+            self._marks[-1] = self._ordinal, upto
+        else:
+            self._marks.append((self._ordinal, upto))
+
+    # -- leaving ---------------------------------------------------------------------------------------------
+
+    def _take_out(self, entry: SealedEntry) -> bool:
+        """False: it was out of time before, and its waiters know."""
+        flight = self._outstanding.pop(entry, None)
+        if flight is None:
+            return self._piece_left(entry)
+        flight.left -= 1
+        self.flights -= not flight.left
+        if entry.scope is not None:
+            entry.scope.entry_left(bool(entry.waiters))
+        return True
+
+    def acknowledge(self, entries: Sequence[SealedEntry], offsets: Sequence[int]) -> None:
+        """The broker has these durable at these first offsets (-1: a duplicate whose offset it no longer knows)."""
+        freed = messages = 0
+        for entry, first_offset in zip(entries, offsets, strict=True):
+            if not self._take_out(entry):
+                continue
+            freed += entry.pending
+            messages += entry.count
+            if entry.waiters:
+                self._resolve(entry, first_offset)
+        self.messages_acknowledged += messages
+        self._left(freed, messages)
+
+    def _resolve(self, entry: SealedEntry, first_offset: int) -> None:
+        segment_id, make_id = entry.segment_id, self._make_id
+        for future, index in entry.waiters or ():
+            if not future.done():
+                future.set_result(make_id(segment_id, first_offset + index if first_offset >= 0 else -1))
+
+    def fail(self, entries: Iterable[SealedEntry], error: Exception) -> None:
+        """These will not be acknowledged: tell those who wait, and on_error and flush() about the others.
+
+        Who ends a transaction hears of what was in it, in place of flush(). What one was committed behind is stored,
+        whatever became of its receipt.
+        """
+        freed = messages = 0
+        unheard = told = False
+        for entry in entries:
+            if entry.scope is not None and entry.scope.stored:
+                self.acknowledge([entry], [-1])
+                continue
+            if not self._take_out(entry):
+                continue
+            freed += entry.pending
+            messages += entry.count
+            waiters = entry.waiters or ()
+            silent = len(waiters) < entry.count
+            if entry.scope is None:
+                unheard = unheard or silent
+            else:
+                entry.scope.fail(error)
+                told = told or (silent and not entry.scope.abandoned)
+            cause = error if entry.scope is None else entry.scope.explained(error)
+            for future, _ in waiters:
+                if not future.done():
+                    future.set_exception(cause)
+        self.messages_failed += messages
+        self._complete = self._complete and (not messages or isinstance(error, TRANSACTION_OVER))
+        if unheard:
+            self._error = self._error or error
+        self._left(freed, messages, error if unheard or told else None)
+        if messages:
+            self._on_failed(error)
+
+    def _piece_left(self, piece: SealedEntry) -> bool:
+        """Whether it was a piece that was still on its way; with the last one the whole entry leaves."""
+        origin = self._origins.pop(piece, None)
+        if origin is None:
+            return False
+        group = self._pieces[origin]
+        del group[piece]
+        if not group:
+            del self._pieces[origin]
+            self._take_out(origin)
+        return True
+
+    def _left(self, freed: int, messages: int, unheard: Exception | None = None) -> None:
+        """Entries have left; `unheard` is what befell messages that nobody waits for."""
+        if messages:
+            self._batcher.release(freed, messages)
+            if self._memory.waiting:
+                self._memory.room_came()
+        self.room_came()
+        if self._flushes:
+            self._wake_flushes()
+        if self._marks:
+            self._raise_floor()
+        if unheard is not None and self._on_error is not None:
+            try:
+                self._on_error(unheard)
+            except Exception:  # the user's own; what is on its way must not suffer
+                log.exception("on_error of a producer failed")
+
+    def _expire(self) -> None:
+        """One timer per producer: fail what is past its deadline, come back for the next."""
+        now = self._loop.time()
+        self._sweep = None
+        late: list[SealedEntry] = []
+        for entry, flight in self._outstanding.items():
+            if flight.deadline > now:
+                self._sweep = self._loop.call_at(flight.deadline, self._expire)
+                break
+            late += self._pieces.get(entry, (entry,))
+        if late:
+            self.fail(late, TimeoutError(f"not acknowledged within {self._send_timeout:g} s; the outcome is unknown"))
+            self._on_expired()
+
+    def stop(self) -> None:
+        """No timer after this; what waits for room is refused."""
+        self._memory.waiting.pop(self, None)
+        self._wake_room()
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+
+    # -- waiting ---------------------------------------------------------------------------------------------
+
+    async def flushed(self) -> None:
+        """Wait until everything that is on its way now has left (not what comes after).
+
+        Raises the first unreported error.
+        """
+        if self._outstanding:
+            future: asyncio.Future[None] = self._loop.create_future()
+            self._flushes.append((self._ordinal, future))
+            await future
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    @property
+    def _oldest(self) -> int:
+        """The first flight that is still on its way."""
+        return next(iter(self._outstanding.values())).ordinal if self._outstanding else self._ordinal + 1
+
+    def _raise_floor(self) -> None:
+        """What is sealed from now on tells how far everything is stored; after a failure no further."""
+        oldest = self._oldest
+        while self._marks and self._marks[0][0] < oldest:
+            upto = self._marks.popleft()[1]
+            if self._complete:
+                self._batcher.floor = upto
+
+    def _wake_flushes(self) -> None:
+        oldest = self._oldest
+        while self._flushes and self._flushes[0][0] < oldest:
+            _, future = self._flushes.popleft()
+            if not future.done():
+                future.set_result(None)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the producer takes a burst of messages: a quarter of the limit is free, and of the client's."""
+        pending = self._batcher.pending_bytes
+        memory = self._memory
+        return pending <= self._room_bytes and (memory.has_room or (not pending and memory.has_little_room))
+
+    async def wait_room(self) -> None:
+        """Wait until there is room again; first come, first served."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._room.append(future)
+        self._memory.waiting[self] = None
+        await future
+
+    def room_came(self) -> None:
+        """See memory.Waiter."""
+        if self._room and self.has_room:
+            self._wake_room()
+        elif self._room:
+            self._memory.waiting[self] = None
+
+    def _wake_room(self) -> None:
+        waiting, self._room = self._room, deque()
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    def statistics(self) -> ProducerStatistics:
+        """A frozen record of the totals."""
+        return ProducerStatistics(
+            messages_sent=self.messages_sent,
+            messages_acknowledged=self.messages_acknowledged,
+            messages_failed=self.messages_failed,
+            entries_sent=self.entries_sent,
+            entries_resent=self.entries_resent,
+            bytes_sent=self.bytes_sent,
+            pending_messages=self._batcher.pending_messages,
+            pending_bytes=self._batcher.pending_bytes,
+            buckets=bucket_statistics(self._batcher.counters, self._batching),
+        )

@@ -1,0 +1,158 @@
+"""`NearFiles`: a segment's messages from the broker's log files, where these are on this machine and may be read.
+
+The broker says where they lie (SEGMENT_FILES); what is read is checked like what comes over a connection. Files are
+opened when they are needed, and read in order. What retention deletes meanwhile is read on if it is open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from engine._native.serve import log
+from engine.aio.files import ReadFile
+from engine.errors import CorruptionError, NotFoundError, ProtocolError
+from engine.limits import LOG_INDEX_BYTES_STEP, READ_BLOCK_SIZE
+from engine.wire.chunks import ChunkPool
+
+_WANTED = READ_BLOCK_SIZE + LOG_INDEX_BYTES_STEP  # what it takes to find a whole block behind a mark
+
+OpenFile = Callable[[str], ReadFile]
+
+
+class NearBlock(NamedTuple):
+    """Whole entries, back to back. `messages`: those that are for readers; `skip`: inclusive ranges of the others."""
+
+    data: memoryview
+    salt: int
+    messages: int
+    skip: list[list[int]]
+
+
+class _Stretch(NamedTuple):
+    """As in SEGMENT_FILES. It comes from somebody else."""
+
+    path: str
+    opening: bytes
+    salt: int
+    position: int
+    end: int
+    next_offset: int
+
+    def check(self) -> None:
+        """Raise ProtocolError for what no broker should say."""
+        numbers = (self.salt, self.position, self.end, self.next_offset)
+        good = isinstance(self.path, str) and self.path.startswith("/") and "\0" not in self.path
+        if not good or not isinstance(self.opening, bytes) or not all(isinstance(n, int) and n >= 0 for n in numbers):
+            raise ProtocolError(f"the broker says that messages lie in {tuple(self)!r:.200}")
+
+
+class NearFiles:
+    """Loop thread only, but for next_now(). `upto`: what is at or above this offset is not here."""
+
+    __slots__ = (
+        "_chunks", "_file", "_hidden", "_left", "_open_file", "_position", "_segment_id", "_wanted", "offset", "upto"
+    )  # fmt: skip
+
+    def __init__(self, segment_id: int, start: int, answer: dict[str, Any], open_file: OpenFile) -> None:
+        """`answer`: to SEGMENT_FILES. Raises ProtocolError for one that makes no sense."""
+        self.offset = start  # the next one to be read
+        self._segment_id = segment_id
+        self._open_file = open_file
+        self._left, self._hidden, self.upto = _parsed(answer)
+        self._chunks = ChunkPool(_WANTED)
+        self._file: ReadFile | None = None
+        self._position = 0
+        self._wanted = _WANTED
+
+    async def open(self) -> None:
+        """The next file. Raises OSError where that is not to be, NotFoundError for another one than was meant."""
+        await asyncio.to_thread(self._open)
+
+    def _open(self) -> ReadFile:
+        stretch = self._left[-1]
+        file = self._open_file(stretch.path)
+        if file.head(len(stretch.opening)) != stretch.opening:
+            raise NotFoundError(f"{stretch.path} is another file than the broker's")
+        self._file, self._position = file, stretch.position
+        return file
+
+    async def next(self) -> NearBlock:
+        """The block at `offset`, which is below `upto`. Raises OSError, CorruptionError, NotFoundError."""
+        block = None
+        while block is None:
+            file = self._file
+            if file is None:
+                file = await asyncio.to_thread(self._open)
+            with self._memory() as view:
+                block = self._cut(view, await file.read_into(view, self._position))
+        return block
+
+    def next_now(self) -> NearBlock:
+        """The same. Blocks; for one thread at a time, and none of the loop meanwhile."""
+        block = None
+        while block is None:
+            file = self._file or self._open()
+            with self._memory() as view:
+                block = self._cut(view, file.read_now(view, self._position))
+        return block
+
+    @contextmanager
+    def _memory(self) -> Iterator[memoryview]:
+        """For what is to be read next; nobody overwrites it while there is a view of it."""
+        size = min(self._wanted, self._left[-1].end - self._position)
+        chunk = self._chunks.take(size)
+        assert chunk.view is not None
+        try:
+            yield chunk.view[:size]
+        finally:
+            self._chunks.give(chunk, chunk.size)
+
+    def _cut(self, view: memoryview, count: int) -> NearBlock | None:
+        """The block in the first `count` bytes, None when more has to be read. Raises CorruptionError."""
+        stretch, data = self._left[-1], view[:count].toreadonly()
+        start, stop, first, after, messages, missing = log.cut(
+            data, stretch.salt, self._segment_id, self.offset, READ_BLOCK_SIZE, False, self.upto
+        )
+        self._position += stop
+        self._wanted = max(missing, _WANTED)
+        if not messages:
+            if len(data) < len(view) or missing > stretch.end - self._position or not (stop or missing):
+                raise CorruptionError(f"{stretch.path}, position {self._position}: offset {self.offset} is not there")
+            return None
+        self.offset, self._wanted = after, _WANTED
+        if after >= stretch.next_offset:
+            self._left.pop()
+            self.close()
+        skip = self._skipped(first, after)
+        return NearBlock(data[start:stop], stretch.salt, messages - sum(b + 1 - a for a, b in skip), skip)
+
+    def _skipped(self, first: int, after: int) -> list[list[int]]:
+        found = []
+        while self._hidden and self._hidden[-1][0] < after:
+            low, high = self._hidden[-1]
+            if high >= first:
+                found.append([max(low, first), min(high, after - 1)])
+            if high >= after:
+                break
+            self._hidden.pop()
+        return found
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._file = None
+
+
+def _parsed(answer: dict[str, Any]) -> tuple[list[_Stretch], list[list[int]], int]:
+    """(Files, hidden ranges, both with the first one last; upto)."""
+    try:
+        stretches = [_Stretch(*one) for one in answer["files"]]
+        hidden = [[int(first), int(last)] for first, last in answer["hidden"]]
+        upto = min(int(answer["upto"]), stretches[-1].next_offset if stretches else 0)
+    except (KeyError, TypeError, ValueError) as e:
+        raise ProtocolError(f"the broker does not say where messages lie, but {answer!r:.200}") from e
+    for stretch in stretches:
+        stretch.check()
+    return stretches[::-1], hidden[::-1], upto

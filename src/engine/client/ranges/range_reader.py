@@ -1,0 +1,348 @@
+"""`AsyncRangeReader`: reads given offsets of given segments, and then it is done.
+
+What a consumer does without knowing where it will end, this does for a piece of work that was planned before: a task of
+a cluster, a copy, a check. The segments are read one after the other in the order of their ids, so that parents come
+before children (ids rise along every path); while one is being received, the next is asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from engine._native.consume.batch import MessageBatch
+from engine._native.consume.message import Message
+from engine._native.format.entry import Entry
+from engine._native.format.offsets import overlap
+from engine._native.produce.hashing import MURMUR3, XXH64, key32
+from engine.client.base.options import ConsumerOptions, check_count
+from engine.client.consume.attachment import Attachment
+from engine.client.consume.receiver import Receiver
+from engine.client.net.pool import Pool
+from engine.client.ranges.caller_reads import Handover
+from engine.client.ranges.local_files import NearBlock
+from engine.client.ranges.range_attachment import RangeAttachment
+from engine.client.topic.session import TopicLayout
+from engine.errors import AlreadyClosedError, CorruptionError, InvalidArgumentError, NotFoundError
+from engine.limits import READ_BLOCK_SIZE
+from engine.model.names import TopicName
+from engine.model.positions import Checkpoint
+from engine.wire.commands import Command
+
+BATCH_MESSAGES = 65_536
+# Nobody waits for what is read from files; and what was just read is in the processor's cache when it is copied.
+NEAR_WINDOW_BYTES = 4 * READ_BLOCK_SIZE
+
+Ranges = Mapping[int, tuple[int, int]]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """What is to be read. `ranges`: {segment id: (first offset, offset behind the last)}.
+
+    `buckets`: only entries whose smallest bucket hash is in this range, both ends inclusive: ranges that tile
+    0..65535 share out every segment's entries, each to one of them. `keys`: entries that hold none of them may be left
+    out. `skip_deleted`: what retention has deleted is left out, instead of an error.
+    """
+
+    ranges: Ranges
+    buckets: tuple[int, int] | None = None
+    keys: tuple[bytes, ...] | None = None
+    skip_deleted: bool = False
+
+    def __post_init__(self) -> None:
+        for segment_id, (start, stop) in self.ranges.items():
+            if not 0 <= start <= stop:
+                raise InvalidArgumentError(
+                    f"the range of segment {segment_id} is {start}..{stop}; start <= stop is right"
+                )
+        if self.buckets is not None and not 0 <= self.buckets[0] <= self.buckets[1] <= 0xFFFF:
+            raise InvalidArgumentError(f"buckets is {self.buckets}; (first, last) within 0..65535 is right")
+
+
+class AsyncRangeReader(Receiver):
+    """Made by `client.range_reader()`; usable with `async with`. Iterate it, or its batches(), to the end."""
+
+    def __init__(self, pool: Pool, topic: TopicName, options: ConsumerOptions, plan: ReadPlan) -> None:
+        super().__init__(pool, topic, options)
+        self._plan = plan
+        self._left = sorted(i for i, (start, stop) in plan.ranges.items() if start < stop)
+        self._hashes: tuple[int, ...] | None = None
+        self._deleted: dict[int, int] = {}
+        self._arrived = self._exhausted = False  # all of it; and received by the user
+        self._window = messages, size = self._budget.whole
+        self._near_window = messages, min(size, NEAR_WINDOW_BYTES)
+        self.hands_over = False  # whoever receives calls next_batch_or_handover(), and reads files itself
+        self._handover: Handover | None = None
+
+    async def start(self) -> None:
+        """Look whether all of it is there, and begin."""
+        try:
+            layout = await self._open()
+            if self._plan.keys is not None:
+                algorithm = MURMUR3 if layout.key_hash == "murmur3" else XXH64
+                self._hashes = tuple(key32(key, algorithm) for key in self._plan.keys)
+            await asyncio.gather(*map(self._check, self._left))
+            self._follow()
+            self._advance()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _check(self, segment_id: int) -> None:
+        """What lies beyond a segment's end was never there: waiting for it would be for ever."""
+        try:
+            answer = await self.session.ask(segment_id, Command.SEGMENT_OFFSET, {"at": "latest"})
+        except NotFoundError:
+            return  # deleted, which _advance() finds out
+        end, stop = int(answer["result"]["offset"]), self._plan.ranges[segment_id][1]
+        if stop > end:
+            raise InvalidArgumentError(
+                f"segment {segment_id} of {self._topic} ends at {end}, before the offset {stop} that is to be read"
+            )
+
+    # -- the user's side -------------------------------------------------------------------------------------
+
+    @property
+    def deleted(self) -> dict[int, int]:
+        """{segment id: how many messages of its range retention had deleted}, as far as it has read. A new dict."""
+        return dict(self._deleted)
+
+    async def batches(self, max_messages: int = BATCH_MESSAGES) -> AsyncIterator[MessageBatch]:
+        """Everything, in order, in batches of at most `max_messages`.
+
+        Raises NotFoundError for what retention has deleted, and as receive_batch() of consumers.
+        """
+        while (batch := await self.next_batch(max_messages)) is not None:
+            yield batch
+
+    async def next_batch(self, max_messages: int = BATCH_MESSAGES) -> MessageBatch | None:
+        """The next messages, None at the end. Raises as batches()."""
+        return await self._or_end(self.receive_batch(max_messages))
+
+    async def _or_end(self, receiving: Awaitable[T]) -> T | None:
+        """None when all that was to be read was received."""
+        try:
+            return await receiving
+        except AlreadyClosedError:
+            if self._exhausted:
+                return None
+            raise
+
+    # -- who receives in threads reads files itself ------------------------------------------------------------
+
+    def _hand_over(self, attachment: RangeAttachment) -> None:
+        if (near := attachment.near) is not None and self._failure is None:
+            attachment.handed_over = True
+            self._handover = Handover(self, attachment, near)
+            self._wake()
+
+    async def next_batch_or_handover(self, max_messages: int) -> MessageBatch | Handover | None:
+        """As next_batch(); or what the caller is to read by itself. For the blocking client, which has threads."""
+        check_count("max_messages", max_messages)
+
+        def pop() -> MessageBatch | Handover | None:
+            batch = self._pop_batch(max_messages, -1)
+            return self._handover if batch is None else batch
+
+        if not self._turns and (found := pop()) is not None:
+            self._popped()
+            return found
+        return await self._or_end(self._in_turn(pop, None))
+
+    def _wake(self) -> None:
+        if self._handover is not None and self._turns:
+            self._turns[0].wake(True)
+        else:
+            super()._wake()
+
+    def take_queued(self, max_messages: int) -> MessageBatch | None:
+        """From the thread that reads."""
+        return None if self._closed else self._queue.pop_batch(max_messages, -1) or None
+
+    def queue_near(
+        self, attachment: RangeAttachment, block: NearBlock, entries: list[Entry], begin: int, lost: Entry | None
+    ) -> None:
+        """From the thread that reads."""
+        self._pushed_messages += block.messages
+        self._pushed_bytes += len(block.data)
+        wanted = [e for e in entries if e.first_offset < attachment.stop and self._is_wanted(e)]
+        skip, _ = _up_to(attachment.stop, wanted, block.skip)
+        attachment.pushed += self._queue.push(wanted, skip or None, None, begin)
+        if lost is not None:
+            self._break_off(attachment, lost)
+
+    def given_back(self, handover: Handover) -> None:
+        """It is over, and what it has read was received."""
+        if self._handover is not handover:
+            return  # somebody else has said so
+        self._handover = None
+        self._queue.take_credit()
+        self._credited_messages = self._pushed_messages - self._queue.messages
+        self._credited_bytes = self._pushed_bytes - self._queue.bytes
+        attachment = handover.attachment
+        if self._failure is not None or attachment.broken:
+            return
+        attachment.go_on(handover.near, handover.error, self._hand_over)
+        if attachment.expected >= attachment.stop and not attachment.closed:
+            self._finish(attachment)
+
+    # -- bad entries -----------------------------------------------------------------------------------------
+
+    def stop_at(self, entry: Entry, error: CorruptionError) -> None:
+        """Not all that was to be read can be."""
+        self.fail(error)
+
+    def broken_off(self, attachment: Attachment, error: CorruptionError) -> None:
+        """Nothing is acknowledged: the broker is not needed any more."""
+        super().broken_off(attachment, error)
+        attachment.give_up()
+
+    async def _iterate(self) -> AsyncIterator[Message]:
+        async for batch in self.batches():
+            for message in batch:
+                yield message
+
+    # -- one segment after the other -------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """Ask for the next segment."""
+        while self._left:
+            segment_id = self._left.pop(0)
+            view = self.session.layout.segments.get(segment_id)
+            start, stop = self._plan.ranges[segment_id]
+            if view is None:
+                self._lose(segment_id, stop - start)
+                continue
+            attachment = RangeAttachment(self, segment_id, view.name, start, stop)
+            self.attachments[segment_id] = attachment
+            attachment.begin()
+            return
+        self._arrived = True
+        self._end_if_received()
+
+    def _end_if_received(self) -> None:
+        if self._failure is None and self._arrived and not self._queue.messages and not self.unread:
+            self._exhausted = True
+            self.fail(AlreadyClosedError(f"all that was to be read of {self._topic} was received"))
+
+    def _lose(self, segment_id: int, count: int) -> None:
+        if count <= 0:
+            return
+        self._deleted[segment_id] = self._deleted.get(segment_id, 0) + count
+        if not self._plan.skip_deleted:
+            self.fail(NotFoundError(f"retention has deleted {count} messages of segment {segment_id} of {self._topic}"))
+
+    def _standing(self, segment_id: int) -> int:
+        """The next offset to deliver."""
+        return max(self._plan.ranges[segment_id][0], self._queue.positions.get(segment_id, 0))
+
+    def attached(self, attachment: Attachment) -> None:
+        """Retention may have moved the start."""
+        assert isinstance(attachment, RangeAttachment)
+        self._lose(
+            attachment.segment_id, min(attachment.position, attachment.stop) - self._standing(attachment.segment_id)
+        )
+        near, attachment.ungranted = attachment.near, attachment.stop - attachment.expected
+        self._budget.whole = self._window if near is None else self._near_window
+        if attachment.ungranted <= 0:
+            self._finish(attachment)
+        elif near is not None and self.hands_over and not self.options.schema.evolves:
+            self._hand_over(attachment)
+        else:
+            super().attached(attachment)
+
+    def detached(self, attachment: Attachment) -> None:
+        """Go on where delivery stands."""
+        self._handover = None
+        super().detached(attachment)
+        attachment.expected = self._standing(attachment.segment_id)
+
+    def blocks_came(self, attachment: Attachment, header: dict[str, Any], payload: memoryview) -> None:
+        """Queue what belongs to the range; the range may end here."""
+        assert isinstance(attachment, RangeAttachment)
+        super().blocks_came(attachment, header, payload)
+        if self._failure is None and attachment.expected >= attachment.stop and not attachment.broken:
+            self._finish(attachment)
+
+    def _push(self, attachment: Attachment, entries: list[Entry], header: dict[str, Any], begin: int) -> int:
+        """Without what is not asked for, which needs its credit back at once, as does what lies before the start."""
+        assert isinstance(attachment, RangeAttachment)
+        stop, skip = attachment.stop, header.get("skip") or []
+        if entries and (first := entries[0].first_offset) < begin:
+            lead = begin - first - overlap(skip, first, begin)
+            attachment.ungranted += lead
+            attachment.grant(lead, 0)
+        wanted = [e for e in entries if e.first_offset < stop and self._is_wanted(e)]
+        if len(wanted) < len(entries):
+            kept = {e.first_offset for e in wanted}
+            dropped = [e for e in entries if e.first_offset not in kept]
+            messages = sum(e.count - overlap(skip, e.first_offset, e.first_offset + e.count) for e in dropped)
+            self._grant({attachment.segment_id: (messages, sum(e.size for e in dropped))})
+        skip, beyond = _up_to(stop, wanted, skip)
+        self._credited_messages += beyond
+        return self._queue.push(wanted, skip or None, None, begin)
+
+    def _is_wanted(self, entry: Entry) -> bool:
+        if self._plan.buckets is not None and not self._plan.buckets[0] <= entry.bucket_min <= self._plan.buckets[1]:
+            return False
+        if self._hashes is None:
+            return True
+        return any(
+            entry.segment_hash_min <= h >> 16 <= entry.segment_hash_max
+            and entry.bucket_min <= h & 0xFFFF <= entry.bucket_max
+            for h in self._hashes
+        )
+
+    def end_reached(self, attachment: Attachment) -> None:
+        """Sealed, and sent to its end, which start() has seen to be behind the range's."""
+        if attachment.segment_id in self.attachments:
+            self._finish(attachment)
+
+    def segment_gone(self, attachment: Attachment) -> None:
+        """Deleted by retention."""
+        assert isinstance(attachment, RangeAttachment)
+        self._lose(attachment.segment_id, attachment.stop - attachment.expected)
+        self._finish(attachment)
+
+    def _finish(self, attachment: Attachment) -> None:
+        self.attachments.pop(attachment.segment_id, None)
+        attachment.give_up()
+        if not self._closed and self._failure is None:
+            self._advance()
+
+    def layout_changed(self, layout: TopicLayout) -> None:
+        """What is to be read was decided before."""
+
+    def _forget_left(self) -> None:
+        """Where each segment was left is needed to the end."""
+
+    def _must_look(self) -> bool:
+        return self._arrived or super()._must_look()
+
+    def _return_credit(self) -> None:
+        super()._return_credit()
+        self._end_if_received()
+
+
+def _up_to(stop: int, entries: list[Entry], skip: Any) -> tuple[Any, int]:
+    """What else is hidden in these entries when a range ends at `stop`; how many messages that are none's otherwise."""
+    if not entries or (end := entries[-1].first_offset + entries[-1].count) <= stop:
+        return skip, 0
+    within = [[first, min(last, stop - 1)] for first, last in skip if first < stop]
+    return [*within, [stop, end - 1]], end - stop - overlap(skip, stop, end)
+
+
+def check_ranges(ranges: object) -> Ranges:
+    """The ranges themselves. Raises InvalidArgumentError for anything that is not {segment id: (start, stop)}."""
+    if isinstance(ranges, Checkpoint) or not isinstance(ranges, Mapping):
+        raise InvalidArgumentError(f"ranges is {type(ranges).__name__}; {{segment id: (start, stop)}} is right")
+    return {int(i): (int(start), int(stop)) for i, (start, stop) in ranges.items()}
+
+
+def check_keys(keys: Iterable[bytes | str] | None) -> tuple[bytes, ...] | None:
+    """As bytes."""
+    return None if keys is None else tuple(k.encode() if isinstance(k, str) else bytes(k) for k in keys)

@@ -1,0 +1,42 @@
+"""Tells a topic the schema by which its values are written or read, and learns those that others write by."""
+
+from __future__ import annotations
+
+import asyncio
+
+from engine.client.base.schema import Schema
+from engine.client.net.pool import persist
+from engine.client.topic.session import TopicSession
+from engine.errors import ConnectError, TimeoutError
+from engine.model.schema import TopicSchema
+from engine.wire.commands import Command
+
+
+async def declare(session: TopicSession, schema: Schema, *, producer: bool) -> None:
+    """Have `schema` checked and recorded; nothing for plain bytes.
+
+    Raises SchemaError when it does not go together with the topic's, NotFoundError, ConnectError, TimeoutError.
+    """
+    if schema.facts is not None:
+        await _ask(session, schema, schema.facts.to_mapping(), producer)
+
+
+async def learn(session: TopicSession, schema: Schema) -> None:
+    """Learn the schemas that were declared since, as often as it takes. Raises NotFoundError, AlreadyClosedError."""
+    backoff = session.pool.retry_delays()
+    while True:
+        try:
+            return await _ask(session, schema, None, False)
+        except (ConnectError, TimeoutError):
+            await asyncio.sleep(backoff.next())
+
+
+async def _ask(session: TopicSession, schema: Schema, declared: dict[str, str] | None, producer: bool) -> None:
+    pool, timeout = session.pool, session.pool.options.operation_timeout
+    header = {"topic": str(session.topic), "schema": declared, "producer": producer}
+
+    async def once() -> None:
+        answer = await (await pool.get()).request(Command.TOPIC_SCHEMA, header, timeout)
+        schema.learn(TopicSchema.of(version, checked=False) for version in answer["result"]["versions"])
+
+    await persist(pool, once, timeout, f"declaring the schema of {session.topic}")

@@ -1,0 +1,319 @@
+"""The topics of a namespace as a client sees them: a session that follows a list, and the watch that users hold.
+
+A broker answers WATCH_TOPIC_LIST with the whole list and sends every change after it. After a reconnect the client says
+what it has by its hash; when that is the present list, nothing is sent again (SEMANTICS 40).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from engine.client.base.options import check_timeout
+from engine.client.net.connection import Connection
+from engine.client.net.pool import Pool, persist
+from engine.errors import AlreadyClosedError, EngineError, InvalidArgumentError, ProtocolError
+from engine.model.names import TopicName, parse_namespace
+from engine.wire.commands import Command
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsChanged:
+    """How a list of topics has changed: first `removed`, then `added`, names "topic://…", each sorted.
+
+    A topic in both was deleted and made anew: it is another one of its name.
+    """
+
+    removed: tuple[str, ...]
+    added: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicQuery:
+    """Which topics: of "tenant/namespace", with all of `properties`, the own name matched whole by the RE2 `pattern`.
+
+    Raises InvalidArgumentError; what is wrong with a pattern the broker says.
+    """
+
+    namespace: str
+    properties: Mapping[str, str] | None = None
+    pattern: str | None = None
+
+    def __post_init__(self) -> None:
+        parse_namespace(self.namespace)
+        if self.pattern is not None and not isinstance(self.pattern, str):
+            raise InvalidArgumentError(f"pattern is {type(self.pattern).__name__}; text is right")
+        pairs = self.properties.items() if isinstance(self.properties, Mapping) else [(None, None)]
+        if self.properties is not None and not all(isinstance(k, str) and isinstance(v, str) for k, v in pairs):
+            raise InvalidArgumentError(f"properties are {self.properties!r:.80}; a mapping of text to text is right")
+
+    def fields(self) -> dict[str, Any]:
+        """For the header of a request."""
+        properties = None if self.properties is None else dict(self.properties)
+        return {"namespace": self.namespace, "properties": properties, "pattern": self.pattern}
+
+
+Topics = str | Sequence[str] | None  # what users say: a topic, several, or None with a namespace
+
+
+def chosen(
+    topics: Topics, namespace: str | None, properties: Mapping[str, str] | None, pattern: str | None
+) -> TopicName | list[TopicName] | TopicQuery:
+    """What a consumer is to receive from. Raises InvalidArgumentError where the arguments do not go together."""
+    if namespace is not None:
+        if topics is not None:
+            raise InvalidArgumentError("topic and namespace are given; one of them is right, the other None")
+        return TopicQuery(namespace, properties or None, pattern)
+    if properties or pattern is not None:
+        raise InvalidArgumentError("properties and pattern choose topics of a namespace, and namespace is None")
+    if topics is None:
+        raise InvalidArgumentError("topic is None; a topic, a list of topics, or None with a namespace is right")
+    if isinstance(topics, str | TopicName):
+        return TopicName.parse(topics)
+    if not isinstance(topics, Sequence | set | frozenset) or isinstance(topics, bytes | bytearray | memoryview):
+        raise InvalidArgumentError(f"topic is {type(topics).__name__}; a topic's name or a list of them is right")
+    names = list(dict.fromkeys(TopicName.parse(topic) for topic in topics))
+    if not names:
+        raise InvalidArgumentError("topic is an empty list; give it at least one topic")
+    return names
+
+
+async def list_topics(pool: Pool, query: TopicQuery) -> list[str]:
+    """The names "topic://…", sorted; page by page: a topic that is there all the time is among them.
+
+    Raises ConnectError, TimeoutError, InvalidArgumentError.
+    """
+    found: list[str] = []
+    timeout = pool.options.operation_timeout
+
+    async def page() -> dict[str, Any]:
+        header = {**query.fields(), "after": found[-1] if found else None}
+        answer = await (await pool.get()).request(Command.GET_TOPICS_OF_NAMESPACE, header, timeout)
+        return dict(answer["result"])
+
+    more = True
+    while more:
+        result = await persist(pool, page, timeout, f"listing the topics of {query.namespace}")
+        found.extend(result["topics"])
+        more = bool(result["more"] and result["topics"])
+    return found
+
+
+class TopicListSession:
+    """Keeps a list of topics current for one consumer or watch, over reconnects. Loop thread only.
+
+    `born`: {name: when it was created, milliseconds}. `on_changed(removed, added)` is called with every change after
+    open(); both are lists of names, and a name in both is another topic.
+    """
+
+    def __init__(self, pool: Pool, query: TopicQuery, on_changed: Callable[[list[str], list[str]], object]) -> None:
+        self.query = query
+        self.born: dict[str, int] = {}
+        self._pool = pool
+        self._on_changed = on_changed
+        self._hash: str | None = None  # of `born`, as the broker says
+        self._parts: list[dict[str, Any]] = []  # of an update whose end has not come
+        self._connection: Connection | None = None
+        self._session_id = 0
+        self._opened = False
+        self._reopening = False
+        self._closed = False
+
+    async def open(self) -> None:
+        """Get the list and follow it. Raises ConnectError, TimeoutError, InvalidArgumentError."""
+        timeout = self._pool.options.operation_timeout
+        await persist(self._pool, self._watch, timeout, f"watching the topics of {self.query.namespace}")
+        self._opened = True
+        if self._connection is None:
+            self._reopen_soon()
+
+    async def _watch(self, url: str | None = None) -> None:
+        connection = await self._pool.get(url)
+        session_id = connection.next_id()
+        self._parts = []
+        connection.attach(session_id, self)
+        header = {**self.query.fields(), "session_id": session_id, "hash": self._hash}
+        try:
+            await connection.request(Command.WATCH_TOPIC_LIST, header, self._pool.options.operation_timeout)
+        except BaseException:
+            connection.end_session(session_id, Command.WATCH_TOPIC_LIST_CLOSE)
+            raise
+        if connection.lost is not None:
+            raise connection.lost
+        self._connection, self._session_id = connection, session_id
+        if self._closed:
+            self._drop_session()
+
+    # -- Attached --------------------------------------------------------------------------------------------
+
+    def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
+        """A part of an update; the last one makes it count."""
+        if self._closed or command is not Command.WATCH_TOPIC_LIST_UPDATE:
+            return
+        if header.get("restart"):
+            self._parts.clear()  # a snapshot begins again
+        self._parts.append(header)
+        if not header["more"]:
+            parts, self._parts = self._parts, []
+            self._hash = header["hash"]
+            self._apply(parts)
+
+    def _apply(self, parts: list[dict[str, Any]]) -> None:
+        """The parts count together, one after the other."""
+        now: dict[str, int | None] = {} if parts[0]["snapshot"] is None else dict.fromkeys(self.born)
+        for part in parts:
+            now.update(dict.fromkeys(part["removed"]))
+            names = [*(part["snapshot"] or ()), *part["added"]]
+            if len(names) != len(part["born"]):
+                raise ProtocolError("WATCH_TOPIC_LIST_UPDATE: `born` is not as long as the lists it goes with")
+            now.update(zip(names, part["born"], strict=True))
+        changed = {name: born for name, born in now.items() if self.born.get(name) != born}
+        removed = [name for name in changed if name in self.born]
+        added = {name: born for name, born in changed.items() if born is not None}
+        for name in removed:
+            del self.born[name]
+        self.born.update(added)
+        if changed and self._opened:
+            self._on_changed(removed, list(added))
+
+    def resume_writing(self) -> None:
+        """A session writes nothing that could be too much."""
+
+    def connection_lost(self, error: EngineError) -> None:
+        """Watch again, as often as it takes. Meanwhile the list is as it was."""
+        if self._connection is not None and self._connection.lost is None:
+            return  # that of an attempt under way, which sees it itself
+        self._connection = None
+        if self._opened:
+            self._reopen_soon()
+
+    def _reopen_soon(self) -> None:
+        if not (self._closed or self._reopening or self._pool.closed):
+            self._reopening = True
+            self._pool.tasks.spawn(self._reopen(), name=f"topics of {self.query.namespace}")
+
+    async def _reopen(self) -> None:
+        """Any broker can tell: the client's own, and those it is connected with."""
+        backoff = self._pool.retry_delays()
+        turn = 0
+        try:
+            while self._connection is None and not (self._closed or self._pool.closed):
+                urls = [None, *self._pool.connected_urls()]
+                try:
+                    await self._watch(urls[turn % len(urls)])
+                except EngineError:
+                    await asyncio.sleep(backoff.next())
+                turn += 1
+        finally:
+            self._reopening = False
+
+    def close(self) -> None:
+        """Follow no more. Idempotent."""
+        self._closed = True
+        self._drop_session()
+
+    def _drop_session(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.end_session(self._session_id, Command.WATCH_TOPIC_LIST_CLOSE)
+
+
+class AsyncTopicWatch:
+    """Follows the topics of a namespace. Made by `client.watch_topics()`; iterate it, with `async with`.
+
+    The first TopicsChanged has every topic there is as `added`. What changes while nobody asks comes as one.
+    """
+
+    def __init__(self, pool: Pool, query: TopicQuery) -> None:
+        self._session = TopicListSession(pool, query, self._changed)
+        self._removed: set[str] = set()
+        self._added: set[str] = set()
+        self._untold = True  # the first is told even when there is no topic
+        self._came = asyncio.Event()
+        self._closed = False
+        self.on_closed: Callable[[Any], object] | None = None
+
+    async def start(self) -> None:
+        """Get the list."""
+        try:
+            await self._session.open()
+        except BaseException:
+            await self.close()
+            raise
+        self._changed([], list(self._session.born))
+
+    def _changed(self, removed: list[str], added: list[str]) -> None:
+        for name in removed:
+            if name in self._added:
+                self._added.discard(name)
+            else:
+                self._removed.add(name)
+        self._added.update(added)
+        self._came.set()
+
+    @property
+    def namespace(self) -> str:
+        """The "tenant/namespace" it follows."""
+        return self._session.query.namespace
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics there are now, as far as is known here, sorted."""
+        return sorted(self._session.born)
+
+    async def next_change(self, timeout: float | None = None) -> TopicsChanged | None:
+        """What has changed since the last one; None when nothing did within `timeout` seconds (None: wait for ever).
+
+        Raises AlreadyClosedError when the watch is closed, also meanwhile; InvalidArgumentError (`timeout`).
+        """
+        check_timeout(timeout)
+        try:
+            async with asyncio.timeout(timeout):
+                while not (self._removed or self._added or self._untold):
+                    self._check_open()
+                    self._came.clear()
+                    await self._came.wait()
+        except TimeoutError:
+            return None
+        self._check_open()
+        self._untold = False
+        changed = TopicsChanged(tuple(sorted(self._removed)), tuple(sorted(self._added)))
+        self._removed, self._added = set(), set()
+        return changed
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise AlreadyClosedError(f"the watch of the topics of {self.namespace} was closed")
+
+    def __aiter__(self) -> AsyncIterator[TopicsChanged]:
+        """Every change, until the watch is closed."""
+        return self._iterate()
+
+    async def _iterate(self) -> AsyncIterator[TopicsChanged]:
+        while True:
+            try:
+                changed = await self.next_change()
+            except AlreadyClosedError:
+                return
+            if changed is not None:
+                yield changed
+
+    async def close(self) -> None:
+        """Follow no more; who waits gets AlreadyClosedError. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            self._session.close()
+            self._came.set()
+            if self.on_closed is not None:
+                self.on_closed(self)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.namespace}{' (closed)' if self._closed else ''}>"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()

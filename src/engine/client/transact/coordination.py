@@ -1,0 +1,190 @@
+"""What a client asks of the coordinator of transactions: any broker, since all of them read the same records."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from engine.client.net.connection import Connection
+from engine.client.net.pool import Pool, persist
+from engine.errors import (
+    ConnectError,
+    EngineError,
+    TimeoutError,
+    TransactionNotFoundError,
+    UnknownOutcomeError,
+    UnsupportedError,
+)
+from engine.model.transactions import TransactionState, accepted_numbers
+from engine.wire.commands import Command
+
+Answer = asyncio.Future[dict[str, Any]]
+
+_ACTIONS = {TransactionState.COMMITTED: "commit", TransactionState.ABORTED: "abort"}
+
+
+class Standing(NamedTuple):
+    """How a transaction stands. `left_s`: seconds until it is aborted, None where the broker cannot say. `accepted`:
+    the numbers of the attempts that a commit has accepted; None: all. `mark`: of the commit that ended it, if it has
+    one.
+    """
+
+    id: str
+    state: TransactionState
+    deadline_ms: int
+    left_s: float | None
+    accepted: tuple[int, ...] | None
+    mark: int | None
+
+
+async def begin(pool: Pool, timeout_s: float, name: str | None) -> Standing:
+    """A new transaction, or the one of that name. Raises ConnectError, TimeoutError, InvalidArgumentError."""
+    header = {"timeout": timeout_s, "name": name}
+
+    async def once() -> Standing:
+        return _standing(await _ask(pool, Command.NEW_TXN, header))
+
+    return await persist(pool, once, pool.options.operation_timeout, "beginning a transaction")
+
+
+async def begin_some(pool: Pool, timeout_s: float, count: int) -> list[Standing]:
+    """New transactions, so many or fewer. It is tried once. Raises what that raises, an EngineError."""
+    found = await _ask(pool, Command.NEW_TXN, {"timeout": timeout_s, "name": None, "count": count})
+    first = _standing(found)
+    return [first, *(first._replace(id=ident) for ident in found.get("more") or ())]
+
+
+async def look(pool: Pool, ident: str) -> Standing:
+    """How it stands. Raises TransactionNotFoundError, ConnectError, TimeoutError."""
+    once = lambda: _look(pool, ident)  # noqa: E731
+    return await persist(pool, once, pool.options.operation_timeout, f"looking at the transaction {ident}")
+
+
+async def _look(pool: Pool, ident: str) -> Standing:
+    return _standing({"id": ident, **await _ask(pool, Command.TXN_STATE, {"id": ident})})
+
+
+async def is_committed(pool: Pool, ident: str, mark: int | None) -> bool:
+    """Whether it is, by whoever has that mark. Raises ConnectError, TimeoutError, UnknownOutcomeError."""
+    try:
+        found = await look(pool, ident)
+    except TransactionNotFoundError as e:
+        raise _forgotten(ident, e) from e
+    return found.state is TransactionState.COMMITTED and found.mark == mark
+
+
+def send_commit(
+    sends: tuple[Connection, int],
+    ident: str,
+    accepted: Sequence[str] | None,
+    mark: int,
+    timeout_s: float,
+) -> Answer:
+    """Ask for a commit behind so many SEND frames that went out over a connection, in this turn of the loop.
+
+    The answer ends in that time, also when there is none and nobody waits for it any more.
+    """
+    connection, frames = sends
+    header = _request(ident, TransactionState.COMMITTED, accepted)
+    header["sent"], header["mark"] = frames, mark
+    answer = connection.start_request(Command.END_TXN, header, timeout_s=timeout_s)
+    connection.stream.flush()
+    return answer
+
+
+def _request(ident: str, state: TransactionState, accepted: Sequence[str] | None) -> dict[str, Any]:
+    """The header of END_TXN."""
+    header: dict[str, Any] = {"id": ident, "action": _ACTIONS[state]}
+    if accepted is not None:
+        header["accepted"] = accepted
+    return header
+
+
+def is_committed_by(answer: Answer) -> bool:
+    """Whether send_commit() was answered so."""
+    if not answer.done() or answer.cancelled() or answer.exception() is not None:
+        return False
+    return bool(answer.result()["result"]["state"] == TransactionState.COMMITTED)
+
+
+async def committed_behind(answer: Answer) -> TransactionState | None:
+    """What came of send_commit(). None: nobody has said.
+
+    It stays open when something of what was sent was not taken as it came. Raises TransactionConflictError,
+    TransactionNotFoundError.
+    """
+    try:
+        return TransactionState((await answer)["result"]["state"])
+    except (ConnectError, TimeoutError, UnknownOutcomeError):
+        return None
+    except EngineError as e:
+        if not e.layout_stale:
+            raise
+        return None
+
+
+async def end(
+    pool: Pool,
+    ident: str,
+    state: TransactionState,
+    accepted: Sequence[str] | None,
+    *,
+    unsure: bool = False,
+) -> TransactionState:
+    """How it has ended. Where an answer was lost, the transaction is looked at, and ended again if it is open.
+
+    `unsure`: one was lost before. Raises TransactionConflictError, TransactionNotFoundError; UnknownOutcomeError when
+    nobody could be asked.
+    """
+    header = _request(ident, state, accepted)
+    numbers = accepted_numbers(accepted)
+    loop, backoff = asyncio.get_running_loop(), pool.retry_delays()
+    deadline = loop.time() + pool.options.operation_timeout
+    while True:
+        try:
+            if unsure and (found := await _look(pool, ident)).state.final and found.accepted == numbers:
+                return found.state  # else whoever is asked to end it says what is wrong
+            return TransactionState((await _ask(pool, Command.END_TXN, header))["state"])
+        except (ConnectError, TimeoutError, UnknownOutcomeError) as e:
+            unsure, why = True, str(e)
+        except TransactionNotFoundError as e:
+            if not unsure:
+                raise
+            raise _forgotten(ident, e) from e
+        except EngineError as e:
+            if not e.layout_stale:
+                raise
+            why = str(e)
+        delay = backoff.next()
+        if pool.closed or loop.time() + delay >= deadline:
+            raise UnknownOutcomeError(
+                f"whether the transaction {ident} is {state} could not be found out: {why}; "
+                "it is, or it is aborted when its timeout is over"
+            )
+        await asyncio.sleep(delay)
+
+
+def _forgotten(ident: str, error: TransactionNotFoundError) -> UnknownOutcomeError:
+    return UnknownOutcomeError(f"the transaction {ident} has ended, and nobody knows any more how: {error}")
+
+
+async def _ask(pool: Pool, command: Command, header: dict[str, Any]) -> dict[str, Any]:
+    connection = await pool.get()
+    if "transactions" not in connection.features:
+        raise UnsupportedError(f"the broker at {connection.url} lacks the feature transactions")
+    answer = await connection.request(command, dict(header), pool.options.operation_timeout)
+    result: dict[str, Any] = answer["result"]
+    return result
+
+
+def _standing(found: dict[str, Any]) -> Standing:
+    accepted = found.get("accepted")
+    return Standing(
+        id=found["id"],
+        state=TransactionState(found["state"]),
+        deadline_ms=found["deadline_ms"],
+        left_s=found.get("left"),
+        accepted=None if accepted is None else tuple(accepted),
+        mark=found.get("mark"),
+    )

@@ -1,0 +1,415 @@
+"""`AsyncTransaction`: sends and acknowledgements that take effect together, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Self
+
+from engine.aio.backoff import Backoff
+from engine.aio.bag import Bag
+from engine.aio.turns import Turns
+from engine.client.base.options import check_number
+from engine.client.net.deadlines import Deadlines
+from engine.client.net.pool import CLOSED, Pool
+from engine.client.transact.coordination import (
+    Answer,
+    Standing,
+    begin,
+    committed_behind,
+    end,
+    is_committed,
+    look,
+    send_commit,
+)
+from engine.client.transact.entering import Entering
+from engine.client.transact.prefetched import Spares
+from engine.client.transact.scope import InTransaction, Scope
+from engine.errors import (
+    AlreadyClosedError,
+    ConnectError,
+    EngineError,
+    TimeoutError,
+    TransactionConflictError,
+    TransactionNotFoundError,
+    UnknownOutcomeError,
+)
+from engine.limits import TRANSACTION_TIMEOUT_S_MAX, TRANSACTION_TIMEOUT_S_MIN
+from engine.model.names import check_name
+from engine.model.transactions import MARK_BITS, TransactionState, accepted_numbers, attempt_number, parse_id
+
+log = logging.getLogger(__name__)
+
+GOODBYE_S_MAX = 2.0  # a client that closes gives its open transactions so long to be aborted
+LOOK_S_FIRST = 0.05  # how often one looks whether a transaction has ended that others end
+LOOK_S_MAX = 2.0
+
+
+class AsyncTransaction(InTransaction):
+    """Sends and acknowledgements, over any topics, that take effect together or not at all.
+
+    Made by `client.transaction()` and `client.join_transaction()`; both are awaited, or entered with `async with`. At
+    the end of the block one that was begun is committed, or aborted when the block raises; of one that was joined
+    everything is written by then, and it stays as it is. It takes part in `producer.send(…, transaction=)`,
+    `consumer.acknowledge(…, transaction=)` and the like of the client that made it.
+
+    What nobody ends is aborted when its timeout is over.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        standing: Standing,
+        *,
+        name: str | None,
+        attempt: str | None,
+        joined: bool,
+        ended: Callable[[Any], object],
+    ) -> None:
+        self.scope = Scope(pool, standing.id, attempt)
+        self._pool = pool
+        self._name = name
+        self._ended = ended
+        self.joined = joined  # somebody else ends it: leaving the block does not
+        self._state = TransactionState.OPEN
+        self._accepted: tuple[int, ...] | None = None
+        self._endings = Turns()
+        self._following = self._over = False
+        if joined:
+            self.scope.on_acknowledged = self.follow  # consumers need to know
+        if standing.state.final:
+            self._learn(standing.state, standing.accepted)
+
+    # -- what it is ------------------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """16 hexadecimal digits, by which others join it."""
+        return self.scope.id
+
+    @property
+    def name(self) -> str | None:
+        """The name it was asked for by."""
+        return self._name
+
+    @property
+    def attempt(self) -> str | None:
+        """The attempt in it that everything done with this object belongs to."""
+        return self.scope.attempt
+
+    @property
+    def state(self) -> str:
+        """ "OPEN", "COMMITTED" or "ABORTED", as far as this client knows: it does not ask."""
+        return str(self._state)
+
+    # -- ending it -------------------------------------------------------------------------------------------
+
+    async def commit(self, accepted: Sequence[str] | None = None) -> None:
+        """Make everything in it take effect. First everything sent and acknowledged in it here is waited for; where
+        something of that has failed, it is aborted instead, and the failure is raised.
+
+        `accepted`: of the attempts that have taken part, those whose writes and acknowledgements take effect; of all
+        others, and of what was done without an attempt, nothing ever does. None: everything does. To commit once more
+        changes nothing.
+
+        Raises TransactionConflictError when it was aborted, by its timeout or by somebody; InvalidArgumentError;
+        TransactionNotFoundError; UnknownOutcomeError when nobody could be asked whether it is committed: it is, or it
+        will be aborted when its timeout is over. Cancelled, it is aborted, unless that is too late.
+        """
+        numbers = accepted_numbers(accepted)
+        if self._state.final or self.scope.abandoned:
+            self._check_end(TransactionState.COMMITTED, numbers)
+            return
+        self._refuse("is being committed")
+        names = None if accepted is None else list(accepted)
+        if not await self._commit_behind_sends(names, numbers) or self.scope.awaited:
+            await self._flush()
+        if not self._over:
+            unsure = self.scope.mark is not None
+            ask = lambda: end(  # noqa: E731
+                self._pool, self.id, TransactionState.COMMITTED, names, unsure=unsure
+            )
+            await self._endings.take(lambda: self._end(TransactionState.COMMITTED, numbers, ask))
+        elif self._state.final:
+            self._check_end(TransactionState.COMMITTED, numbers)  # somebody else may have ended it meanwhile
+        elif self.scope.refusal is not None:
+            raise self.scope.refusal
+
+    async def _commit_behind_sends(self, names: list[str] | None, numbers: tuple[int, ...] | None) -> bool:
+        """Without waiting for the answers to what was sent, where that can be done, once. Whether it is committed, and
+        everything that was sent counts. Raises as commit().
+        """
+        asked = self.scope.mark is not None or not self._endings.idle
+        sends = None if asked else self.scope.sends_behind_which_to_commit()
+        if sends is None:
+            return False
+        mark = self.scope.mark = self._pool.options.rng.getrandbits(MARK_BITS)
+        timeout_s = self._pool.options.operation_timeout
+        answer = send_commit(sends, self.id, names, mark, timeout_s)  # at once: it arrives together with them
+        self.scope.answer = answer
+        self._endings.wait_for(answer)
+        try:
+            return await self._hear_behind(answer, numbers)
+        except asyncio.CancelledError:
+            self._endings.begin(lambda: self._go_on(answer, numbers))
+            raise
+
+    async def _hear_behind(self, answer: Answer, numbers: tuple[int, ...] | None) -> bool:
+        said = committed_behind(asyncio.shield(answer))
+        found = await self._hear(TransactionState.COMMITTED, numbers, said)
+        if found is TransactionState.OPEN:
+            self.scope.mark = None  # it was refused
+        return found is TransactionState.COMMITTED
+
+    async def _go_on(self, answer: Answer, numbers: tuple[int, ...] | None) -> None:
+        """Nobody waits for the commit any more, which is on its way: where nothing came of it, it is aborted."""
+        with contextlib.suppress(EngineError):
+            await self._hear_behind(answer, numbers)
+        if not self._over and not self.scope.abandoned:
+            self._pool.tasks.spawn(self.abort_quietly(), name=f"abort {self.id}")
+
+    async def _flush(self) -> None:
+        """What fails here is its end; unless it was committed behind that, and only the answers are missing."""
+        try:
+            await self.scope.flush()
+        except asyncio.CancelledError:
+            if not self._over:
+                self._pool.tasks.spawn(self.abort_quietly(), name=f"abort {self.id}")
+            raise
+        except Exception:
+            if self.scope.mark is None or not await self._is_mine():
+                await self.abort_quietly()
+                raise
+
+    async def _is_mine(self) -> bool:
+        """Whether it is committed, by this. Raises UnknownOutcomeError."""
+        try:
+            return await is_committed(self._pool, self.id, self.scope.mark)
+        except (ConnectError, TimeoutError) as e:
+            raise UnknownOutcomeError(f"whether the transaction {self.id} is committed is unknown: {e}") from e
+
+    async def abort(self) -> None:
+        """Make sure that nothing in it ever takes effect. To abort once more changes nothing.
+
+        Queue messages that were acknowledged in it are due again; stream consumers go back to what is acknowledged.
+        Raises TransactionConflictError when it is committed; TransactionNotFoundError; UnknownOutcomeError when nobody
+        could be asked: it is aborted when its timeout is over at the latest.
+        """
+        self.scope.abandoned = True
+        self._refuse("is being aborted")
+        ask = lambda: end(self._pool, self.id, TransactionState.ABORTED, None)  # noqa: E731
+        await self._endings.take(lambda: self._end(TransactionState.ABORTED, None, ask))
+
+    async def flush(self) -> None:
+        """Wait until everything sent and acknowledged in it here is durable. Raises the first failure."""
+        await self.scope.flush()
+
+    def leave(self) -> None:
+        """Others go on in it: neither the end of the block nor that of this client ends it any more, as if it was
+        joined. Who has its id, or its name, may still commit or abort it, and so may this object.
+        """
+        self.joined = True
+
+    async def _end(
+        self,
+        state: TransactionState,
+        numbers: tuple[int, ...] | None,
+        ask: Callable[[], Awaitable[TransactionState]],
+    ) -> None:
+        """One end at a time."""
+        if self._state.final or (self.scope.abandoned and state is TransactionState.COMMITTED):
+            self._check_end(state, numbers)
+        else:
+            await self._hear(state, numbers, ask())
+
+    async def _hear(
+        self,
+        state: TransactionState,
+        numbers: tuple[int, ...] | None,
+        answer: Awaitable[TransactionState | None],
+    ) -> TransactionState | None:
+        """What the coordinator says of an end: how it has ended; that it is open; None: nobody knows."""
+        try:
+            found = await answer
+        except TransactionConflictError as e:
+            with contextlib.suppress(EngineError):
+                standing = await look(self._pool, self.id)
+                self._learn(standing.state, standing.accepted)
+            raise self.scope.explained(e) from None
+        except TransactionNotFoundError as e:
+            self._is_forgotten(e)
+            raise
+        if found is not None and found.final:
+            self._learn(found, numbers)
+            self._check_end(state, numbers)
+        return found
+
+    def _check_end(self, state: TransactionState, accepted: tuple[int, ...] | None) -> None:
+        """Raise TransactionConflictError unless it has ended so."""
+        if self._state is not state:
+            how = self._state if self._state.final else "being aborted"
+            raise self.scope.explained(TransactionConflictError(f"the transaction {self.id} is {how}, and stays so"))
+        if accepted != self._accepted:
+            raise TransactionConflictError(f"the transaction {self.id} was committed with other attempts accepted")
+
+    async def abort_quietly(self) -> None:
+        """The same, as far as it can be done."""
+        try:
+            await self.abort()
+        except EngineError as e:
+            log.info("transaction %s was not aborted; its timeout does it: %s", self.id, e)
+
+    # -- how it has ended ------------------------------------------------------------------------------------
+
+    def _refuse(self, why: str) -> None:
+        if not self._over:
+            refusal = TransactionConflictError(f"the transaction {self.id} {why}: it takes nothing more")
+            self.scope.refusal = self.scope.explained(refusal)
+
+    def _learn(self, state: TransactionState, accepted: tuple[int, ...] | None) -> None:
+        """It stands so. The first time that this is final, everybody concerned hears of it."""
+        if self._over or not state.final:
+            return
+        self._state, self._accepted = state, accepted
+        counted = accepted is None or self.scope.attempt_number in accepted
+        self._settle(
+            TransactionConflictError(f"the transaction {self.id} is {state}: it takes nothing more"),
+            state is TransactionState.COMMITTED and counted,
+        )
+
+    def _is_forgotten(self, error: TransactionNotFoundError) -> None:
+        """It ended long ago, and nobody knows how. Consumers look at their cursors, which do."""
+        if not self._over:
+            self._settle(error, False)
+
+    def _settle(self, refusal: EngineError, counted: bool) -> None:
+        self._over = True
+        self.scope.refusal = self.scope.explained(refusal)
+        self.scope.settle(counted)
+        self._ended(self)
+
+    def follow(self) -> None:
+        """Find out how it ends, in the background: its time is over, or somebody else ends it."""
+        if not self._following and not self._over:
+            self._following = True
+            self._pool.tasks.spawn(self._look(), name=f"look at transaction {self.id}")
+
+    async def _look(self) -> None:
+        delays = Backoff(self._pool.options.rng, initial=LOOK_S_FIRST, maximum=LOOK_S_MAX)
+        while not self._over:
+            try:
+                standing = await look(self._pool, self.id)
+                self._learn(standing.state, standing.accepted)
+            except TransactionNotFoundError as e:
+                self._is_forgotten(e)
+            except AlreadyClosedError:
+                return
+            except EngineError as e:
+                log.debug("looking at transaction %s: %s", self.id, e)
+            await asyncio.sleep(delays.next())
+
+    def close(self) -> None:
+        """The client closes: from now on it takes nothing, and what fails in it fails for that."""
+        self.scope.refusal = self.scope.closed = AlreadyClosedError(CLOSED)
+
+    def forget(self) -> None:
+        """The client has closed."""
+        self.close()
+        self._over = True
+
+    # -- as a context ----------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if self.joined:
+            if error is None:
+                await self.flush()
+        elif error is not None:
+            if not self._state.final:
+                await self.abort_quietly()
+        elif not self.scope.abandoned and self._state is not TransactionState.COMMITTED:  # the block may have ended it
+            await self.commit()
+
+    def __repr__(self) -> str:
+        attempt = "" if self.attempt is None else f" attempt {self.attempt!r}"
+        return f"<{type(self).__name__} {self.id}{attempt} {self._state}>"
+
+
+class Transactions:
+    """Those of one client that have not ended. Loop thread only."""
+
+    def __init__(self, pool: Pool, check_open: Callable[[], None]) -> None:
+        self._pool = pool
+        self._check_open = check_open  # raises from the beginning of the client's close() on
+        self._open: Bag[AsyncTransaction] = Bag()
+        self._deadlines = Deadlines[AsyncTransaction](AsyncTransaction.follow)  # of the same
+        self._spares = Spares(pool)
+
+    def begin(self, timeout: float, name: str | None) -> Entering:
+        """A new one, or the one of that name."""
+        return Entering(lambda: self._begin(timeout, name))
+
+    async def _begin(self, timeout: float, name: str | None) -> AsyncTransaction:
+        check_number("timeout", timeout, TRANSACTION_TIMEOUT_S_MIN, TRANSACTION_TIMEOUT_S_MAX)
+        self._check_open()
+        if name is None:
+            standing = self._spares.take(timeout) or await begin(self._pool, timeout, None)
+            return await self._make(standing, None, None, False)
+        check_name(name, "transaction name")
+        return await self._make(await begin(self._pool, timeout, name), name, None, False)
+
+    def join(self, ident: str, attempt: str | None) -> Entering:
+        """One that somebody has begun."""
+        return Entering(lambda: self._join(ident, attempt))
+
+    async def _join(self, ident: str, attempt: str | None) -> AsyncTransaction:
+        parse_id(ident)
+        attempt_number(attempt)
+        self._check_open()
+        return await self._make(await look(self._pool, ident), None, attempt, True)
+
+    async def _make(self, standing: Standing, name: str | None, attempt: str | None, joined: bool) -> AsyncTransaction:
+        """Raises AlreadyClosedError when the client closes meanwhile; one that was begun is aborted then."""
+        made = AsyncTransaction(self._pool, standing, name=name, attempt=attempt, joined=joined, ended=self._has_ended)
+        try:
+            self._check_open()
+        except AlreadyClosedError:
+            if not joined:
+                await made.abort_quietly()
+            made.forget()
+            raise
+        if not standing.state.final:
+            self._open.add(made)
+            self._deadlines.add(made, asyncio.get_running_loop().time() + self._left_s(standing) + LOOK_S_FIRST)
+        return made
+
+    def _left_s(self, standing: Standing) -> float:
+        """As its broker says; by the wall clocks, which may differ, where that does not."""
+        if standing.left_s is not None:
+            return standing.left_s
+        left_s = (standing.deadline_ms - self._pool.options.clock.time_ms()) / 1000
+        return min(max(0.0, left_s), TRANSACTION_TIMEOUT_S_MAX)
+
+    def _has_ended(self, one: AsyncTransaction) -> None:
+        self._open.discard(one)
+        self._deadlines.discard(one)
+        self._spares.ended()
+
+    async def close(self) -> None:
+        """Abort what this client has begun, as far as that can be done soon; its timeout does the rest."""
+        for one in self._open:
+            one.close()
+        begun = [one.abort_quietly() for one in self._open if not one.joined]
+        aborts = [asyncio.ensure_future(abort) for abort in (*begun, *self._spares.close())]
+        if aborts:
+            _, late = await asyncio.wait(aborts, timeout=GOODBYE_S_MAX)
+            for task in late:
+                task.cancel()
+        for one in list(self._open):
+            one.forget()
+        self._open.clear()
+        self._deadlines.clear()

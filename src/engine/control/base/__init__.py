@@ -1,0 +1,1 @@
+"""What all of control stands on: ports, configuration, records of topics, brokers and leadership."""

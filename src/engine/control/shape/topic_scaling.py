@@ -1,0 +1,355 @@
+"""`TopicScaling`: one led topic changes its own shape: looks, decides, acts, and looks again (PIP-483, PIP-486).
+
+It looks when consumers come and go, on the broker's tick, when a cooldown ends that held something back, and after
+every change of its own, so that a burst converges without waiting for ticks (SEMANTICS 35). It makes one change at a
+time, by the same way as an operator's, under the topic's lock. After a failure it waits for the next tick.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from engine.aio.tasks import Supervisor
+from engine.clock import Ages, Clock, ForwardSteps
+from engine.control.base.loads import read_loads
+from engine.control.base.topic_records import ScalableTopicResources
+from engine.control.policy.autoscale import decide
+from engine.control.policy.decisions import Action, Decision, Merge, Nothing, Reason, Split
+from engine.control.policy.history import redated
+from engine.control.shape.shape import Plan
+from engine.errors import AlreadyClosedError, EngineError, InvalidArgumentError, NotFoundError, NotOwnerError
+from engine.limits import AUTO_SCALE_BURST_S_MAX, AUTO_SCALE_QUIET_S
+from engine.model.autoscale import AutoScalePolicy, resolve
+from engine.model.layout import SegmentLayout
+from engine.model.load import WINDOW_MS, ReportedLoad
+from engine.model.names import TopicName
+from engine.model.reshape import plan_merge, plan_rebucket, plan_split, spoken
+from engine.model.segment import SegmentInfo
+from engine.model.subscriptions import SubscriptionKind
+
+log = logging.getLogger(__name__)
+
+_WAITING = {Reason.MERGE_WINDOW, Reason.MERGE_COOLDOWN, Reason.SPLIT_COOLDOWN, Reason.REBUCKET_COOLDOWN}
+
+
+@dataclass(slots=True)
+class AutoScaleCounts:
+    """What auto-scale has done to one topic on this broker, and how often a guard held it back."""
+
+    splits: int = 0
+    merges: int = 0
+    rebuckets: int = 0  # decisions; one may rebucket many segments
+    failures: int = 0
+    suppressed_max_segments: int = 0
+    suppressed_max_depth: int = 0
+
+    def __bool__(self) -> bool:
+        return self != AutoScaleCounts()
+
+
+@dataclass(frozen=True, slots=True)
+class AutoScaleStatus:
+    """What auto-scale knows of a topic. `decision`: the last one, in JSON; None where none was made yet.
+
+    `last_change`: the last one that has changed the topic, while this broker leads it.
+    """
+
+    policy: AutoScalePolicy
+    decision: Mapping[str, Any] | None = None
+    last_change: Mapping[str, Any] | None = None
+    counts: AutoScaleCounts = field(default_factory=AutoScaleCounts)
+    loads: Mapping[int, ReportedLoad] = field(default_factory=dict)  # by segment id
+    leading: bool = False  # whether this broker leads the topic; else only policy and loads are known
+
+
+class TopicScaling:
+    """Loop thread only. `members`: consumers by subscription, or group, of one kind; `reshape`: the controller's."""
+
+    def __init__(
+        self,
+        topic: TopicName,
+        *,
+        layout: Callable[[], SegmentLayout],
+        members: Callable[[SubscriptionKind], Mapping[str, int]],
+        reshape: Callable[[Plan], Awaitable[SegmentLayout]],
+        resources: ScalableTopicResources,
+        clock: Clock,
+        broker_policy: AutoScalePolicy,
+        counts: AutoScaleCounts,
+        tasks: Supervisor,
+    ) -> None:
+        self.topic = topic
+        self.status = AutoScaleStatus(broker_policy, counts=counts)  # as of the last look
+        self._layout = layout
+        self._members = members
+        self._reshape = reshape
+        self._resources = resources
+        self._clock = clock
+        self._broker_policy = broker_policy
+        self._counts = counts
+        self._tasks = tasks
+        self._led = False
+        # What is asked for: a look; one that also judges traffic; whether consumers may still be coming.
+        self._asked = self._traffic = self._joined = False
+        self._failed = False  # since the last tick
+        self._said = ""  # of the last failure
+        self._resting = True  # whether time alone changes nothing
+        self._acting = False
+        self._task: asyncio.Task[None] | None = None
+        self._dropped = False  # the task was cancelled here
+        self._timer: asyncio.TimerHandle | None = None
+        self._sharing = Peak()
+        # How old segments and their last reports are: cooldowns and windows do not follow a wall clock that is set.
+        steps = ForwardSteps(clock)
+        self._created, self._reported = Ages[int](clock, steps), Ages[int](clock, steps)
+
+    # Its leader's life.
+
+    def begin(self) -> None:
+        """The topic is led here from now on: what the last leader may have left undone is looked for."""
+        self._led, self._failed, self._resting = True, False, True
+        self._sharing = Peak()
+        self.status = replace(self.status, leading=True, decision=None, last_change=None)
+        self.consumers_changed()
+
+    def end(self) -> None:
+        """The topic is not led here any more. A change under way comes to its end; none follows."""
+        self._led = self._asked = self._traffic = False
+        self.status = replace(self.status, leading=False)
+        self._stop_timer()
+        if self._task is not None and not self._acting:
+            self._dropped = True
+            self._task.cancel()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way here, and nothing will be without new consumers or traffic."""
+        return self._task is None and self._timer is None and self._resting
+
+    # Reasons to look.
+
+    def consumers_changed(self) -> None:
+        """A member came or left: look at once when there are more than segments."""
+        sharing, demand = self._note_members()
+        if self._led and not self._failed and max(sharing, demand) > len(self._layout().active):
+            self._joined = True
+            self._ask(traffic=False)
+
+    def look(self) -> None:
+        """The tick: judge traffic too, and try again what has failed."""
+        self._note_members()
+        self._failed = False
+        self._ask(traffic=True)
+
+    def _note_members(self) -> tuple[int, int]:
+        sharing = max(self._members(SubscriptionKind.STREAM).values(), default=0)
+        self._sharing.note(self._clock.monotonic(), sharing)
+        return sharing, max(self._members(SubscriptionKind.CHECKPOINT).values(), default=0)
+
+    def _ask(self, *, traffic: bool) -> None:
+        if not self._led:
+            return
+        self._asked, self._traffic = True, self._traffic or traffic
+        if self._task is None:
+            self._task = self._tasks.spawn(self._run(), f"auto-scale of {self.topic}")
+            if self._task is not None:
+                self._task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        dropped, self._dropped, self._task = self._dropped, False, None
+        if self._asked and dropped:  # by a leadership that began while the last one's look was cancelled
+            self._ask(traffic=self._traffic)
+
+    async def _run(self) -> None:
+        while self._asked:
+            await self._burst()
+            traffic, self._traffic, self._asked = self._traffic, False, False
+            self._stop_timer()
+            if await self._look(traffic) and self._led:
+                self._asked = True  # for consumers; traffic has to be reported anew before it says anything
+
+    async def _burst(self) -> None:
+        """Consumers that come one upon the other are one burst, and are answered with one change, not with many."""
+        end = self._clock.monotonic() + AUTO_SCALE_BURST_S_MAX
+        while self._joined and self._clock.monotonic() < end:
+            self._joined = False
+            await asyncio.sleep(AUTO_SCALE_QUIET_S)
+        self._joined = False
+
+    # One look.
+
+    async def _look(self, traffic: bool) -> bool:
+        """Whether to look again at once: something has changed."""
+        try:
+            decision = await self._decide(traffic)
+            return not isinstance(decision, Nothing) and await self._act(decision)
+        except (NotOwnerError, NotFoundError, AlreadyClosedError):
+            return False  # it is led elsewhere, or gone
+        except EngineError as e:
+            self._failed, self._resting = True, False
+            self._counts.failures += 1
+            level = logging.DEBUG if str(e) == self._said else logging.WARNING  # once is enough
+            self._said = str(e)
+            log.log(level, "%s: auto-scale tries again later: %s", self.topic, e)
+            return False
+
+    async def _decide(self, traffic: bool) -> Decision:
+        namespace = await self._resources.load_namespace_auto_scale_policy(self.topic.tenant, self.topic.namespace)
+        loads = await read_loads(self._resources.metadata, self.topic)
+        layout, now_ms = self._layout(), self._clock.time_ms()  # from here to the change no other task runs
+        layout, dated = self._redated(layout, loads, now_ms)
+        policy = resolve(self._broker_policy, namespace, layout.auto_scale_policy)
+        decision = decide(
+            layout,
+            dated,
+            self._members(SubscriptionKind.STREAM),
+            policy,
+            now_ms,
+            checkpoint_consumers=self._members(SubscriptionKind.CHECKPOINT),
+            peak_consumers=self._sharing.within(self._clock.monotonic(), policy.merge_window),
+            traffic=traffic,
+        )
+        self._note(decision, policy, loads, now_ms)
+        if traffic:
+            self._resting = _rests(decision, layout, dated, now_ms)
+        return decision
+
+    def _redated(
+        self, layout: SegmentLayout, loads: Mapping[int, ReportedLoad], now_ms: int
+    ) -> tuple[SegmentLayout, Mapping[int, ReportedLoad]]:
+        created_s = self._created.look({i: segment.created_at_ms for i, segment in layout.segments.items()})
+        reported_s = self._reported.look({i: report.modified_ms for i, report in loads.items()})
+        return redated(layout, loads, created_s, reported_s, now_ms)
+
+    def _note(
+        self, decision: Decision, policy: AutoScalePolicy, loads: Mapping[int, ReportedLoad], now_ms: int
+    ) -> None:
+        if policy.problem and policy.problem != self.status.policy.problem:
+            log.warning("%s: auto-scale is disabled, its policy contradicts itself: %s", self.topic, policy.problem)
+        reasons = {held.reason for held in decision.held}
+        self._counts.suppressed_max_segments += Reason.MAX_SEGMENTS in reasons
+        self._counts.suppressed_max_depth += Reason.MAX_DEPTH in reasons
+        told = in_json(decision, now_ms)
+        self.status = replace(self.status, policy=policy, decision=told, loads=loads)
+        if isinstance(decision, Nothing) and decision.again_ms is not None:
+            pause_s = (decision.again_ms - now_ms) / 1000
+            self._timer = asyncio.get_running_loop().call_later(pause_s, self._cooled)
+
+    def _cooled(self) -> None:
+        self._timer = None
+        self._ask(traffic=True)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # One change.
+
+    async def _act(self, decision: Action) -> bool:
+        which = spoken(decision.segment_ids)
+        log.info(
+            "%s: auto-scale: %s of %s, for: %s",
+            self.topic,
+            _verb(decision),
+            which,
+            decision.reason,
+            extra={"change": _verb(decision), "segments": list(decision.segment_ids), "why": str(decision.reason)},
+        )
+        epoch = self._layout().epoch
+        self._acting = True
+        try:
+            for plan in _plans(decision, epoch):
+                if not self._led:
+                    return False
+                epoch = (await self._reshape(plan)).epoch
+        except InvalidArgumentError:
+            if self._layout().epoch == epoch:
+                raise
+            return True  # somebody else was faster: decide anew
+        finally:
+            self._acting = False
+        counts, kind = self._counts, _verb(decision)
+        counts.splits += kind == "split"
+        counts.merges += kind == "merge"
+        counts.rebuckets += kind == "rebucket"
+        self.status = replace(self.status, last_change=self.status.decision)
+        return True
+
+
+class Peak:
+    """The largest of a number's values within a time just past. A value holds from its time until the next."""
+
+    def __init__(self) -> None:
+        self._marks: deque[tuple[float, int]] = deque()
+
+    def note(self, now: float, value: int) -> None:
+        """It is so much from now on."""
+        if not self._marks or self._marks[-1][1] != value:
+            self._marks.append((now, value))
+
+    def within(self, now: float, window: float) -> int | None:
+        """None while not all of the window is known. What is older is forgotten."""
+        marks = self._marks
+        while len(marks) > 1 and marks[1][0] <= now - window:
+            marks.popleft()
+        if not marks or marks[0][0] > now - window:
+            return None
+        return max(value for _, value in marks)
+
+
+def in_json(decision: Decision, now_ms: int) -> dict[str, Any]:
+    """A decision for statistics: what, to which segments, why, and what was held back by which guard."""
+    return {
+        "action": _verb(decision),
+        "segments": list(decision.segment_ids),
+        "reason": str(decision.reason),
+        "suppressed": [str(held.reason) for held in decision.held],
+        "atMs": now_ms,
+    }
+
+
+def _verb(decision: Decision) -> str:
+    return type(decision).__name__.lower()
+
+
+def _plans(decision: Action, epoch: int) -> Iterator[Plan]:
+    """What to do, one after the other. A split or a merge is right for the layout that was decided on, and no other."""
+    if isinstance(decision, Split):
+        split = decision
+        yield lambda layout: plan_split(_same(layout, epoch), split.segment_id)
+    elif isinstance(decision, Merge):
+        merge = decision
+        yield lambda layout: plan_merge(_same(layout, epoch), merge.first_id, merge.second_id)
+    else:
+        for segment_id, buckets in decision.targets:
+            yield partial(plan_rebucket, segment_id=segment_id, buckets=buckets)
+
+
+def _same(layout: SegmentLayout, epoch: int) -> SegmentLayout:
+    if layout.epoch != epoch:
+        raise InvalidArgumentError(f"the layout is of epoch {layout.epoch} by now, not of {epoch}")
+    return layout
+
+
+def _rests(decision: Decision, layout: SegmentLayout, loads: Mapping[int, ReportedLoad], now_ms: int) -> bool:
+    """Whether nothing will come of looking again while neither consumers nor traffic come."""
+    if decision.reason in (Reason.DISABLED, Reason.INVALID_POLICY):
+        return True
+    if not isinstance(decision, Nothing) or _WAITING & {held.reason for held in decision.held}:
+        return False
+    return all(_silent(segment, loads, len(layout.active) > 1, now_ms) for segment in layout.active)
+
+
+def _silent(segment: SegmentInfo, loads: Mapping[int, ReportedLoad], mergeable: bool, now_ms: int) -> bool:
+    """A young one that has not reported is about to, which matters where it could be merged."""
+    report = loads.get(segment.segment_id)
+    if report is None:
+        return not mergeable or now_ms - segment.created_at_ms >= WINDOW_MS
+    return report.stats.silent

@@ -1,0 +1,1 @@
+"""Subscriptions of a topic: sessions of consumers, assignment of segments, drain gating."""

@@ -1,0 +1,289 @@
+"""`SubscriptionCoordinator`: who reads which segment of one subscription, while consumers come and go (PIP-468).
+
+It belongs to one leadership of the topic and ends with it. Membership is durable before it counts; shares follow
+from members and layout alone, are pushed when they change, and are written behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+
+from engine.aio.bag import Bag
+from engine.aio.tasks import Supervisor
+from engine.control.base.ports import ConsumerChannel, SegmentHost
+from engine.control.base.topic_records import ScalableTopicResources
+from engine.control.policy.assignment import assign
+from engine.control.subscription.draining import Draining
+from engine.control.subscription.session_records import SessionRecords
+from engine.control.subscription.sessions import ConsumerSession, SessionState
+from engine.errors import ConsumerBusyError, EngineError, NotOwnerError
+from engine.model.layout import SegmentLayout
+from engine.model.names import TopicName
+from engine.model.subscriptions import (
+    AssignedSegment,
+    AttachMode,
+    ConsumerAssignment,
+    ConsumerRegistration,
+    Share,
+    SubscriptionKind,
+)
+
+log = logging.getLogger(__name__)
+
+
+class SubscriptionCoordinator:
+    """Loop thread only. `confirm` says, from the store, whether the leadership still holds."""
+
+    def __init__(
+        self,
+        topic: TopicName,
+        subscription: str,
+        kind: SubscriptionKind,
+        layout: SegmentLayout,
+        *,
+        term: int,
+        confirm: Callable[[], Awaitable[bool]],
+        resources: ScalableTopicResources,
+        host: SegmentHost,
+        grace_s: float,
+        share_sealed: bool = True,
+    ) -> None:
+        self.topic = topic
+        self.subscription = subscription
+        self.kind = kind
+        self._layout = layout
+        self._records = SessionRecords(topic, subscription, term=term, confirm=confirm, resources=resources)
+        self._grace_s = grace_s
+        self._share_sealed = share_sealed
+        self._sessions: dict[str, ConsumerSession] = {}
+        self._closed: EngineError | None = None
+        self._tasks = Supervisor(f"subscription {subscription} of {topic}")
+        self._dirty: Bag[ConsumerSession] = Bag()  # their shares changed and are not written yet
+        self._flushing = False
+        self._draining: Draining | None = None  # stream subscriptions gate by it (SEMANTICS 10)
+        if kind is SubscriptionKind.STREAM:
+            self._draining = Draining(topic, subscription, layout, host, self._rebalance)
+
+    # Members.
+
+    async def prepare(self) -> None:
+        """Learn which sealed segments are drained, as far as their owners answer now."""
+        if self._draining is not None:
+            await self._draining.ask()
+
+    def restore(self, registrations: Iterable[tuple[ConsumerRegistration, int]]) -> None:
+        """Take over the sessions of an earlier leader, each with a fresh grace timer (SEMANTICS 14)."""
+        for stored, version in registrations:
+            session = ConsumerSession.restore(stored, version)
+            self._sessions[session.name] = session
+            session.wait(self._grace_s, self._expired)
+        self._rebalance()
+
+    async def register(self, name: str, instance: str, channel: ConsumerChannel) -> ConsumerAssignment:
+        """Add a consumer, or let it resume its session; its share. The registration is durable at the return.
+
+        A newer consumer takes a name over. Raises ConsumerBusyError when that happens to this one meanwhile,
+        NotOwnerError when the leadership is lost.
+        """
+        self._check_open()
+        session = self._sessions.get(name)
+        if session is None:
+            session = self._sessions[name] = ConsumerSession(name, self.kind)
+        session.attach(instance, channel)
+        try:
+            await self.prepare()
+            await self._persist(session, instance)
+        except BaseException:
+            self._register_failed(session, instance)
+            raise
+        self._check_open()
+        if session.instance != instance or session.state is SessionState.GONE:
+            raise ConsumerBusyError(f"another consumer took the name {name!r}, or it left")
+        self._admit(session)
+        return self._assignment(session)
+
+    def _register_failed(self, session: ConsumerSession, instance: str) -> None:
+        if session.instance != instance or session.state is SessionState.GONE:
+            return
+        session.channel = None
+        if session.member:
+            session.wait(self._grace_s, self._expired)
+        else:
+            self._tasks.spawn(self._abandon(session), f"undoing {session.name}")
+
+    async def _abandon(self, session: ConsumerSession) -> None:
+        """A first registration failed, or nobody waits for it any more: leave no record, unless it is tried again."""
+
+        def still() -> bool:
+            return session.state is SessionState.JOINING and session.channel is None
+
+        try:
+            await self._forget(session, still)
+        except Exception as e:
+            log.warning("%s: the registration of %s may be left behind: %s", self.topic, session.name, e)
+            if still():
+                self._drop(session)
+
+    def _admit(self, session: ConsumerSession) -> None:
+        joined = not session.member
+        if session.channel is None:
+            session.wait(self._grace_s, self._expired)
+        else:
+            session.move_to(SessionState.CONNECTED)
+        if joined:
+            self._rebalance(answered=session)
+
+    def disconnect(self, name: str, channel: ConsumerChannel) -> None:
+        """The consumer's connection dropped: it keeps its share for the grace period. A stale channel is ignored."""
+        session = self._sessions.get(name)
+        if session is None or session.channel is not channel:
+            return
+        session.channel = None
+        if session.state is SessionState.CONNECTED:
+            session.wait(self._grace_s, self._expired)
+
+    async def leave(self, name: str, instance: str) -> bool:
+        """The consumer closed: its share goes to the others at once. False for a stale instance (SEMANTICS 13)."""
+        session = self._sessions.get(name)
+        if session is None or session.instance != instance:
+            return False
+        return await self._forget(session, lambda: session.instance == instance)
+
+    def _expired(self, session: ConsumerSession) -> None:
+        session.timer = None
+        self._tasks.spawn(self._expire(session), f"expiry of {session.name}")
+
+    async def _expire(self, session: ConsumerSession) -> None:
+        try:
+            await self._forget(session, lambda: session.state is SessionState.DISCONNECTED and session.timer is None)
+        except NotOwnerError:
+            log.info("%s: not the leader any more; %s is left to the next one", self.topic, session.name)
+        except Exception as e:
+            log.warning("%s: session %s could not be ended, trying again: %s", self.topic, session.name, e)
+            if session.state is SessionState.DISCONNECTED and self._closed is None:
+                session.wait(self._grace_s, self._expired)
+
+    async def _forget(self, session: ConsumerSession, still: Callable[[], bool]) -> bool:
+        """Delete the record, then the session, unless `still` turns false: a consumer came back meanwhile."""
+        async with session.lock:
+            if not still() or self._sessions.get(session.name) is not session:
+                return False
+            await self._records.delete(session)
+            if not still():
+                return False
+            self._drop(session)
+        self._rebalance()
+        return True
+
+    def _drop(self, session: ConsumerSession) -> None:
+        session.end()
+        self._dirty.discard(session)
+        if self._sessions.get(session.name) is session:
+            del self._sessions[session.name]
+
+    # Records.
+
+    async def _persist(self, session: ConsumerSession, instance: str | None = None) -> None:
+        """Make the record say what the session is, unless a newer instance is to be written, or it is over."""
+        async with session.lock:
+            stale = instance is not None and session.instance != instance
+            if not stale and session.state is not SessionState.GONE:
+                await self._records.save(session)
+
+    def _write_behind(self, sessions: Iterable[ConsumerSession]) -> None:
+        self._dirty.update(sessions)
+        if self._dirty and not self._flushing and self._tasks.spawn(self._flush(), "shares") is not None:
+            self._flushing = True
+
+    async def _flush(self) -> None:
+        try:
+            while self._dirty:
+                batch, self._dirty = self._dirty, Bag()
+                results = await asyncio.gather(*(self._persist(s) for s in batch), return_exceptions=True)
+                for error in results:
+                    if error is not None:
+                        log.warning("%s: a consumer's share was not written: %s", self.topic, error)
+        finally:
+            self._flushing = False
+
+    # Shares.
+
+    def layout_changed(self, layout: SegmentLayout) -> None:
+        """Shares follow the newest layout. An older one is ignored (SEMANTICS 37)."""
+        if self._closed is None and layout.epoch > self._layout.epoch:
+            self._layout = layout
+            if self._draining is not None:
+                self._draining.follow(layout)
+            self._rebalance()
+
+    def cursors_move(self) -> None:
+        """A seek back begins: children are let go before their cursors are moved, or they would come before parents."""
+        if self._draining is not None:
+            self._draining.hold()
+            self._rebalance()
+
+    def cursors_moved(self) -> None:
+        """A seek may have given sealed segments a backlog again: ask anew which are drained."""
+        if self._draining is not None:
+            self._draining.again()
+            self._rebalance()
+
+    def _rebalance(self, answered: ConsumerSession | None = None) -> None:
+        """Compute all shares; push those that changed, losers first. `answered` gets its own as an answer."""
+        members = {s.name: s for s in self._sessions.values() if s.member}
+        drained = frozenset[int]() if self._draining is None else self._draining.drained
+        found = assign(self._layout, self.kind, drained, members, share_sealed=self._share_sealed)
+        changed = [(members[name], shares) for name, shares in found.items() if shares != members[name].shares]
+        changed.sort(key=lambda item: set(item[0].shares) <= set(item[1]))
+        for session, shares in changed:
+            session.shares, session.layout_epoch = shares, self._layout.epoch
+            if session.channel is not None and session is not answered:
+                session.channel.push_assignment(self._assignment(session))
+        self._write_behind(session for session, _ in changed)
+
+    def _assignment(self, session: ConsumerSession) -> ConsumerAssignment:
+        return ConsumerAssignment(self._layout.epoch, tuple(self._assigned(share) for share in session.shares))
+
+    def _assigned(self, share: Share) -> AssignedSegment:
+        info = self._layout.segments[share.segment_id]
+        ends = info.bucket_ends if share.mode is AttachMode.SHARED else ()
+        return AssignedSegment(self.topic.segment(info.hash_range, info.segment_id), share.mode, ends)
+
+    # Its end, and what it looks like.
+
+    def end(self, error: EngineError) -> None:
+        """Serve nobody any more: consumers are told `error`; their registrations stay. Idempotent."""
+        if self._closed is not None:
+            return
+        self._closed = error
+        if self._draining is not None:
+            self._draining.close()
+        for session in list(self._sessions.values()):
+            session.end(error)
+
+    async def settle(self) -> None:
+        """After end(): wait until nothing of it writes to the store."""
+        await self._tasks.close()
+        for session in list(self._sessions.values()):
+            async with session.lock:
+                pass
+
+    async def written(self) -> None:
+        """Wait until the shares as they are now, and expiries under way, are in the store."""
+        await self._tasks.drain()
+
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise self._closed
+
+    @property
+    def idle(self) -> bool:
+        """Whether it has no sessions, so that nothing is lost when it is dropped."""
+        return not self._sessions
+
+    @property
+    def consumers(self) -> dict[str, tuple[bool, tuple[int, ...]]]:
+        """{consumer name: (connected, segment ids)} of all members."""
+        return {s.name: (s.state is SessionState.CONNECTED, s.segment_ids) for s in self._sessions.values() if s.member}

@@ -1,0 +1,126 @@
+"""`ConsumerSession`: one consumer name in one subscription, from its registration until it leaves or expires (PIP-468).
+
+What is durable is the registration; whether the consumer is connected, and its grace timer, live in memory only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Callable
+
+from engine.control.base.ports import ConsumerChannel
+from engine.errors import ConsumerBusyError, EngineError, NotOwnerError
+from engine.model.subscriptions import ConsumerRegistration, Shares, SubscriptionKind
+
+
+class SessionState(enum.Enum):
+    """Members, who have a share, are CONNECTED or DISCONNECTED."""
+
+    JOINING = "joining"  # its registration is not durable yet
+    CONNECTED = "connected"
+    DISCONNECTED = "disconnected"  # the grace timer runs
+    GONE = "gone"
+
+
+_S = SessionState
+MOVES: dict[SessionState, frozenset[SessionState]] = {
+    _S.JOINING: frozenset((_S.CONNECTED, _S.DISCONNECTED, _S.GONE)),
+    _S.CONNECTED: frozenset((_S.DISCONNECTED, _S.GONE)),
+    _S.DISCONNECTED: frozenset((_S.CONNECTED, _S.GONE)),
+    _S.GONE: frozenset(),
+}
+
+
+class ConsumerSession:
+    """Loop thread only. `lock` orders the writes of its record; `stored` and `version` are what the record holds."""
+
+    __slots__ = (
+        "channel",
+        "instance",
+        "kind",
+        "layout_epoch",
+        "lock",
+        "name",
+        "shares",
+        "state",
+        "stored",
+        "timer",
+        "version",
+    )
+
+    def __init__(self, name: str, kind: SubscriptionKind) -> None:
+        self.name = name
+        self.kind = kind
+        self.state = SessionState.JOINING
+        self.instance = ""
+        self.channel: ConsumerChannel | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        # Its share, as last computed.
+        self.layout_epoch = 0
+        self.shares: Shares = ()
+        # Its record.
+        self.lock = asyncio.Lock()
+        self.stored: ConsumerRegistration | None = None
+        self.version: int | None = None
+
+    @classmethod
+    def restore(cls, stored: ConsumerRegistration, version: int) -> ConsumerSession:
+        """A session as an earlier leader left it: disconnected, with its share (SEMANTICS 14)."""
+        session = cls(stored.consumer_name, stored.kind)
+        session.instance = stored.instance
+        session.layout_epoch, session.shares = stored.layout_epoch, stored.shares
+        session.stored, session.version = stored, version
+        session.move_to(SessionState.DISCONNECTED)
+        return session
+
+    @property
+    def member(self) -> bool:
+        """Whether it counts in the assignment."""
+        return self.state in (SessionState.CONNECTED, SessionState.DISCONNECTED)
+
+    def move_to(self, state: SessionState) -> None:
+        """Change the state. Invariant: the timer runs only while DISCONNECTED."""
+        if state is not self.state:
+            if state not in MOVES[self.state]:
+                raise AssertionError(f"consumer session {self.name}: {self.state} -> {state}")
+            self.state = state
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+    def attach(self, instance: str, channel: ConsumerChannel) -> None:
+        """A consumer of this name is here; one that was here before it is told so.
+
+        The same consumer over another connection is told to register again, if it still listens on the first: this one
+        may be the held-up word of a connection that is dead.
+        """
+        if self.channel is not None and self.instance != instance:
+            self.channel.close(ConsumerBusyError(f"another consumer took the name {self.name!r}"))
+        elif self.channel is not None and self.channel is not channel:
+            self.channel.close(NotOwnerError(f"the consumer {self.name!r} registered over another connection"))
+        self.instance, self.channel = instance, channel
+        if self.member:
+            self.move_to(SessionState.CONNECTED)
+
+    def wait(self, grace_s: float, expired: Callable[[ConsumerSession], None]) -> None:
+        """Its consumer is away: (re)start the grace timer."""
+        self.channel = None
+        self.move_to(SessionState.DISCONNECTED)
+        self.timer = asyncio.get_running_loop().call_later(grace_s, expired, self)
+
+    def end(self, error: EngineError | None = None) -> None:
+        """It is over. With an error, a consumer that is connected is told."""
+        channel, self.channel = self.channel, None
+        self.move_to(SessionState.GONE)
+        if channel is not None and error is not None:
+            channel.close(error)
+
+    @property
+    def segment_ids(self) -> tuple[int, ...]:
+        """The segments of its share, in its order."""
+        return tuple(share.segment_id for share in self.shares)
+
+    def registration(self, term: int) -> ConsumerRegistration:
+        """What its record should hold."""
+        return ConsumerRegistration(self.name, self.instance, self.kind, term, self.layout_epoch, self.shares)

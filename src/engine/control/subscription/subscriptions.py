@@ -1,0 +1,177 @@
+"""`TopicSubscriptions`: a topic's subscriptions created, deleted and moved over its segments (SEMANTICS 38, 39)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
+
+from engine.clock import Clock
+from engine.control.base.leadership import Leadership
+from engine.control.base.ports import SegmentHost, SegmentSpec, segment_spec
+from engine.control.base.topic_records import ScalableTopicResources
+from engine.control.shape.changes import together
+from engine.control.shape.erasure import erase_subscription
+from engine.errors import AlreadyExistsError, EngineError, NotFoundError, SubscriptionNotFoundError
+from engine.metadata.store import ABSENT, ConflictError
+from engine.model.layout import SegmentLayout
+from engine.model.names import TopicName
+from engine.model.segment import SegmentInfo
+from engine.model.subscriptions import InitialPosition, SubscriptionKind, SubscriptionMetadata, SubscriptionState
+
+log = logging.getLogger(__name__)
+
+
+async def find_subscription(
+    resources: ScalableTopicResources, topic: TopicName, name: str, created_ms: int | None
+) -> SubscriptionMetadata | None:
+    """The subscription, when it is usable; None when there is none, and it may be created.
+
+    `created_ms`: when the one that is meant was created, None for whichever there is. Raises SubscriptionNotFoundError
+    when that was deleted, NotFoundError when its topic was.
+    """
+    found = await resources.load_subscription(topic, name)
+    usable = found is not None and found[0].state is SubscriptionState.ACTIVE
+    if found is not None and usable and created_ms in (None, found[0].created_at_ms):
+        return found[0]
+    if created_ms is None:
+        return None
+    record = await resources.load_topic(topic)
+    if record is None or record.layout.deleting or record.layout.created_at_ms > created_ms:
+        raise NotFoundError(f"the topic {topic} that had this subscription {name!r} was deleted")
+    raise deleted_subscription(topic, name)
+
+
+def deleted_subscription(topic: TopicName, name: str) -> SubscriptionNotFoundError:
+    """What ends the consumers of a subscription."""
+    return SubscriptionNotFoundError(f"the subscription {name!r} of {topic} was deleted")
+
+
+class TopicSubscriptions:
+    """Loop thread only; the caller is the leader, holds the controller's lock, and no reshape is pending.
+
+    `end` ends a subscription's coordinator with an error, if it has one.
+    """
+
+    def __init__(
+        self,
+        topic: TopicName,
+        *,
+        leadership: Leadership,
+        resources: ScalableTopicResources,
+        host: SegmentHost,
+        clock: Clock,
+        layout: Callable[[], SegmentLayout],
+        end: Callable[[str, EngineError], Awaitable[None]],
+    ) -> None:
+        self.topic = topic
+        self._leadership = leadership
+        self._resources = resources
+        self._host = host
+        self._clock = clock
+        self._layout = layout
+        self._end = end
+
+    async def create(
+        self, name: str, position: InitialPosition, kind: SubscriptionKind | None, *, exist_ok: bool
+    ) -> SubscriptionMetadata:
+        """See the controller. The record, in state CREATING, is the point of no return.
+
+        One that starts at the latest has no business in sealed segments, hence no cursors in them. To one that starts
+        at the earliest it makes no difference how often the topic changed its shape.
+        """
+        found = await self._resources.load_subscription(self.topic, name)
+        if found is not None and found[0].state is not SubscriptionState.ACTIVE:
+            await self._resume(found[0])
+            found = await self._resources.load_subscription(self.topic, name)
+        if found is not None:
+            if exist_ok:
+                return found[0]
+            raise AlreadyExistsError(f"{self.topic} has the subscription {name!r} already")
+        facts = SubscriptionMetadata(name, position, self._clock.time_ms(), kind, SubscriptionState.CREATING)
+        await self._resources.save_subscription(self.topic, facts, ABSENT)
+        return await self._finish_creation(facts)
+
+    async def delete(self, name: str) -> None:
+        """See the controller. The record, in state DELETING, is the point of no return."""
+        facts = replace(await self._load(name), state=SubscriptionState.DELETING)
+        await self._save(facts)
+        await self._finish_deletion(facts)
+
+    async def seek(self, name: str, position: InitialPosition | int) -> None:
+        """See the controller. Active segments last: whoever attaches there again finds the sealed ones moved."""
+        if (await self._load(name)).state is SubscriptionState.DELETING:
+            raise deleted_subscription(self.topic, name)  # it would have cursors again
+        segments = self._layout().segments.values()
+        await together(self._seek(s, name, position) for s in segments if not s.active)
+        await together(self._seek(s, name, position) for s in segments if s.active)
+
+    async def skip(self, name: str, segment_id: int, first: int, last: int) -> None:
+        """See the controller."""
+        await self._load(name)
+        segment = self._layout().segments.get(segment_id)
+        if segment is None:
+            raise NotFoundError(f"{self.topic} has no segment {segment_id}")
+        await self._host.skip_messages(self._spec(segment), name, first, last)
+
+    async def _seek(self, segment: SegmentInfo, name: str, position: InitialPosition | int) -> None:
+        """By the segment's lifetime: sealed before the time, skip all; created after it, rewind; else search."""
+        spec, target = self._spec(segment), position
+        if not isinstance(position, InitialPosition):
+            if segment.sealed_at_ms is not None and segment.sealed_at_ms < position:
+                target = InitialPosition.LATEST
+            elif segment.created_at_ms >= position:
+                target = InitialPosition.EARLIEST
+            else:
+                target = await self._host.offset_at(spec, position)
+        await self._host.seek_subscription(spec, name, target)
+
+    async def resume(self) -> None:
+        """Finish what an earlier leader began. What fails stays for later: the others are served all the same."""
+        for facts in await self._resources.list_subscriptions(self.topic):
+            if facts.state is SubscriptionState.ACTIVE:
+                continue
+            try:
+                await self._resume(facts)
+            except (EngineError, ConflictError) as e:
+                log.warning("%s: subscription %s stays %s for now: %s", self.topic, facts.name, facts.state, e)
+
+    async def _resume(self, facts: SubscriptionMetadata) -> None:
+        if facts.state is SubscriptionState.CREATING:
+            await self._finish_creation(facts)
+        else:
+            await self._finish_deletion(facts)
+
+    async def _finish_creation(self, facts: SubscriptionMetadata) -> SubscriptionMetadata:
+        term, position = self._leadership.term, facts.initial_position
+        create = self._host.create_subscription
+        layout = self._layout()
+        segments = layout.segments.values() if position is InitialPosition.EARLIEST else layout.active
+        await self._each(segments, lambda spec: create(spec, facts.name, position, term=term))
+        facts = replace(facts, state=SubscriptionState.ACTIVE)
+        await self._save(facts)
+        return facts
+
+    async def _finish_deletion(self, facts: SubscriptionMetadata) -> None:
+        await self._end(facts.name, deleted_subscription(self.topic, facts.name))
+        term, delete = self._leadership.term, self._host.delete_subscription
+        await self._each(self._layout().segments.values(), lambda spec: delete(spec, facts.name, term=term))
+        await erase_subscription(self._resources, self.topic, facts.name, term)
+
+    async def _load(self, name: str) -> SubscriptionMetadata:
+        found = await self._resources.load_subscription(self.topic, name)
+        if found is None:
+            raise NotFoundError(f"{self.topic} has no subscription {name!r}")
+        return found[0]
+
+    async def _save(self, facts: SubscriptionMetadata) -> None:
+        found = await self._resources.load_subscription(self.topic, facts.name)
+        if not await self._leadership.confirm():
+            raise self._leadership.not_owner(None)
+        await self._resources.save_subscription(self.topic, facts, ABSENT if found is None else found[1])
+
+    async def _each(self, segments: Iterable[SegmentInfo], act: Callable[[SegmentSpec], Awaitable[None]]) -> None:
+        await together(act(self._spec(segment)) for segment in segments)
+
+    def _spec(self, segment: SegmentInfo) -> SegmentSpec:
+        return segment_spec(self.topic, self._layout(), segment)

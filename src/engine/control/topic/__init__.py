@@ -1,0 +1,1 @@
+"""Topic controllers and what follows topics: elections, watches, lists, statistics."""

@@ -1,0 +1,207 @@
+"""`get_stats`: one topic's numbers, put together from its segments' owners and its consumers' sessions (PIP-468)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.control.base.ports import (
+    LEFT,
+    ConsumerStatistics,
+    SegmentHost,
+    SegmentSpec,
+    SegmentStatistics,
+    SubscriptionStatistics,
+    segment_spec,
+)
+from engine.control.shape.topic_scaling import AutoScaleCounts, AutoScaleStatus
+from engine.errors import EngineError
+from engine.model.autoscale import AutoScalePolicyOverride
+from engine.model.layout import SegmentLayout
+from engine.model.load import ReportedLoad
+from engine.model.names import TopicName
+from engine.model.segment import SegmentInfo
+from engine.model.subscriptions import SubscriptionMetadata
+
+_ASKED_AT_ONCE = 32
+
+Consumers = Callable[[str], Mapping[str, tuple[bool, tuple[int, ...]]]]
+
+
+@dataclass(frozen=True, slots=True)
+class ControlStatistics:
+    """One broker's control plane. `reshapes`: how often a change, (topic, kind, "done" or "undone"), ended here.
+
+    `scaling`: by topic, of those that are led here.
+    """
+
+    led: Sequence[tuple[TopicName, SegmentLayout]]
+    reshapes: Mapping[tuple[str, str, str], int]
+    scaling: Mapping[str, AutoScaleStatus] = field(default_factory=dict)
+
+
+async def topic_stats(
+    topic: TopicName,
+    layout: SegmentLayout,
+    subscriptions: Sequence[SubscriptionMetadata],
+    consumers: Consumers,
+    host: SegmentHost,
+) -> dict[str, Any]:
+    """Segment counts, per-segment rates, per-subscription backlog and consumers; rates per second.
+
+    A segment whose owner does not answer counts as empty, and says under `unavailable` why.
+    """
+    segments = list(layout.segments.values())
+    asked = []
+    for first in range(0, len(segments), _ASKED_AT_ONCE):  # others get their turn between
+        some = segments[first : first + _ASKED_AT_ONCE]
+        asked += await asyncio.gather(*(_ask(host, segment_spec(topic, layout, s)) for s in some))
+    found = [now for now, _ in asked]
+    by_id = dict(zip(layout.segments, found, strict=True))
+    errors = {s.segment_id: error for s, (_, error) in zip(segments, asked, strict=True)}
+    return {
+        "topic": str(topic),
+        "epoch": layout.epoch,
+        "pendingChange": None if layout.change is None else layout.change.kind,
+        "segmentCount": len(segments),
+        "activeSegmentCount": len(layout.active),
+        "sealedSegmentCount": len(segments) - len(layout.active),
+        "msgRateIn": _total(s.msg_rate_in for s in found),
+        "bytesRateIn": _total(s.bytes_rate_in for s in found),
+        "msgRateOut": _total(u.msg_rate_out for s in found for u in s.subscriptions.values()),
+        "bytesRateOut": _total(u.bytes_rate_out for s in found for u in s.subscriptions.values()),
+        "storageSize": sum(s.size_bytes for s in found),
+        "segments": {str(s.segment_id): _segment(s, by_id[s.segment_id], errors[s.segment_id]) for s in segments},
+        "subscriptions": {f.name: _subscription(f, consumers(f.name), by_id) for f in subscriptions},
+    }
+
+
+def with_scaling(stats: dict[str, Any], status: AutoScaleStatus, now_ms: int) -> dict[str, Any]:
+    """The same, with what auto-scale goes by, and with each segment's last load report (null: none yet)."""
+    policy = AutoScalePolicyOverride.of(status.policy.to_mapping()).to_json()
+    segments = {
+        name: {**s, "load": _load(status.loads.get(int(name)), now_ms)} for name, s in stats["segments"].items()
+    }
+    scaling = {
+        "policy": {**policy, "problem": status.policy.problem or None},
+        "leading": status.leading,  # else another broker knows of decisions and counts
+        "decision": status.decision,
+        "lastChange": status.last_change,
+        "counts": _counts(status.counts),
+    }
+    return {**stats, "segments": segments, "autoScale": scaling}
+
+
+def _counts(counts: AutoScaleCounts) -> dict[str, int]:
+    return {
+        "splits": counts.splits,
+        "merges": counts.merges,
+        "rebuckets": counts.rebuckets,
+        "failures": counts.failures,
+        "splitsSuppressedMaxSegments": counts.suppressed_max_segments,
+        "mergesSuppressedMaxDepth": counts.suppressed_max_depth,
+    }
+
+
+def _load(report: ReportedLoad | None, now_ms: int) -> dict[str, Any] | None:
+    if report is None:
+        return None
+    age_ms = max(0, now_ms - report.modified_ms)
+    return {**report.stats.to_mapping(), "modifiedAtMs": report.modified_ms, "ageMs": age_ms}
+
+
+async def _ask(host: SegmentHost, spec: SegmentSpec) -> tuple[SegmentStatistics, str | None]:
+    try:
+        return await host.statistics(spec), None
+    except EngineError as e:
+        return SegmentStatistics(sealed=spec.sealed), str(e)
+
+
+def _total(rates: Iterable[float]) -> float:
+    return sum(rates, 0.0)  # of nothing too it is a float
+
+
+def _segment(info: SegmentInfo, now: SegmentStatistics, error: str | None) -> dict[str, Any]:
+    return {
+        "state": str(info.state),
+        "hashRange": {"start": info.hash_range.start, "end": info.hash_range.end},
+        "parentIds": list(info.parent_ids),
+        "childIds": list(info.child_ids),
+        "createdAtMs": info.created_at_ms,
+        "sealedAtMs": info.sealed_at_ms,  # null while it is active
+        "unavailable": error,  # null when its owner has answered
+        "firstOffset": now.first_offset,
+        "nextOffset": now.next_offset,
+        "gapOffsets": now.gap_offsets,  # between the two, given up behind an unclean end: they name no message
+        "readableOffset": now.next_offset if now.readable is None else now.readable,
+        "heldBackBy": now.held_by,  # the id of a transaction that is open, which readers wait for; null: none
+        "storageSize": now.size_bytes,
+        "producerCount": now.producers,
+        "publishers": list(now.publishers),
+        "bucketCount": info.bucket_count,
+        "backlog": {name: part.backlog for name, part in sorted(now.subscriptions.items())},
+        "msgRateIn": now.msg_rate_in,
+        "bytesRateIn": now.bytes_rate_in,
+        "msgRateOut": _total(u.msg_rate_out for u in now.subscriptions.values()),
+        "bytesRateOut": _total(u.bytes_rate_out for u in now.subscriptions.values()),
+    }
+
+
+def _subscription(
+    facts: SubscriptionMetadata,
+    sessions: Mapping[str, tuple[bool, tuple[int, ...]]],
+    segments: Mapping[int, SegmentStatistics],
+) -> dict[str, Any]:
+    parts = {i: s.subscriptions[facts.name] for i, s in segments.items() if facts.name in s.subscriptions}
+    consumers = _consumers(sessions, parts)
+    return {
+        "kind": None if facts.kind is None else str(facts.kind),
+        "state": str(facts.state),
+        "backlog": sum(p.backlog for p in parts.values()),
+        "delayed": sum(p.delayed for p in parts.values()),
+        "segmentBacklog": {str(i): p.backlog for i, p in parts.items()},
+        "segmentSharing": {str(i): _sharing(p) for i, p in parts.items()},
+        "msgRateOut": _total(p.msg_rate_out for p in parts.values()),
+        "bytesRateOut": _total(p.bytes_rate_out for p in parts.values()),
+        "consumerCount": len(consumers) or max((p.consumers for p in parts.values()), default=0),
+        "consumers": consumers,
+    }
+
+
+def _sharing(part: SubscriptionStatistics) -> dict[str, Any]:
+    return {
+        "mode": part.mode,  # null: nobody is attached
+        "sharers": part.sharers,
+        "reassignments": part.reassignments,
+        "withheldBuckets": part.withheld_buckets,
+        "drain": part.drain,
+    }
+
+
+def _consumers(
+    sessions: Mapping[str, tuple[bool, tuple[int, ...]]], parts: Mapping[int, SubscriptionStatistics]
+) -> dict[str, dict[str, Any]]:
+    """Those that share segments, with their share, and those that are attached to segments, with these; by name."""
+    seen: dict[str, list[tuple[int, ConsumerStatistics]]] = {}
+    for segment_id, part in parts.items():
+        for member in part.members:
+            seen.setdefault(member.name, []).append((segment_id, member))
+    attached = {name for name, members in seen.items() if any(m.mode != LEFT for _, m in members)}
+    return {name: _consumer(sessions.get(name), seen.get(name, [])) for name in sorted(sessions.keys() | attached)}
+
+
+def _consumer(
+    session: tuple[bool, tuple[int, ...]] | None, members: Sequence[tuple[int, ConsumerStatistics]]
+) -> dict[str, Any]:
+    """What went to it from segments that it has left, a moment ago, counts too."""
+    connected, ids = session or (True, tuple(dict.fromkeys(i for i, m in members if m.mode != LEFT)))
+    return {
+        "connected": connected,
+        "segments": list(ids),
+        "buckets": {str(i): m.buckets for i, m in members if m.buckets},  # of segments that it shares
+        "unackedMessages": sum(m.unacknowledged for _, m in members),
+        "msgRateOut": _total(m.msg_rate_out for _, m in members),
+        "bytesRateOut": _total(m.bytes_rate_out for _, m in members),
+    }

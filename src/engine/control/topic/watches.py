@@ -1,0 +1,249 @@
+"""`TopicWatches`: what the metadata store says changed, told to those on this broker who want to know (PIP-468).
+
+Two watches of the store serve all topics of the broker; a topic that nobody watches costs nothing here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+
+from engine.aio.tasks import Supervisor
+from engine.control.base.ports import TopicListener, TopicView
+from engine.control.base.topic_records import (
+    INDEX_CONTROLLERS,
+    INDEX_TOPICS,
+    LeaderRecord,
+    ScalableTopicResources,
+    TopicRecord,
+    topic_of_key,
+)
+from engine.errors import EngineError, NotFoundError
+from engine.metadata import keys
+from engine.metadata.following import follow
+from engine.metadata.store import Event, EventKind, Record
+from engine.model.layout import SegmentLayout
+from engine.model.names import TopicName
+
+log = logging.getLogger(__name__)
+
+TopicSeen = Callable[[str, TopicRecord], None]
+LeaderSeen = Callable[[str, LeaderRecord | None], None]
+
+
+class _Watched:
+    """One topic that somebody watches: the newest facts, and whom to tell."""
+
+    __slots__ = ("leader_url", "leader_version", "listeners", "record", "told", "topic", "version")
+
+    def __init__(self, topic: TopicName, leader_url: str) -> None:
+        self.topic = topic
+        self.record: TopicRecord | None = None
+        self.version = -1  # of the newest event about the topic's record, deletions included
+        self.leader_url = leader_url
+        self.leader_version = -1
+        self.listeners: dict[_Watch, None] = {}
+        self.told: TopicView | None = None
+
+    def view(self) -> TopicView | None:
+        if self.record is None:
+            return None
+        return TopicView(self.topic, self.record.layout, self.leader_url)
+
+
+class _Watch:
+    """One listener's watch; ports.TopicWatch."""
+
+    __slots__ = ("_last", "_listener", "_started", "_watched", "_watches")
+
+    def __init__(self, watches: TopicWatches, watched: _Watched, listener: TopicListener) -> None:
+        self._watches = watches
+        self._watched = watched
+        self._listener: TopicListener | None = listener
+        self._last: TopicView | None = None
+        self._started = False
+
+    @property
+    def view(self) -> TopicView:
+        """The newest view; of a deleted topic, the last one. Raises NotFoundError when there never was one."""
+        self._last = self._watched.view() or self._last
+        if self._last is None:
+            raise NotFoundError(f"{self._watched.topic} does not exist")
+        return self._last
+
+    def start(self) -> None:
+        """From now on the listener is called: for what comes after the present view, which is an answer."""
+        self._last = self._watched.view()
+        self._started = True
+
+    def close(self) -> None:
+        """The listener is not called any more. Idempotent."""
+        self._listener = None
+        self._watches.forget(self._watched, self)
+
+    def tell(self, view: TopicView | None) -> None:
+        """None: deleted, which is the last that is said."""
+        self._last = view or self._last
+        listener = self._listener if self._started else None
+        if view is None:
+            self.close()
+            if listener is not None:
+                listener.topic_deleted()
+        elif listener is not None:
+            listener.topic_changed(view)
+
+
+class TopicWatches:
+    """Loop thread only. Topics go by the key of their record.
+
+    `led`: those that the broker leads, or would. `topic_seen` hears of them, `leader_seen` of all. `leaders_shown`: the
+    present leaders were all told of; of some others it may never have been heard that they are gone.
+    """
+
+    def __init__(
+        self,
+        resources: ScalableTopicResources,
+        broker_url: str,
+        *,
+        led: Callable[[], Collection[str]],
+        topic_seen: TopicSeen,
+        leader_seen: LeaderSeen,
+        leaders_shown: Callable[[], None],
+    ) -> None:
+        self._resources = resources
+        self._broker_url = broker_url
+        self._led = led
+        self._topic_seen = topic_seen
+        self._leader_seen = leader_seen
+        self._leaders_shown = leaders_shown
+        self._watched: dict[str, _Watched] = {}
+        self._tasks = Supervisor("topic watches")
+
+    def start(self) -> None:
+        """Begin to follow the store."""
+        self._follow(INDEX_TOPICS, self._topic_event, lambda: self._watched.keys())
+        self._follow(INDEX_CONTROLLERS, self._leader_event, self._leaders)
+
+    async def close(self) -> None:
+        """Follow no more; nobody is told anything. Idempotent."""
+        await self._tasks.close()
+        self._watched.clear()
+
+    async def watch(self, topic: TopicName, listener: TopicListener) -> _Watch:
+        """A watch with its first view. Raises NotFoundError."""
+        key = keys.topic(topic)
+        watched = self._watched.get(key)
+        if watched is None:
+            watched = self._watched[key] = _Watched(topic, self._broker_url)
+        watch = _Watch(self, watched, listener)
+        watched.listeners[watch] = None  # before the reads: what changes during them is not missed
+        try:
+            await self._refresh(watched)
+        except BaseException:
+            watch.close()
+            raise
+        if watched.record is None or watch not in watched.listeners:
+            watch.close()
+            raise NotFoundError(f"{topic} does not exist")
+        watch.start()
+        return watch
+
+    async def _refresh(self, watched: _Watched) -> None:
+        leader = await self._resources.load_leader(watched.topic)
+        record = await self._resources.load_topic(watched.topic)
+        if leader is not None and leader.term > watched.leader_version:
+            watched.leader_version, watched.leader_url = leader.term, leader.url
+        if record is not None and record.version > watched.version:
+            self._apply(watched, record, record.version)
+
+    def forget(self, watched: _Watched, watch: _Watch) -> None:
+        """Drop a listener, and the topic with its last one."""
+        watched.listeners.pop(watch, None)
+        key = keys.topic(watched.topic)
+        if not watched.listeners and self._watched.get(key) is watched:
+            del self._watched[key]
+
+    def cached(self, topic: TopicName) -> TopicRecord | None:
+        """A watched topic's newest record that was seen here."""
+        watched = self._watched.get(keys.topic(topic))
+        return None if watched is None else watched.record
+
+    # What the store says.
+
+    def _follow(self, index: str, heard: Callable[[Event], None], known: Callable[[], Collection[str]]) -> None:
+        store = self._resources.metadata
+        self._tasks.spawn(
+            follow(store, lambda: store.watch_index(index, "", keys.LAST), heard, known, what=index), index
+        )
+
+    def _leaders(self) -> Collection[str]:
+        """The keys of leaders' records that somebody here goes by."""
+        return [keys.controller(topic_of_key(key)) for key in {*self._watched, *self._led()}]
+
+    def _topic_event(self, event: Event) -> None:
+        watched = self._watched.get(event.key)
+        if watched is None and event.key not in self._led():
+            return  # also the end of a snapshot
+        record = None if event.record is None else _parse(event.record)
+        if event.record is not None and record is None:
+            return
+        if record is not None:
+            self._topic_seen(event.key, record)
+        if watched is not None and event.version > watched.version:
+            self._apply(watched, record, event.version)
+
+    def _apply(self, watched: _Watched, record: TopicRecord | None, version: int) -> None:
+        before, watched.version = watched.record, version
+        gone = record is None or record.layout.deleting or _born_again(before, record)
+        watched.record = None if gone else record
+        if gone and before is not None:
+            watched.told = None
+            for watch in list(watched.listeners):
+                watch.tell(None)
+        else:
+            self._tell(watched)
+
+    def _leader_event(self, event: Event) -> None:
+        if event.kind is EventKind.SNAPSHOT_END:
+            self._leaders_shown()
+            return
+        key = event.key.rpartition("/")[0]
+        leader = None if event.record is None else _leader(event.record)
+        self._leader_seen(key, leader)
+        watched = self._watched.get(key)
+        if watched is not None and event.version > watched.leader_version:
+            watched.leader_version = event.version
+            watched.leader_url = self._broker_url if leader is None else leader.url
+            self._tell(watched)
+
+    def _tell(self, watched: _Watched) -> None:
+        view, told = watched.view(), watched.told
+        if view is None:
+            return
+        watched.told = view
+        same = (
+            told is not None and told.layout.epoch == view.layout.epoch and told.controller_url == view.controller_url
+        )
+        if told is not None and not same:
+            for watch in list(watched.listeners):
+                watch.tell(view)
+
+
+def _parse(record: Record) -> TopicRecord | None:
+    try:
+        return TopicRecord(SegmentLayout.from_json(record.value), record.stat.version)
+    except EngineError as e:
+        log.error("the record %s is damaged and ignored: %s", record.key, e)
+        return None
+
+
+def _leader(record: Record) -> LeaderRecord:
+    return LeaderRecord(record.value.decode(), record.stat.version, record.stat.session)
+
+
+def _born_again(before: TopicRecord | None, after: TopicRecord) -> bool:
+    """Deleted and created anew between two looks: events may collapse (SEMANTICS 37)."""
+    if before is None:
+        return False
+    old, new = before.layout, after.layout
+    return new.epoch < old.epoch or new.created_at_ms != old.created_at_ms

@@ -1,0 +1,94 @@
+"""`TransactionCollector`: forgets transactions that have ended and that nothing needs any more.
+
+A header stays for its retention, and then until no operation is left, since it is what participants go by.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+from engine.clock import ForwardSteps
+from engine.control.transactions.headers import HeaderRecords, TransactionView
+from engine.control.transactions.operations import forget, operations_in
+from engine.errors import EngineError, NotFoundError
+from engine.metadata import keys, unsure
+from engine.metadata.store import ConflictError, MetadataStore, Record
+from engine.model.names import SegmentName
+from engine.model.transactions import TransactionOperation
+
+log = logging.getLogger(__name__)
+
+_BATCH = 256  # found, and dealt with, at a time
+
+
+class TransactionCollector:
+    """`settle`: see TransactionCoordinator. A clock that is set forward ends no retention that began here."""
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        headers: HeaderRecords,
+        steps: ForwardSteps,
+        settle: Callable[[TransactionOperation], Awaitable[None]],
+    ) -> None:
+        self._metadata = metadata
+        self._headers = headers
+        self._steps = steps
+        self._settle = settle
+
+    async def collect(self, partition: int) -> int:
+        """Forget those of a partition whose retention is over and that no participant needs any more; how many."""
+        collected = 0
+        async for known in self._headers.over_retention(partition, self._steps):
+            collected += await self._collect(known)
+        return collected
+
+    async def _collect(self, known: TransactionView) -> bool:
+        while found := await self._operation_records(known, _BATCH):
+            try:
+                await self._settle_all(found)
+            except EngineError as e:
+                log.info("transaction %s is kept: not all have applied it yet: %s", known.id, e)
+                return False
+            left = await self._operation_records(known, 1)
+            if left and left[0].key == found[0].key:
+                return False  # a participant did not apply it
+        if known.header.name is not None:
+            await self._forget_name(known)
+        return await unsure.delete(self._metadata, keys.transaction(known.id))
+
+    async def _operation_records(self, known: TransactionView, limit: int) -> list[Record]:
+        prefix = f"{keys.transaction_ops(known.id)}/"
+        return await self._metadata.list(prefix, keys.prefix_end(prefix), limit)
+
+    async def _settle_all(self, records: Sequence[Record]) -> None:
+        """Each participant once. The records of one that is no more, a topic that was deleted, go from here."""
+        participants: dict[tuple[SegmentName, str | None], list[Record]] = {}
+        operations: dict[tuple[SegmentName, str | None], TransactionOperation] = {}
+        for record in records:
+            for operation in (found.facts for found in operations_in(record)):
+                participant = (operation.segment, operation.subscription)
+                operations[participant] = operation
+                participants.setdefault(participant, []).append(record)
+        for participant, theirs in participants.items():
+            try:
+                await self._settle(operations[participant])
+            except NotFoundError as e:
+                log.info("operations of a transaction are forgotten: %s", e)
+                for record in theirs:
+                    await forget(self._metadata, record.key, partial(_concerns, participant))
+
+    async def _forget_name(self, known: TransactionView) -> None:
+        """Unless it means a later transaction by now."""
+        assert known.header.name is not None
+        alias = await self._metadata.get(keys.transaction_name(known.header.name))
+        if alias is not None and alias.value.decode() == known.id:
+            with contextlib.suppress(ConflictError):
+                await unsure.delete(self._metadata, alias.key, alias.stat.version)
+
+
+def _concerns(participant: tuple[SegmentName, str | None], operation: TransactionOperation) -> bool:
+    return (operation.segment, operation.subscription) == participant

@@ -1,0 +1,203 @@
+"""Headers of transactions in the metadata store: how they are written, and found by their times."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import msgspec
+
+from engine.clock import ForwardSteps
+from engine.control.transactions.operations import Recording
+from engine.metadata import keys
+from engine.metadata.store import (
+    ABSENT,
+    ConflictError,
+    Expected,
+    MetadataStore,
+    OutcomeUnknownError,
+    Put,
+    Record,
+    Stat,
+)
+from engine.model.transactions import TransactionHeader, TransactionState, id_text, parse_id, partition_of
+
+INDEX_DEADLINE = "txn-by-deadline"  # open ones: "{partition:x}/{deadline in ms}"
+INDEX_FINAL = "txn-by-final-state"  # ended ones: "{partition:x}/{end of their retention in ms}"
+_TIME_DIGITS = 15
+_TIME_MAX = 10**_TIME_DIGITS - 2
+_BATCH = 256  # found at a time
+
+
+class TransactionView(msgspec.Struct, frozen=True):
+    """A transaction as it stands: its id, its header, and the store's version of that."""
+
+    number: int
+    header: TransactionHeader
+    version: int
+
+    @property
+    def id(self) -> str:
+        """As users see it."""
+        return id_text(self.number)
+
+
+class HeaderDraft(msgspec.Struct, frozen=True):
+    """A header as it is to be written: whoever makes it ahead of time loses none when it may be."""
+
+    number: int
+    header: TransactionHeader
+    key: str
+    value: bytes
+    indexes: dict[str, str]
+
+    @property
+    def id(self) -> str:
+        """As users see it."""
+        return id_text(self.number)
+
+    def beside(self, number: int) -> HeaderDraft:
+        """The same for another transaction of its partition."""
+        return HeaderDraft(number, self.header, keys.transaction(id_text(number)), self.value, self.indexes)
+
+    def written(self, version: int) -> TransactionView:
+        """It is, with that version."""
+        return TransactionView(self.number, self.header, version)
+
+
+class HeaderRecords:
+    """Loop thread only. Times are wall-clock milliseconds, durations in milliseconds."""
+
+    def __init__(self, metadata: MetadataStore, retention_ms: int, named_retention_ms: int) -> None:
+        self._metadata = metadata
+        self._retention_ms = retention_ms
+        self._named_retention_ms = named_retention_ms
+
+    async def find(self, number: int) -> TransactionView | None:
+        """How a transaction stands; None when there is none."""
+        record = await self._metadata.get(keys.transaction(id_text(number)))
+        return None if record is None else _view_of(number, record)
+
+    async def list_open(self, limit: int | None = None) -> list[TransactionView]:
+        """Those that have not ended, of each partition by their deadlines."""
+        found = await self._metadata.list_index(INDEX_DEADLINE, "", keys.LAST, limit)
+        return [view_of(record) for _, record in found]
+
+    async def every_open(self) -> AsyncIterator[TransactionView]:
+        """All that have not ended, page by page; one may come twice."""
+        async for page in self._pages(INDEX_DEADLINE, "", keys.LAST):
+            for record in page:
+                yield view_of(record)
+
+    def open_pages(self, partition: int) -> AsyncIterator[list[Record]]:
+        """The headers of a partition that have not ended, page by page; one may come twice."""
+        return self._pages(INDEX_DEADLINE, *_until(partition, _TIME_MAX))
+
+    async def over_retention(self, partition: int, steps: ForwardSteps) -> AsyncIterator[TransactionView]:
+        """Those of a partition that ended as long ago as they are kept; one may come twice.
+
+        What the wall clock has left out since one ended does not count.
+        """
+        now_ms = steps.look()
+        async for page in self._pages(INDEX_FINAL, *_until(partition, now_ms)):
+            for view in map(view_of, page):
+                ended_ms = view.header.finalized_ms or 0
+                if ended_ms + self._retention_of(view.header) + steps.left_out_ms(ended_ms) <= now_ms:
+                    yield view
+
+    async def _pages(self, index: str, start: str, end: str) -> AsyncIterator[list[Record]]:
+        limit = _BATCH
+        while True:
+            found = await self._metadata.list_index(index, start, end, limit)
+            yield [record for _, record in found]
+            if len(found) < limit:
+                return
+            last = found[-1][0]
+            if last == start:
+                limit *= 2  # so many have the same time
+            start = last
+
+    def draft(self, number: int, header: TransactionHeader) -> HeaderDraft:
+        """What put() and put_with() write."""
+        key = keys.transaction(id_text(number))
+        return HeaderDraft(number, header, key, header.to_json(), self._indexes(number, header))
+
+    async def put(self, draft: HeaderDraft, expected: Expected | int) -> TransactionView:
+        """The header as it stands then. An outcome that the store leaves open is read back. Raises ConflictError."""
+        key, value = draft.key, draft.value
+        try:
+            stat = await self._metadata.put(key, value, expected, partition_key=draft.id, indexes=draft.indexes)
+        except OutcomeUnknownError:
+            if (written := await self._read_back(draft)) is None:
+                raise ConflictError(key) from None  # not written, or changed since: whoever asked looks again
+            return written
+        return draft.written(stat.version)
+
+    async def put_new(self, drafts: Sequence[HeaderDraft]) -> list[TransactionView | None]:
+        """Headers of new transactions, with one write; None for one whose id is taken, or that was not written."""
+        puts = [Put(draft.key, draft.value, ABSENT, partition_key=draft.id, indexes=draft.indexes) for draft in drafts]
+        try:
+            outcomes = await self._metadata.write_all(puts)
+        except OutcomeUnknownError:
+            return await asyncio.gather(*map(self._read_back, drafts))
+        return [
+            draft.written(outcome.version) if isinstance(outcome, Stat) else None
+            for draft, outcome in zip(drafts, outcomes, strict=True)
+        ]
+
+    async def _read_back(self, draft: HeaderDraft) -> TransactionView | None:
+        """The header, as far as the store has it; None: it was not written, or was changed since."""
+        found = await self._metadata.get(draft.key)
+        return draft.written(found.stat.version) if found is not None and found.value == draft.value else None
+
+    async def put_with(self, draft: HeaderDraft, expected: int, recording: Recording) -> tuple[TransactionView, Record]:
+        """The same, and a record of these operations."""
+        key, value, ident = draft.key, draft.value, draft.id
+        prefix = keys.transaction_ops(ident)
+        try:
+            stat, record = await self._metadata.put_with_sequence(
+                key,
+                value,
+                expected,
+                prefix,
+                recording.value,
+                partition_key=ident,
+                indexes=draft.indexes,
+                appended_indexes=recording.indexes,
+            )
+        except OutcomeUnknownError:
+            found = await self._metadata.get(key)
+            if found is not None and found.value == value:
+                for record in await self._metadata.list(f"{prefix}/", keys.prefix_end(f"{prefix}/")):
+                    if record.value == recording.value and record.stat.version < found.stat.version:
+                        return draft.written(found.stat.version), record
+            raise ConflictError(key) from None  # not written, or changed since: whoever asked looks again
+        return draft.written(stat.version), record
+
+    def _indexes(self, number: int, header: TransactionHeader) -> dict[str, str]:
+        partition = partition_of(number)
+        if not header.state.final:
+            return {INDEX_DEADLINE: _at(partition, header.timeout_ms)}
+        return {INDEX_FINAL: _at(partition, (header.finalized_ms or 0) + self._retention_of(header))}
+
+    def _retention_of(self, header: TransactionHeader) -> int:
+        kept = header.name is not None and header.state is TransactionState.COMMITTED
+        return self._named_retention_ms if kept else self._retention_ms
+
+
+def view_of(record: Record) -> TransactionView:
+    """What a record says."""
+    return _view_of(parse_id(record.key.rpartition("/")[2]), record)
+
+
+def _view_of(number: int, record: Record) -> TransactionView:
+    return TransactionView(number, TransactionHeader.from_json(record.value), record.stat.version)
+
+
+def _at(partition: int, time_ms: int) -> str:
+    return f"{partition:x}/{time_ms:0{_TIME_DIGITS}d}"
+
+
+def _until(partition: int, time_ms: int) -> tuple[str, str]:
+    """The range of an index that holds what a partition has up to a time, inclusive."""
+    return _at(partition, 0), _at(partition, time_ms + 1)

@@ -1,0 +1,159 @@
+"""`ProxyConfig`: what an operator may set of a proxy, from keywords and a TOML file."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from engine.aio.memory_limiter import MemoryLimit
+from engine.broker.settings import checks as right
+from engine.broker.settings.file import override, read_secrets, read_section
+from engine.errors import InvalidArgumentError, InvalidConfigurationError
+from engine.limits import (
+    CONNECTIONS_MAX,
+    HANDSHAKE_S_MAX,
+    MIB,
+    TOPIC_LIST_MEMORY_MAX,
+    TOPIC_LIST_QUEUE_MAX,
+    TOPIC_LIST_TIMEOUT_S,
+)
+from engine.wire.url import format_url, parse_url
+
+# Names of the specification: (our field, factor).
+_SPECIFICATION = {
+    "maxTopicListInFlightHeapMemSizeMB": ("topic_list_heap_max", MIB),
+    "maxTopicListInFlightDirectMemSizeMB": ("topic_list_direct_max", MIB),
+    "maxTopicListInFlightHeapMemSizePermitsAcquireTimeoutMillis": ("topic_list_heap_timeout", 0.001),
+    "maxTopicListInFlightDirectMemSizePermitsAcquireTimeoutMillis": ("topic_list_direct_timeout", 0.001),
+    "maxTopicListInFlightHeapMemSizePermitsAcquireQueueSize": ("topic_list_heap_queue_max", 1),
+    "maxTopicListInFlightDirectMemSizePermitsAcquireQueueSize": ("topic_list_direct_queue_max", 1),
+}
+
+_SECRETS = ("auth_token", "broker_token")  # each may be in a file, which `<key>_file` names
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyConfig:
+    """Sizes are bytes, times seconds. Raises InvalidConfigurationError naming the key.
+
+    `brokers`: their service URLs; any of them serves whoever asks for none in particular. `allow`: further ones that
+    clients may ask for, as URLs in which `*` stands for any text, but no `:`, and `:*` for any port. Brokers that a
+    broker names need not be listed.
+    """
+
+    brokers: tuple[str, ...]
+    allow: tuple[str, ...] = ()
+    broker_admin: str | None = None  # where the admin API is relayed to; None: where a broker says that its own is
+    # Towards the brokers. Without a token of its own the proxy hands on what the client says.
+    broker_token: str | None = field(default=None, repr=False)
+    broker_tls_ca: str | None = None  # a PEM file; then the brokers are talked to by TLS
+    # Towards the clients.
+    auth_token: str | None = field(default=None, repr=False)
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    insecure: bool = False  # may listen on addresses that others reach without asking for a token
+    admin_hosts: tuple[str, ...] = ()  # names that requests to the HTTP port may be for, besides addresses
+    admin_url: str | None = None  # what clients are told; None: the address that they have dialled
+    cluster_name: str = "standalone"  # what metrics call the brokers behind
+    connections_max: int = CONNECTIONS_MAX
+    handshake_timeout: float = HANDSHAKE_S_MAX
+    # Topic lists (PIP-442).
+    topic_list_heap_max: int = TOPIC_LIST_MEMORY_MAX
+    topic_list_direct_max: int = TOPIC_LIST_MEMORY_MAX
+    topic_list_heap_timeout: float = TOPIC_LIST_TIMEOUT_S
+    topic_list_direct_timeout: float = TOPIC_LIST_TIMEOUT_S
+    topic_list_heap_queue_max: int = TOPIC_LIST_QUEUE_MAX
+    topic_list_direct_queue_max: int = TOPIC_LIST_QUEUE_MAX
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "brokers", _urls("brokers", self.brokers))
+        if not self.brokers:
+            raise InvalidConfigurationError("brokers is empty; the service URL of a broker is right")
+        if isinstance(self.allow, str) or not all(isinstance(text, str) for text in self.allow):
+            raise InvalidConfigurationError(f"allow is {self.allow!r}; a list of service URLs is right")
+        object.__setattr__(self, "allow", tuple(self.allow))
+        object.__setattr__(self, "admin_hosts", right.listed(self.admin_hosts))
+        for key, wanted in self._wrong().items():
+            if wanted:
+                said = "malformed" if "token" in key else repr(getattr(self, key))
+                raise InvalidConfigurationError(f"{key} is {said}; {wanted} is right")
+        if self.broker_token is not None and self.auth_token is None:
+            raise InvalidConfigurationError(
+                "broker_token is set and auth_token is not: whoever reaches the proxy would have the token's rights; "
+                "set both, or neither, and clients say the brokers' token themselves"
+            )
+
+    def _wrong(self) -> dict[str, str]:
+        """For every key: what would be right, or ""."""
+        return {
+            "broker_admin": right.printable(self.broker_admin, "http"),
+            "broker_token": right.printable(self.broker_token),
+            "broker_tls_ca": right.printable(self.broker_tls_ca),
+            "auth_token": right.printable(self.auth_token),
+            "tls_cert": right.pair(self.tls_cert, self.tls_key, "tls_key"),
+            "tls_key": right.pair(self.tls_key, self.tls_cert, "tls_cert"),
+            "insecure": right.boolean(self.insecure),
+            "admin_hosts": right.hosts(self.admin_hosts),
+            "admin_url": right.printable(self.admin_url, "http"),
+            "cluster_name": right.printable(self.cluster_name),
+            "connections_max": right.integer(self.connections_max, 1, 1_000_000),
+            "handshake_timeout": right.seconds(self.handshake_timeout, 0.01),
+            "topic_list_heap_max": right.integer(self.topic_list_heap_max, MIB, 2**40),
+            "topic_list_direct_max": right.integer(self.topic_list_direct_max, MIB, 2**40),
+            "topic_list_heap_timeout": right.seconds(self.topic_list_heap_timeout, 0.001),
+            "topic_list_direct_timeout": right.seconds(self.topic_list_direct_timeout, 0.001),
+            "topic_list_heap_queue_max": right.integer(self.topic_list_heap_queue_max, 0, 10_000_000),
+            "topic_list_direct_queue_max": right.integer(self.topic_list_direct_queue_max, 0, 10_000_000),
+        }
+
+    @property
+    def heap(self) -> MemoryLimit:
+        """Of lists that wait here."""
+        return MemoryLimit(self.topic_list_heap_max, self.topic_list_heap_timeout, self.topic_list_heap_queue_max)
+
+    @property
+    def direct(self) -> MemoryLimit:
+        """Of lists on their way to a socket."""
+        return MemoryLimit(self.topic_list_direct_max, self.topic_list_direct_timeout, self.topic_list_direct_queue_max)
+
+    @classmethod
+    def load(cls, path: str | Path | None = None, **overrides: Any) -> ProxyConfig:
+        """Defaults, then the file, then those of `overrides` that are not None; later ones win.
+
+        The file is TOML, flat or under [proxy], in snake case or the specification's names. `auth_token_file` and
+        `broker_token_file` are paths of files that hold the tokens. Raises InvalidConfigurationError naming the key, or
+        the file when it cannot be read.
+        """
+        values = {} if path is None else _named(read_section(Path(path), "proxy"), f"key in {path}")
+        override(values, {key: value for key, value in overrides.items() if value is not None}, *_SECRETS)
+        return cls(**{"brokers": (), **read_secrets(values, *_SECRETS)})
+
+
+def _named(values: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """The same under our names and in our units."""
+    named: dict[str, Any] = {}
+    known = {f.name for f in dataclasses.fields(ProxyConfig)} | {f"{key}_file" for key in _SECRETS}
+    for given, value in values.items():
+        key, factor = _SPECIFICATION.get(given) or (re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", given).lower(), None)
+        if key not in known:
+            raise InvalidConfigurationError(f"{given} is no {what}; the known ones are {', '.join(sorted(known))}")
+        if factor is not None:
+            if isinstance(value, bool) or not isinstance(value, int) or not abs(value) < 2**62:
+                raise InvalidConfigurationError(f"{given} must be a whole number, got {value!r:.80}")
+            value *= factor
+        named[key] = tuple(value) if isinstance(value, list) else value
+    return named
+
+
+def _urls(key: str, urls: Any) -> tuple[str, ...]:
+    """The same with their ports."""
+    if isinstance(urls, str) or not isinstance(urls, tuple | list):
+        raise InvalidConfigurationError(f"{key} is {urls!r}; a list of service URLs is right")
+    try:
+        return tuple(format_url(*parse_url(url)) for url in urls)
+    except InvalidArgumentError as e:
+        raise InvalidConfigurationError(f"{key}: {e}") from e

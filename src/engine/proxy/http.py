@@ -1,0 +1,221 @@
+"""The proxy's HTTP door: its own health and metrics, and the known routes of a broker's admin API, relayed.
+
+What a client sends never decides where a request goes. The URL of a relayed request is built from a broker's base URL,
+which brokers or the configuration name, and the template of the route that matched, filled with its quoted parts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import aiohttp
+from aiohttp import web
+from multidict import CIMultiDict
+from yarl import URL
+
+from engine.broker.admin.http import HttpDoor
+from engine.broker.admin.http_checks import hosts_of
+from engine.broker.admin.openapi import OPERATIONS
+from engine.broker.metrics.exposition import METRICS_TYPE
+from engine.errors import AuthenticationError, ConnectError, InvalidArgumentError
+from engine.limits import HTTP_BODY_S_MAX
+from engine.proxy.metrics import proxy_metrics_text
+
+if TYPE_CHECKING:
+    from engine.proxy.server import Proxy
+
+HEALTH, READY, METRICS = "/health", "/ready", "/metrics"
+_OPEN = (HEALTH, READY)  # answered without a token
+_ANSWER_S_MAX = 60.0  # a broker has so long between two pieces of an answer
+_PIECE = 64 * 1024
+# Of one connection only (RFC 9110, 7.6.1), said anew, or about the proxy's own address and checked here.
+_HOP = frozenset(
+    ("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
+     "transfer-encoding", "upgrade", "host", "content-length", "expect",
+     "origin", "sec-fetch-site", "sec-fetch-mode", "sec-fetch-dest", "sec-fetch-user")
+)  # fmt: skip
+
+
+class ProxyHttp:
+    """Loop thread only. Bodies pass in pieces; none is held as a whole."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self._proxy = proxy
+        application = web.Application(middlewares=[proxy.doors.only_with_token(lambda: proxy.config, _OPEN)])
+        application.add_routes(
+            [
+                web.get(HEALTH, self._health),
+                web.get(READY, self._ready),
+                web.get(METRICS, self._metrics),
+                *self._relayed(),
+            ]
+        )
+        self._door = HttpDoor(
+            application,
+            always=(HEALTH, READY, METRICS),
+            open_paths=_OPEN,
+            hosts=lambda: hosts_of(proxy.config.admin_hosts, proxy.config.admin_url),
+        )
+        self._session: aiohttp.ClientSession | None = None
+
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> tuple[str, int]:
+        """Serve; the address. Raises ConnectError."""
+        trusted = self._proxy.tls_brokers
+        self._session = aiohttp.ClientSession(
+            auto_decompress=False,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=_ANSWER_S_MAX),
+            connector=aiohttp.TCPConnector(ssl=True if trusted is None else trusted),
+            cookie_jar=aiohttp.DummyCookieJar(),  # the session serves all clients
+        )
+        return await self._door.listen(host, port, tls)
+
+    def url_for(self, dialled: str | None) -> str:
+        """Where it is, for who has dialled that address of the proxy."""
+        return self._door.url_for(dialled)
+
+    async def close(self) -> None:
+        """Idempotent."""
+        await self._door.close()
+        if self._session is not None:
+            await self._session.close()
+
+    # -- its own ---------------------------------------------------------------------------------------------------
+
+    async def _health(self, request: web.Request) -> web.Response:
+        return web.json_response({"status": "ok"})
+
+    async def _ready(self, request: web.Request) -> web.Response:
+        reasons = await self._proxy.unready()
+        body = {"status": "ready"} if not reasons else {"status": "not ready", "reasons": reasons}
+        return web.json_response(body, status=503 if reasons else 200)
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        return web.Response(text=proxy_metrics_text(self._proxy), headers={"Content-Type": METRICS_TYPE})
+
+    # -- a broker's ------------------------------------------------------------------------------------------------
+
+    def _relayed(self) -> Iterator[web.RouteDef]:
+        """The routes of the admin API that the proxy does not serve itself."""
+        for method, path, *_ in OPERATIONS:
+            if path not in (HEALTH, READY, METRICS):
+                yield web.get(path, self._relay) if method == "get" else web.route(method, path, self._relay)
+
+    async def _relay(self, request: web.Request) -> web.StreamResponse:
+        """Relay to the first broker that can be reached. Raises ConnectError, InvalidArgumentError.
+
+        A request that has a body is sent once only: it may have been done.
+        """
+        path = _path(request)
+        admins = await self._proxy.admin_urls()
+        error: Exception | None = None
+        for url in admins:
+            try:
+                return await self._relay_to(URL(url), path, request)
+            except aiohttp.ClientConnectorError as e:  # nothing was sent
+                error = e
+            except (TimeoutError, aiohttp.ClientError) as e:
+                raise ConnectError(f"the connection to the admin API at {url} was lost: {e or type(e).__name__}") from e
+        why = f"cannot be reached: {error}" if error else "is not known: no broker has said where it is"
+        raise ConnectError(f"the admin API {why}; the setting broker_admin of the proxy names it") from error
+
+    async def _relay_to(self, base: URL, path: str, request: web.Request) -> web.StreamResponse:
+        assert self._session is not None
+        url = URL.build(
+            scheme=base.scheme,
+            authority=base.raw_authority,
+            path=path,
+            query_string=request.rel_url.raw_query_string,
+            encoded=True,
+        )
+        headers = self._headers(request)
+        if self._proxy.tls_brokers is not None and base.scheme != "https" and "authorization" in headers:
+            raise ConnectError(
+                f"broker_admin must be an https:// address where brokers are talked to by TLS, got {str(base)!r:.200}"
+            )
+        body = _Body(request) if request.body_exists else None
+        call = self._session.request(request.method, url, headers=headers, data=body, allow_redirects=False)
+        with _blamed(body):
+            async with call as answer:
+                if 300 <= answer.status < 400:
+                    raise ConnectError(f"the admin API at {base} must not redirect; broker_admin names another")
+                if answer.status == 401:  # the broker has delayed it
+                    refused = AuthenticationError("a broker refused the token")
+                    self._proxy.doors.attempts.failed(request.remote, refused, guess="Authorization" in headers)
+                return await _answer(request, answer)
+
+    def _headers(self, request: web.Request) -> CIMultiDict[str]:
+        """Those of the relayed request; with the proxy's own token for brokers, where it has one."""
+        left_out = {*_HOP, "content-encoding"}  # the body has been decoded here
+        headers = CIMultiDict((name, value) for name, value in request.headers.items() if name.lower() not in left_out)
+        token = self._proxy.config.broker_token
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token}"
+        return headers
+
+
+class _Body:
+    """A request's body, as it comes, within HTTP_BODY_S_MAX. `error` is why it has not come whole."""
+
+    def __init__(self, request: web.Request) -> None:
+        self.error: Exception | None = None
+        self._content = request.content
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        until = asyncio.get_running_loop().time() + HTTP_BODY_S_MAX
+        try:
+            while True:
+                async with asyncio.timeout_at(until):
+                    piece = await self._content.readany()
+                if not piece:
+                    return
+                yield piece
+        except Exception as e:
+            self.error = e
+            raise
+
+
+@contextmanager
+def _blamed(body: _Body | None) -> Iterator[None]:
+    """Where the client's body has not come whole, that is the error, not the broker's connection."""
+    try:
+        yield
+    except (aiohttp.ClientError, TimeoutError):
+        if body is None or body.error is None:
+            raise
+        if isinstance(body.error, TimeoutError):
+            raise web.HTTPRequestTimeout(reason=f"the body did not come within {HTTP_BODY_S_MAX:g} s") from body.error
+        raise body.error from None
+
+
+async def _answer(request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:
+    """Send a broker's answer, piece by piece."""
+    response = web.StreamResponse(status=answer.status, reason=answer.reason)
+    for name, value in answer.headers.items():
+        if name.lower() not in _HOP:
+            response.headers.add(name, value)
+    if answer.content_length is not None:
+        response.content_length = answer.content_length
+    await response.prepare(request)
+    async for piece in answer.content.iter_chunked(_PIECE):
+        await response.write(piece)
+    await response.write_eof()
+    return response
+
+
+def _path(request: web.Request) -> str:
+    """The path of the route that matched, with its parts quoted. Raises InvalidArgumentError.
+
+    A part that is "." or ".." would be resolved by another intermediary on the way, so no name may be one.
+    """
+    resource = request.match_info.route.resource
+    assert resource is not None
+    parts = dict(request.match_info)
+    for name, part in parts.items():
+        if part in (".", ".."):
+            raise InvalidArgumentError(f"{name} must be a name, got {part!r}")
+    return resource.canonical.format(**{name: quote(part, safe="") for name, part in parts.items()})

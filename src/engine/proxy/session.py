@@ -1,0 +1,264 @@
+"""`Session`: a client's connection, joined to one of a broker's for as long as both last."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from engine.errors import AuthenticationError, AuthorizationError, ConnectError, EngineError, TimeoutError
+from engine.limits import (
+    FRAME_HEADER_SIZE_MAX,
+    FRAME_PREFIX_SIZE,
+    FRAME_SIZE_MAX,
+    PROXY_STALL_S_MAX,
+    TOPIC_LIST_TAKEN_RATE_MIN,
+)
+from engine.proxy.frames import Piece, field_of
+from engine.proxy.greeting import Greeting, Header, check_broker, check_client, to_broker, to_client
+from engine.proxy.lane import Lane
+from engine.proxy.lists import TopicLists
+from engine.proxy.side import Side
+from engine.wire.commands import Command
+from engine.wire.framing import encode_bytes
+from engine.wire.maps import packed
+
+if TYPE_CHECKING:
+    from engine.proxy.server import Proxy
+
+log = logging.getLogger(__name__)
+
+_LAYOUT_SIZE_MAX = FRAME_HEADER_SIZE_MAX + FRAME_PREFIX_SIZE + 7  # it has no payload
+_FULL = "full"  # why nothing is read: the other side does not take what it is sent
+_GREETING = "greeting"
+_GOODBYE_S_MAX = 2.0  # what is queued for a side when the other has gone is taken within this time
+
+
+class Session:
+    """A SideOwner, of both sides. Loop thread only.
+
+    What a side says first goes to its Greeting; once both are joined, its bytes go into the lane to the other.
+    """
+
+    def __init__(self, proxy: Proxy) -> None:
+        self._proxy = proxy
+        self.client = Side(self)
+        self._broker: Side | None = None
+        self._greetings: dict[Side, Greeting] = {self.client: Greeting()}
+        self._opening: asyncio.Task[None] | None = None
+        self._over = False
+        self._goodbye: asyncio.TimerHandle | None = None
+        self._stall: asyncio.TimerHandle | None = None
+        # Made when they are joined.
+        self._inwards: Lane | None = None
+        self._outwards: Lane | None = None
+        self._lists: TopicLists | None = None
+
+    @property
+    def passed(self) -> tuple[int, int]:
+        """Bytes passed on to the broker, and to the client."""
+        lanes = self._inwards, self._outwards
+        inwards, outwards = (0 if lane is None else lane.bytes for lane in lanes)
+        return inwards, outwards
+
+    # -- SideOwner -------------------------------------------------------------------------------------------------
+
+    def opened(self, side: Side) -> None:
+        """The client is there; a broker's side has nothing to do yet."""
+        if side is self.client:
+            refusal = self._proxy.came(self)
+            if refusal is not None:
+                self._fail(refusal)
+            else:
+                self._opening = self._proxy.tasks.spawn(self._open(), f"session of {side.peer}")
+
+    def received(self, side: Side, data: bytes) -> None:
+        """Bytes have come from one side."""
+        try:
+            lane = self._inwards if side is self.client else self._outwards
+            if lane is None:
+                self._greetings[side].received(side, data)
+            else:
+                lane.feed(data)
+        except EngineError as e:
+            self._failed_at(side, e)
+        except Exception as e:
+            log.exception("the session of %s failed", self.client.peer)
+            self._failed_at(side, EngineError(f"the proxy failed: {type(e).__name__}: {e}"))
+
+    def full(self, side: Side, is_full: bool) -> None:
+        """A side does not take what it is sent: nothing is read from the other."""
+        other = self._broker if side is self.client else self.client
+        if other is not None and is_full:
+            other.hold(_FULL)
+        elif other is not None:
+            other.release(_FULL)
+        if side is self.client:
+            self._watch_stall(is_full)
+            if self._lists is not None:
+                self._lists.full(is_full)
+
+    def _watch_stall(self, is_full: bool) -> None:
+        """While the client takes nothing the broker is not read from, and its end is not noticed: there is a limit."""
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+        if is_full and not self._over:
+            allowed = PROXY_STALL_S_MAX + self.client.unsent_bytes / TOPIC_LIST_TAKEN_RATE_MIN
+            late = TimeoutError(f"what is queued for a client must be taken within {allowed:.0f} s, and it was not")
+            self._stall = asyncio.get_running_loop().call_later(allowed, self._stalled, late)
+
+    def ended(self, side: Side, error: Exception | None) -> None:
+        """A side is gone, and with it the session; the other one is still sent what is queued for it."""
+        if greeting := self._greetings.get(side):
+            greeting.fail(ConnectError(f"{side.peer} has closed the connection"))
+        if side is self.client or side is self._broker:
+            lane = self._inwards if side is self.client else self._outwards
+            self._end(orderly=error is None and (lane is None or lane.between))
+
+    # -- the beginning ---------------------------------------------------------------------------------------------
+
+    async def _open(self) -> None:
+        try:
+            config, client = self._proxy.config, self.client
+            command, header, behind = await self._greetings[client].said(config.handshake_timeout, "the client")
+            check_client(command, header)
+            refusal = self._proxy.doors.attempts.refusal(config, header.get("token"), client.peer)
+            if refusal is not None:
+                await asyncio.sleep(refusal.delay)
+                raise refusal.error
+            broker, greeting, rest = await self._find(header)
+            self._join(broker, greeting, behind, rest)
+        except EngineError as e:
+            self._fail(e)
+        finally:
+            self._opening = None
+
+    async def _find(self, header: Header) -> tuple[Side, Header, bytes]:
+        """A broker that has taken the client in. Raises what the last one said, ConnectError, AuthenticationError."""
+        routes, loop = self._proxy.routes, asyncio.get_running_loop()
+        error: EngineError = ConnectError("this proxy knows no broker")
+        for url in routes.candidates(header.get("target"), loop.time()):
+            side = Side(self)
+            try:
+                greeting, rest = await self._greet(side, url, header)
+            except ConnectError as e:  # the next one may do
+                side.abort()
+                routes.failed(url, loop.time())
+                error = e
+            except BaseException as e:
+                if isinstance(e, AuthenticationError):  # the broker has delayed it
+                    self._proxy.doors.attempts.failed(self.client.peer, e, guess=header.get("token") is not None)
+                side.abort()
+                raise
+            else:
+                routes.reached(url, greeting)
+                return side, greeting, rest
+        raise error
+
+    async def _greet(self, side: Side, url: str, header: Header) -> tuple[Header, bytes]:
+        proxy = self._proxy
+        self._greetings = {self.client: self._greetings[self.client], side: Greeting()}
+        await proxy.dial(url, side)
+        side.write(encode_bytes(packed(Command.CONNECT, to_broker(proxy.config, header, self.client.peer))))
+        command, answer, rest = await self._greetings[side].said(proxy.config.handshake_timeout, f"the broker {url}")
+        return check_broker(url, command, answer), rest
+
+    def _join(self, broker: Side, greeting: Header, behind: bytes, rest: bytes) -> None:
+        if broker.lost:
+            raise ConnectError(f"{broker.peer} has closed the connection")
+        self._broker, proxy, client = broker, self._proxy, self.client
+        size_max = max(FRAME_SIZE_MAX, greeting["frame_size_max"])
+        inwards = self._inwards = Lane(broker, self._wants_of_client, self._take_of_client, size_max)
+        outwards = self._outwards = Lane(client, self._wants_of_broker, self._take_of_broker, size_max)
+        self._lists = TopicLists(proxy.limiter, proxy.tasks, inwards, outwards, broker, self._stalled)
+        answer = to_client(greeting, proxy.admin_url_for(client))
+        client.write(encode_bytes(packed(Command.CONNECTED, answer)))
+        for side, early in ((client, behind), (broker, rest)):
+            if early:
+                self.received(side, early)
+            side.release(_GREETING)
+
+    # -- frames that are not just passed on ------------------------------------------------------------------------
+
+    def _wants_of_client(self, kind: int, size: int) -> bool:
+        assert self._lists is not None
+        if kind == Command.BROKER_CALL:
+            raise AuthorizationError("BROKER_CALL is for brokers among themselves; a proxy does not pass it on")
+        return self._lists.wants_of_client(kind, size)
+
+    def _take_of_client(self, kind: int, frame: Piece) -> None:
+        assert self._lists is not None
+        self._lists.asked(kind, frame)
+
+    def _wants_of_broker(self, kind: int, size: int) -> bool:
+        assert self._lists is not None
+        if kind == Command.SCALABLE_TOPIC_UPDATE:
+            return size <= _LAYOUT_SIZE_MAX
+        return self._lists.wants_of_broker(kind, size)
+
+    def _take_of_broker(self, kind: int, frame: Piece) -> None:
+        assert self._lists is not None
+        assert self._outwards is not None
+        if kind == Command.SCALABLE_TOPIC_UPDATE:
+            self._proxy.routes.named_in(field_of(frame, "dag"))
+            self._outwards.put(frame)
+        else:
+            self._lists.answered(kind, frame)
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    def _failed_at(self, side: Side, error: EngineError) -> None:
+        """A side said what cannot be."""
+        if side is self.client:
+            self._fail(error)
+        elif side is self._broker:
+            log.error("connection to the broker %s is closed: %s", side.peer, error)
+            self._end(orderly=False)
+        else:
+            self._greetings[side].fail(ConnectError(f"{side.peer} cannot be talked to: {error}"))
+            side.abort()
+
+    def _fail(self, error: EngineError) -> None:
+        """Say why, to the client and in the log, and end the session."""
+        log.warning("connection from %s is closed: %s", self.client.peer, error)
+        if self._outwards is None or self._outwards.between:
+            said: dict[str, Any] = {"request_id": 0, "code": error.code, "message": str(error)}
+            self.client.write(encode_bytes(packed(Command.ERROR, said)))
+        self._end(orderly=True)
+
+    def _stalled(self, error: EngineError) -> None:
+        """The client does not read: neither what is queued for it nor why it is dropped."""
+        log.warning("connection from %s is closed: %s", self.client.peer, error)
+        self._end(orderly=False)
+
+    def _end(self, *, orderly: bool) -> None:
+        """Of both sides. In disorder what is queued is dropped: half a frame is of no use."""
+        if not self._over:
+            self._over = True
+            self._goodbye = asyncio.get_running_loop().call_later(_GOODBYE_S_MAX, self.abort)
+            if self._opening is not None and self._opening is not asyncio.current_task():
+                self._opening.cancel()
+            self._watch_stall(False)
+            if self._lists is not None:
+                self._lists.close()
+            for lane in (self._inwards, self._outwards):
+                if lane is not None:
+                    lane.close()
+        for side in (self.client, self._broker):
+            if side is not None and orderly:
+                side.close()
+            elif side is not None:
+                side.abort()
+        if self.client.lost and (self._broker is None or self._broker.lost):
+            if self._goodbye is not None:
+                self._goodbye.cancel()
+            self._proxy.forget(self)
+
+    def close(self) -> None:
+        """The proxy closes: what is queued is still sent."""
+        self._end(orderly=True)
+
+    def abort(self) -> None:
+        """It has waited long enough."""
+        self._end(orderly=False)

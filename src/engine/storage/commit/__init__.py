@@ -1,0 +1,1 @@
+"""Group commit: appends become groups, groups become writes and syncs of the active file."""

@@ -1,0 +1,258 @@
+"""`Cursor`: what one subscription has acknowledged in one segment, durable in the metadata store.
+
+A cursor is a position, below which everything is acknowledged, and the set of offsets acknowledged above it. It never
+moves back (C1). Acknowledgements that arrive while the cursor is being saved are saved together, next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Iterable
+
+from pyroaring import BitMap64
+
+from engine._native.format.crc32c import crc32c
+from engine.errors import (
+    CorruptionError,
+    InvalidArgumentError,
+    UnsupportedError,
+)
+from engine.metadata.store import MetadataStore
+from engine.storage.cursor.record import SavedRecord
+from engine.storage.file.owners import Lease
+
+# In the metadata store: do not change. magic "ENCU", crc of the rest, version, position, size of the bitmap after it.
+# Version 2, where owners follow each other, has the owner's term between the size and the bitmap.
+_HEAD = struct.Struct("<IIIQI")
+_TERM = struct.Struct("<Q")
+_MAGIC = 0x55434E45
+_VERSION = 1
+_VERSION_TERM = 2
+
+
+def pack(position: int, acked: BitMap64, term: int = 0) -> bytes:
+    """The stored form; `term` is the owner's, 0 where there is only one."""
+    bitmap = acked.serialize() if acked else b""
+    version, owner = (_VERSION_TERM, _TERM.pack(term)) if term else (_VERSION, b"")
+    image = bytearray(_HEAD.pack(_MAGIC, 0, version, position, len(bitmap)) + owner + bitmap)
+    image[4:8] = crc32c(image[8:]).to_bytes(4, "little")
+    return bytes(image)
+
+
+def unpack(image: bytes, key: str) -> tuple[int, BitMap64]:
+    """Undo pack(). Raises CorruptionError, or UnsupportedError for a version of the future."""
+    if len(image) < _HEAD.size:
+        raise CorruptionError(f"{key}: a cursor of {len(image)} bytes")
+    magic, crc, version, position, size = _HEAD.unpack_from(image)
+    if magic != _MAGIC or crc != crc32c(image[8:]):
+        raise CorruptionError(f"{key}: the cursor fails its checksum")
+    if version not in (_VERSION, _VERSION_TERM):
+        raise UnsupportedError(f"{key}: cursor format {version}; this build reads formats up to {_VERSION_TERM}")
+    start = _HEAD.size + (_TERM.size if version == _VERSION_TERM else 0)
+    if size != len(image) - start:
+        raise CorruptionError(f"{key}: a cursor of {len(image)} bytes that says {size} for its bitmap")
+    return position, unpack_set(image[start:], key)
+
+
+def unpack_set(image: bytes, key: str) -> BitMap64:
+    """A stored set of offsets; b"" is the empty one. Raises CorruptionError."""
+    try:
+        return BitMap64.deserialize(image) if image else BitMap64()
+    except (ValueError, IndexError) as e:
+        raise CorruptionError(f"{key}: a set of offsets cannot be read: {e}") from e
+
+
+def owner_of(image: bytes) -> int:
+    """The term in a stored cursor that unpack() found good; 0 for none."""
+    (version,) = struct.unpack_from("<I", image, 8)
+    return int(_TERM.unpack_from(image, _HEAD.size)[0]) if version == _VERSION_TERM else 0
+
+
+class Cursor:
+    """One subscription's cursor in one segment. Loop thread only. One object per cursor at a time.
+
+    `position` and `is_acked` answer for what was acknowledged, also when it is not saved yet.
+    """
+
+    __slots__ = ("_acked", "_lease", "_position", "_record", "key")
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        key: str,
+        position: int,
+        acked: BitMap64,
+        version: int,
+        lease: Lease | None = None,
+    ) -> None:
+        self.key = key
+        self._lease = lease
+        self._position = position
+        self._acked = acked
+        self._record = SavedRecord(metadata, key, version, self._image, lease)
+
+    def _image(self) -> bytes:
+        return pack(self._position, self._acked, 0 if self._lease is None else self._lease.term)
+
+    @property
+    def position(self) -> int:
+        """The first offset that is not acknowledged."""
+        return self._position
+
+    @property
+    def acked_count(self) -> int:
+        """Offsets acknowledged above the position."""
+        return len(self._acked)
+
+    @property
+    def acked_end(self) -> int:
+        """Nothing from here on is acknowledged."""
+        return max(self._position, self._acked.max() + 1) if self._acked else self._position
+
+    @property
+    def unsaved(self) -> bool:
+        """Whether something acknowledged is not known to be saved, so that nobody may rely on it."""
+        return self._record.unsaved
+
+    def is_acked(self, offset: int) -> bool:
+        """Whether the message at an offset is acknowledged."""
+        return offset < self._position or offset in self._acked
+
+    def unacked(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """The runs [start, stop) of offsets not acknowledged inside [start, stop)."""
+        start = max(start, self._position)
+        if start >= stop:
+            return []
+        if not self._acked:
+            return [(start, stop)]
+        missing = BitMap64()
+        missing.add_range(start, stop)
+        missing -= self._acked
+        return _runs(missing)
+
+    def backlog(self, end_offset: int) -> int:
+        """Messages below `end_offset` that are not acknowledged."""
+        above = self._acked.rank(end_offset - 1) if self._acked and end_offset > 0 else 0
+        return max(0, end_offset - self._position - above)
+
+    def position_over(self, hidden: BitMap64) -> int:
+        """The first offset that is neither acknowledged nor among these."""
+        if self._position not in hidden:
+            return self._position
+        missing = BitMap64()
+        missing.add_range(self._position, max(hidden.max(), self.acked_end) + 2)
+        return int((missing - hidden - self._acked).min())
+
+    def unacked_of(self, offsets: BitMap64, stop: int) -> int:
+        """How many of these, below `stop`, are not acknowledged."""
+        if stop <= self._position:
+            return 0
+        there = offsets.range_cardinality(self._position, stop)
+        return there - offsets.intersection_cardinality(self._acked) if there and self._acked else there
+
+    def ack_cumulative(self, position: int) -> asyncio.Future[None]:
+        """Acknowledge everything below `position`; the future ends when that is durable. It never moves back.
+
+        The future may fail with FencedError (another owner saved the cursor), StorageError or what the metadata store
+        raises, AlreadyClosedError.
+        """
+        changed = position > self._position and not self._record.refuses
+        if changed:
+            self._position = position
+            self._fold()
+        return self._record.save(changed)
+
+    def ack_individual(self, ranges: Iterable[tuple[int, int]], below: int = 0) -> asyncio.Future[None]:
+        """Acknowledge runs [start, stop) of offsets, and all `below`; the future ends when that is durable."""
+        before = (self._position, len(self._acked))
+        if not self._record.refuses:
+            self._position = max(self._position, below)
+            for start, stop in ranges:
+                if start < 0 or stop < start:
+                    raise InvalidArgumentError(f"offsets [{start}, {stop}) to acknowledge; 0 <= start <= stop is right")
+                if stop > self._position:
+                    self._acked.add_range(start if start > self._position else self._position, stop)
+            self._fold()
+        return self._record.save(before != (self._position, len(self._acked)))
+
+    def ack_set(self, offsets: BitMap64, below: int = 0) -> asyncio.Future[None]:
+        """Acknowledge a set of offsets, and all `below`; the future ends when that is durable."""
+        before = (self._position, len(self._acked))
+        if not self._record.refuses:
+            self._position = max(self._position, below)
+            self._acked |= offsets
+            self._fold()
+        return self._record.save(before != (self._position, len(self._acked)))
+
+    def pass_gaps(self, gaps: Iterable[tuple[int, int]]) -> None:
+        """Runs [start, stop) of offsets that name no message count as acknowledged. Saved with what is next."""
+        for start, stop in gaps:
+            if stop > self._position:
+                self._acked.add_range(max(start, self._position), stop)
+        self._fold()
+
+    def _fold(self) -> None:
+        """Move the position over what is acknowledged right above it."""
+        acked = self._acked
+        if not acked:
+            return
+        if acked.min() < self._position:
+            acked.remove_range(0, self._position)
+        if acked and self._position in acked:
+            last = acked.max()
+            run = acked.range_cardinality(self._position, last + 1)
+            if run == last + 1 - self._position:
+                self._position = last + 1
+                acked.clear()
+                return
+            self._position = self._end_of_run(self._position, last)
+            acked.remove_range(0, self._position)
+
+    def _end_of_run(self, start: int, last: int) -> int:
+        """The first offset after `start` that is not acknowledged, by bisection."""
+        low, high = start + 1, last + 1
+        while low < high:
+            middle = (low + high) // 2
+            if self._acked.range_cardinality(start, middle + 1) == middle + 1 - start:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def check_usable(self) -> None:
+        """Raise, as the future of an acknowledgement would, when nothing can be acknowledged here any more.
+
+        Then nothing is acknowledged in memory either: it would be told.
+        """
+        self._record.check()
+
+    async def settled(self) -> int:
+        """The position, once it is durable. Raises as an acknowledgement does."""
+        position = self._position
+        await self._record.save(False)
+        return position
+
+    async def seek(self, position: int) -> None:
+        """Put the cursor at a position, forwards or back, forgetting what was acknowledged above it. Durable."""
+        if not self._record.refuses:
+            self._position, self._acked = position, BitMap64()
+        await self._record.save(True)
+
+    async def close(self) -> None:
+        """Finish saving; later acknowledgements fail. Idempotent."""
+        await self._record.close()
+
+
+def _runs(bitmap: BitMap64) -> list[tuple[int, int]]:
+    runs: list[tuple[int, int]] = []
+    start = stop = -1
+    for value in bitmap:
+        if value != stop:
+            if stop >= 0:
+                runs.append((start, stop))
+            start = value
+        stop = value + 1
+    if stop >= 0:
+        runs.append((start, stop))
+    return runs

@@ -1,0 +1,119 @@
+"""`CursorStore`: the cursors in the metadata store, by segment and subscription."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from pyroaring import BitMap64
+
+from engine.errors import NotFoundError, StorageError
+from engine.metadata import keys, unsure
+from engine.metadata.store import ABSENT, ANY, ConflictError, MetadataStore, OutcomeUnknownError, Record
+from engine.model.names import SegmentName
+from engine.storage.cursor.cursor import Cursor, owner_of, pack, unpack
+from engine.storage.cursor.record import SAVES_MAX, claim
+from engine.storage.file.owners import Lease
+
+_Records = list[tuple[str, Record]]  # inside the class, `list` is a method
+
+
+class CursorStore:
+    """Opens cursors."""
+
+    def __init__(self, metadata: MetadataStore) -> None:
+        self._metadata = metadata
+
+    async def open(self, segment: SegmentName, subscription: str, lease: Lease | None = None) -> Cursor:
+        """The cursor of a subscription in a segment. Raises NotFoundError, CorruptionError, UnsupportedError.
+
+        Under a lease it is claimed: whoever owned it before cannot save it any more. FencedError: somebody later has
+        claimed it; StorageError: the metadata store is unsure.
+        """
+        key = keys.cursor(segment, subscription)
+
+        def image_of(image: bytes, term: int) -> tuple[int, bytes]:
+            position, acked = unpack(image, key)
+            return owner_of(image), pack(position, acked, term)
+
+        record = await claim(self._metadata, key, lease, image_of)
+        if record is None:
+            raise NotFoundError(f"subscription {subscription!r} has no cursor in {segment}")
+        position, acked = unpack(record.value, key)
+        return Cursor(self._metadata, key, position, acked, record.stat.version, lease)
+
+    async def create(
+        self, segment: SegmentName, subscription: str, position: int, lease: Lease | None = None
+    ) -> Cursor:
+        """The cursor; made at `position` when there is none. Durable when it returns. Raises as open() does."""
+        key = keys.cursor(segment, subscription)
+        if lease is not None:
+            lease.check()
+        for _ in range(SAVES_MAX):
+            try:
+                await self._metadata.put(key, pack(position, BitMap64()), ABSENT)
+            except ConflictError:
+                break
+            except OutcomeUnknownError:
+                continue  # should it have been made, the next attempt finds it there
+            break
+        else:
+            raise StorageError(f"{key}: the metadata store does not say whether it was made; try again")
+        return await self.open(segment, subscription, lease)
+
+    async def delete(self, segment: SegmentName, subscription: str) -> bool:
+        """Forget a cursor; False when there was none."""
+        return await unsure.delete(self._metadata, keys.cursor(segment, subscription))
+
+    async def delete_all(self, segment: SegmentName, lease: Lease | None = None) -> None:
+        """Forget all cursors in a segment; under a lease, those that were there while it was held.
+
+        Raises NotOwnerError; StorageError when somebody goes on saving them.
+        """
+        for _ in range(SAVES_MAX):
+            found = [record for _, record in await self._records(segment)]
+            if lease is not None:
+                lease.check()  # so whatever was found is of the segment that is owned, and of no later one
+            try:
+                for record in found:
+                    await unsure.delete(self._metadata, record.key, ANY if lease is None else record.stat.version)
+            except ConflictError:
+                continue
+            return
+        raise StorageError(f"{segment}: its cursors are being saved; try again")
+
+    async def list(self, segment: SegmentName) -> list[tuple[str, int]]:
+        """(subscription, position) of all cursors in a segment."""
+        found = await self._records(segment)
+        return [(name, unpack(record.value, record.key)[0]) for name, record in found]
+
+    async def _records(self, segment: SegmentName) -> _Records:
+        names = [name async for name in self._subscriptions(keys.subscriptions(segment.topic))]
+        found = [(name, await self._metadata.get(keys.cursor(segment, name))) for name in names]
+        return [(name, record) for name, record in found if record is not None]
+
+    async def _subscriptions(self, prefix: str) -> AsyncIterator[str]:
+        """Those of a topic that have any record, without a look at all that each has in every segment."""
+        start, end = prefix, keys.prefix_end(prefix)
+        seen: set[str] = set()  # a key as "a-b" lies between "a" and what is below that
+        while found := await self._metadata.list_keys(start, end, 1):
+            (key,) = found
+            own, below, _ = key[len(prefix) :].partition("/")
+            if own not in seen:
+                seen.add(own)
+                yield keys.decode(own)
+            start = keys.prefix_end(f"{prefix}{own}/") if below else f"{key}\0"
+
+    async def reach(self, segment: SegmentName) -> tuple[int, str]:
+        """(The first offset above everything that any subscription has acknowledged, whose that is); (0, "") for none.
+
+        Raises CorruptionError, UnsupportedError.
+        """
+        furthest = (0, "")
+        for name, record in await self._records(segment):
+            position, acked = unpack(record.value, record.key)
+            furthest = max(furthest, (max(position, acked.max() + 1 if acked else 0), name))
+        return furthest
+
+    async def min_position(self, segment: SegmentName, default: int) -> int:
+        """The lowest position of all cursors in a segment: below it nobody needs anything."""
+        return min((position for _, position in await self.list(segment)), default=default)

@@ -1,0 +1,225 @@
+"""`Visibility`: which messages of one segment readers may see while transactions write to it.
+
+A write of a transaction is *undecided* until the transaction has ended and its operation record is there; nothing from
+the first undecided message on is read (read committed). Then its messages are visible like all others, or *hidden* for
+ever. What was decided is saved with the segment before anybody forgets why (DESIGN section 9), so that no answer ever
+depends on a header that may be gone.
+
+What is saved: `settled_upto`, below which nothing is undecided; what is decided above it; what is hidden, anywhere.
+The record is there before the first transactional entry is. So a segment without it never had one, and recovery looks
+for entries without an operation record from `settled_upto` on, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import struct
+from collections.abc import Callable
+
+from pyroaring import BitMap64
+
+from engine._native.format.crc32c import crc32c
+from engine.errors import CorruptionError, UnsupportedError
+from engine.metadata import keys
+from engine.metadata.store import MetadataStore, Record
+from engine.model.names import SegmentName
+from engine.storage.cursor.cursor import unpack_set
+from engine.storage.cursor.record import SavedRecord, claim
+from engine.storage.file.owners import Lease
+
+# In the metadata store: do not change. magic "ENVI", crc of the rest, version, settled_upto, the owner's term (0 where
+# there is only one), sizes of the bitmaps that follow: hidden, decided.
+_HEAD = struct.Struct("<IIIQQII")
+_MAGIC = 0x49564E45
+_VERSION = 1
+
+
+def pack(settled_upto: int, hidden: BitMap64, decided: BitMap64, term: int = 0) -> bytes:
+    """The stored form."""
+    images = [bitmap.serialize() if bitmap else b"" for bitmap in (hidden, decided)]
+    head = _HEAD.pack(_MAGIC, 0, _VERSION, settled_upto, term, *map(len, images))
+    image = bytearray(head + b"".join(images))
+    image[4:8] = crc32c(image[8:]).to_bytes(4, "little")
+    return bytes(image)
+
+
+def unpack(image: bytes, key: str) -> tuple[int, BitMap64, BitMap64, int]:
+    """Undo pack(). Raises CorruptionError, or UnsupportedError for a version of the future."""
+    if len(image) < _HEAD.size:
+        raise CorruptionError(f"{key}: a visibility record of {len(image)} bytes")
+    magic, crc, version, settled_upto, term, hidden, decided = _HEAD.unpack_from(image)
+    if magic != _MAGIC or crc != crc32c(image[8:]):
+        raise CorruptionError(f"{key}: the visibility record fails its checksum")
+    if version != _VERSION:
+        raise UnsupportedError(f"{key}: visibility format {version}; this build reads format {_VERSION}")
+    middle = _HEAD.size + hidden
+    if len(image) != middle + decided:
+        raise CorruptionError(f"{key}: a visibility record of {len(image)} bytes that says {middle + decided}")
+    return settled_upto, unpack_set(image[_HEAD.size : middle], key), unpack_set(image[middle:], key), term
+
+
+class Write:
+    """Messages `first` to `last`, inclusive, that a transaction wrote and that are undecided."""
+
+    __slots__ = ("first", "last", "open")
+
+    def __init__(self, first: int, last: int) -> None:
+        self.first = first
+        self.last = last
+        self.open = True
+
+    def __lt__(self, other: Write) -> bool:
+        return self.first < other.first
+
+    def __repr__(self) -> str:
+        return f"<Write {self.first}..{self.last}{'' if self.open else ' decided'}>"
+
+
+class Visibility:
+    """Loop thread only. `changed` is called when readers may go on, or have to leave something out.
+
+    `end()` tells the segment's durable end. What was saved about offsets that are not there any more after a crash
+    (where durable does not mean synced) is forgotten when it is opened: others will get them.
+    """
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        key: str,
+        end: Callable[[], int],
+        *,
+        found: Record | None = None,
+        lease: Lease | None = None,
+    ) -> None:
+        self.changed: Callable[[], None] = lambda: None
+        self.hidden = BitMap64()
+        self._decided = BitMap64()  # at or above `_settled_upto`
+        self._settled_upto = 0
+        self._end = end
+        self._lease = lease
+        if found is not None:
+            self._settled_upto, self.hidden, self._decided, _ = unpack(found.value, key)
+            self._cut(end())
+        self._undecided: list[Write] = []  # a heap; the first is open, unless it is empty
+        self._count = 0
+        version = None if found is None else found.stat.version
+        self._record = SavedRecord(metadata, key, version, self._image, lease)
+
+    @classmethod
+    async def open(
+        cls, metadata: MetadataStore, segment: SegmentName, end: Callable[[], int], lease: Lease | None = None
+    ) -> Visibility:
+        """As it was saved. Under a lease it is claimed: whoever owned it before cannot save it any more.
+
+        Raises CorruptionError, UnsupportedError, FencedError, StorageError when the store is unsure.
+        """
+        key = keys.visibility(segment)
+
+        def image_of(image: bytes, term: int) -> tuple[int, bytes]:
+            settled_upto, hidden, decided, found = unpack(image, key)
+            return found, pack(settled_upto, hidden, decided, term)
+
+        return cls(metadata, key, end, found=await claim(metadata, key, lease, image_of), lease=lease)
+
+    @staticmethod
+    async def reach(metadata: MetadataStore, segment: SegmentName) -> int:
+        """The first offset above everything that was decided here; 0 for nothing. Raises as open()."""
+        record = await metadata.get(keys.visibility(segment))
+        if record is None:
+            return 0
+        settled_upto, hidden, decided, _ = unpack(record.value, record.key)
+        return max(settled_upto, *(offsets.max() + 1 for offsets in (hidden, decided) if offsets), 0)
+
+    def _cut(self, end: int) -> None:
+        self._settled_upto = min(self._settled_upto, end)
+        for bitmap in (self.hidden, self._decided):
+            if bitmap and bitmap.max() >= end:
+                bitmap.remove_range(end, bitmap.max() + 1)
+
+    # -- for readers -----------------------------------------------------------------------------------------
+
+    @property
+    def limit(self) -> int | None:
+        """The first undecided offset: nothing from there on may be read. None: everything may."""
+        return self._undecided[0].first if self._undecided else None
+
+    @property
+    def undecided(self) -> int:
+        """How many writes are."""
+        return self._count
+
+    # -- for writers -----------------------------------------------------------------------------------------
+
+    @property
+    def marked(self) -> bool:
+        """Whether recovery looks for transactional entries here: not before mark() was called once."""
+        return self._record.exists and not self._record.refuses
+
+    async def mark(self) -> None:
+        """Make the record exist. To be awaited before the first transactional entry is appended."""
+        if not self._record.exists:
+            self._settled_upto = self._end()
+            await self._record.save()
+
+    @property
+    def unsettled_from(self) -> int | None:
+        """Where recovery begins to look for entries that nothing else says anything about. None: nowhere."""
+        return self._settled_upto if self._record.exists else None
+
+    def is_decided(self, offset: int) -> bool:
+        """Whether the messages of a transactional entry at that offset were decided before."""
+        return offset < self._settled_upto or offset in self._decided or offset in self.hidden
+
+    def wrote(self, first: int, last: int) -> Write:
+        """A transaction's messages get these offsets. Call it before they can become durable."""
+        write = Write(first, last)
+        heapq.heappush(self._undecided, write)
+        self._count += 1
+        return write
+
+    def decide(self, write: Write, *, visible: bool) -> None:
+        """Its messages, which are durable by now, are visible from now on, or hidden; for good after the next save().
+
+        Idempotent.
+        """
+        if not write.open:
+            return
+        (self._decided if visible else self.hidden).add_range(write.first, write.last + 1)
+        self._close(write)
+
+    def withdraw(self, write: Write) -> None:
+        """It got no offsets after all: it could not be appended."""
+        if write.open:
+            self._close(write)
+
+    def _close(self, write: Write) -> None:
+        write.open = False
+        self._count -= 1
+        while self._undecided and not self._undecided[0].open:
+            heapq.heappop(self._undecided)
+        self.changed()
+
+    def save(self) -> asyncio.Future[None]:
+        """Done when all that was decided so far is durable. Fails as SavedRecord.save()."""
+        self._settle()
+        return self._record.save()
+
+    def _settle(self) -> None:
+        limit = self.limit
+        self._settled_upto = max(self._settled_upto, self._end() if limit is None else limit)
+        if self._decided and self._decided.min() < self._settled_upto:
+            self._decided.remove_range(0, self._settled_upto)
+
+    def _image(self) -> bytes:
+        self._settle()
+        return pack(self._settled_upto, self.hidden, self._decided, 0 if self._lease is None else self._lease.term)
+
+    def forget_below(self, offset: int) -> None:
+        """Retention took what is below."""
+        if self.hidden and self.hidden.min() < offset:
+            self.hidden.remove_range(0, offset)
+
+    async def close(self) -> None:
+        """Finish saving. Idempotent."""
+        await self._record.close()

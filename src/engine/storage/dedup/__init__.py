@@ -1,0 +1,1 @@
+"""Duplicate detection: which sequence ids of each producer a segment has already stored."""

@@ -1,0 +1,375 @@
+"""Which entries of a producer a segment has already: duplicates are recognised by sequence id (SEMANTICS 24).
+
+A producer's entries reach a segment in sequence order only per bucket, and only among entries of one kind (keyed or
+keyless, transactional or not), because each of these is batched apart. So there is one lane per producer, bucket and
+kind, and inside a lane sequences rise. In a segment that follows others, they rise in each cell of a lane: see
+dedup_grid.py.
+
+An append that failed has to come again before what was sent behind it, or order would be lost. A key's messages may be
+in transactions or not, so that holds for both kinds together.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from engine._native.produce.hashing import xxh64
+from engine._native.serve.log import Claim
+from engine.errors import CorruptionError, InvalidArgumentError, PartlyStoredError, StorageError
+from engine.limits import HASH_RING_SIZE
+from engine.model.hashrange import HashRange
+from engine.storage.dedup.grid import Area, Grid, Rectangle
+from engine.storage.dedup.lanes import RECENT, UNKNOWN_OFFSET, GridLane, Lane, Seen
+
+LANES_MAX = 16_384  # of one segment; the lanes that were silent longest are forgotten first
+BEQUEST_RECORDS_MAX = 8_192  # of producers; two parents' and their shapes fit the header of a frame
+KEYED = 1  # of an entry's kind
+
+# On disk: do not change. producer id, last sequence, last entry's first sequence and offset,
+# segment range, bucket range, kind, whether it is the segment's own (1) or a parent's (0).
+_RECORD = struct.Struct("<QQQqHHHHBB6x")
+_HELD = 253  # as a kind, in what is handed to a child only: the producer had the parent to itself
+_FLOOR = 254  # as a kind, with the ring's rectangle: everything below the `last` sequence is stored somewhere
+_BOUNDARY = 255  # as a kind, with the producer id 0: a rectangle along which the ring was divided, and nothing else
+
+Key = tuple[int, int, int]  # producer id, kind, bucket
+
+
+def producer_id(name: str) -> int:
+    """What entries call a producer."""
+    return xxh64(name.encode())
+
+
+class Known(NamedTuple):
+    """Every message of a producer with hashes in `where`, up to the entry `seen`, is in the log."""
+
+    kind: int
+    where: Rectangle
+    seen: Seen
+
+    def covers(self, other: Known) -> bool:
+        """Whether the other one says nothing more."""
+        return self.kind == other.kind and self.seen[1] >= other.seen[1] and self.where.holds(other.where)
+
+
+_RING = Rectangle(HashRange(0, HASH_RING_SIZE - 1), HashRange(0, HASH_RING_SIZE - 1))
+
+
+class Dedup:
+    """The lanes of one segment. Loop thread only."""
+
+    __slots__ = ("_floors", "_found", "_grid", "_inherited", "_lanes", "_place", "_refused", "_segment")
+
+    def __init__(self, segment: HashRange, bucket_ends: Sequence[int]) -> None:
+        self._segment = segment
+        self._grid = Grid(segment, bucket_ends)
+        self._lanes: dict[Key, Lane] = {}
+        self._inherited: dict[int, list[Known]] = {}
+        self._floors: dict[int, int] = {}  # by producer: what its entries said is stored, of all segments
+        self._refused: dict[Key, list[int]] = {}  # first sequences that failed, in order; keys without TRANSACTIONAL
+        # The entry that find() found to be new, and its place: it is recorded next.
+        self._found: Claim | None = None
+        self._place: tuple[int, Area | None] = (0, None)
+
+    def fresh(self) -> Dedup:
+        """One for the same segment that knows no producer of its own yet, only what parents knew."""
+        made = Dedup(self._segment, self._grid.bucket_ends)
+        made._grid = self._grid
+        made._floors = dict(self._floors)
+        made._inherited = {producer_id: list(records) for producer_id, records in self._inherited.items()}
+        return made
+
+    def bucket_of(self, claim: Claim) -> int:
+        """The index of the entry's bucket. Raises InvalidArgumentError when it spans two."""
+        ends = self._grid.bucket_ends
+        bucket = bisect_left(ends, claim.bucket_min)
+        if claim.bucket_max > ends[bucket]:
+            raise InvalidArgumentError(
+                f"an entry holds bucket hashes {claim.bucket_min:04x}-{claim.bucket_max:04x}; buckets end at "
+                f"{', '.join(f'{e:04x}' for e in ends)} and an entry belongs to one"
+            )
+        return bucket
+
+    def find(self, claim: Claim) -> int | None:
+        """The offset of a duplicate's original (UNKNOWN_OFFSET when forgotten); None for a new entry.
+
+        Raises PartlyStoredError when only a part of it is new, StorageError when an earlier one has to come first.
+        """
+        self._check_range(claim)
+        first, last = claim.first_sequence, claim.last_sequence
+        bucket = self.bucket_of(claim)
+        lane = self._lanes.get((claim.producer_id, claim.kind, bucket))
+        if lane is None:
+            if claim.producer_id not in self._inherited:
+                self._admit(claim, bucket)
+                return None
+            lane = self._lane((claim.producer_id, claim.kind, bucket))
+        area = None if self._grid.plain else self._grid.area_of(claim, bucket)
+        low, high = lane.reach(area)
+        if last <= low:
+            return lane.offset_of(first, last)
+        if first <= high:
+            raise _partly_stored(first, last, high)
+        self._admit(claim, bucket)
+        self._found, self._place = claim, (bucket, area)
+        return None
+
+    def _admit(self, claim: Claim, bucket: int) -> None:
+        """Raise StorageError when an earlier entry failed and has not come again."""
+        if not self._refused:
+            return
+        refused, first = self._refused.get((claim.producer_id, claim.kind & KEYED, bucket)), claim.first_sequence
+        if refused and first > refused[0]:
+            if first not in refused:
+                refused.append(first)
+            raise StorageError(
+                f"entry of sequence {first} refused: that of sequence {refused[0]} failed before it and has to be "
+                "sent again first, or order would be lost"
+            )
+
+    def _check_range(self, claim: Claim) -> None:
+        """G4: a message lives in a segment whose range holds its hash. Keyless messages have none."""
+        inside = self._segment
+        if claim.kind & KEYED and not inside.start <= claim.segment_hash_min <= claim.segment_hash_max <= inside.end:
+            raise InvalidArgumentError(
+                f"an entry holds segment hashes {claim.segment_hash_min:04x}-{claim.segment_hash_max:04x}; "
+                f"this segment holds {inside.start:04x}-{inside.end:04x}"
+            )
+
+    def record(self, claim: Claim, offset: int, durable: int) -> None:
+        """The entry was appended at `offset`."""
+        if claim is self._found:
+            bucket, area = self._place
+        else:
+            bucket = self.bucket_of(claim)
+            area = None if self._grid.plain else self._grid.area_of(claim, bucket)
+        key = (claim.producer_id, claim.kind, bucket)
+        lanes = self._lanes
+        lane = lanes.get(key)
+        if lane is None:
+            lane = self._lane(key)
+        elif len(lanes) > LANES_MAX // 2:
+            lanes[key] = lanes.pop(key)
+        lane.push((claim.first_sequence, claim.last_sequence, offset), durable, area)
+        if self._refused:
+            self._came_again((claim.producer_id, claim.kind & KEYED, bucket), claim.last_sequence)
+        self._raise_floor(claim.producer_id, claim.floor)
+
+    def _came_again(self, key: Key, last: int) -> None:
+        left = [first for first in self._refused.pop(key, ()) if first > last]
+        if left:
+            self._refused[key] = left
+
+    def _raise_floor(self, producer_id: int, floor: int) -> None:
+        floors = self._floors
+        if floor > floors.get(producer_id, 0):
+            floors.pop(producer_id, None)
+            floors[producer_id] = floor
+            if len(floors) > LANES_MAX:
+                del floors[next(iter(floors))]
+
+    def replay(self, claims: Iterable[Claim], offset: int) -> None:
+        """These lie in the log from `offset` on, one behind the other."""
+        for claim in claims:
+            self.record(claim, offset, offset)
+            offset += claim.count
+
+    def _lane(self, key: Key) -> Lane:
+        """The lane, made when there was none: it begins with what parents knew."""
+        lanes = self._lanes
+        lane = lanes.get(key)
+        if lane is not None:
+            return lane
+        if len(lanes) >= LANES_MAX:
+            del lanes[next(iter(lanes))]
+        producer_id, kind, bucket = key
+        cells = self._grid.cells(bucket)
+        lane = lanes[key] = Lane() if cells == 1 else GridLane(len(self._grid.columns[bucket]), cells)
+        for known in self._inherited.get(producer_id, ()):
+            if known.kind == kind:
+                self._lift(key, lane, known)
+        return lane
+
+    def _lift(self, key: Key, lane: Lane, known: Known) -> None:
+        for bucket, area in self._grid.areas(known.where):
+            if bucket == key[2]:
+                lane.lift(area, known.seen)
+
+    def rollback(self, offset: int, acknowledged: int = 0) -> None:
+        """What was appended at or above an offset failed; it has to come again first.
+
+        What lies below `acknowledged` is lost in a relaxed mode and will not come again: it is only forgotten.
+        """
+        for (producer_id, kind, bucket), lane in self._lanes.items():
+            failed = lane.drop(max(offset, acknowledged))
+            lane.drop(offset)
+            if failed:
+                key = (producer_id, kind & KEYED, bucket)
+                self._refused[key] = sorted(failed + self._refused.pop(key, []))
+        for key in list(self._refused)[:-LANES_MAX]:
+            del self._refused[key]
+
+    def undo(self, offset: int) -> None:
+        """What was recorded at or above an offset was not appended after all, and nobody was told."""
+        for lane in self._lanes.values():
+            lane.drop(offset)
+
+    def forget_refused(self, producer_id: int) -> None:
+        """A new session of the producer: what failed before does not have to come again."""
+        for key in [key for key in self._refused if key[0] == producer_id]:
+            del self._refused[key]
+
+    def last_sequence(self, producer_id: int) -> int:
+        """The highest sequence known of a producer, -1 for none."""
+        own = (lane.last for key, lane in self._lanes.items() if key[0] == producer_id)
+        inherited = (known.seen[1] for known in self._inherited.get(producer_id, ()))
+        return max((*own, *inherited), default=-1)
+
+    def floor(self, producer_id: int) -> int:
+        """Every message of the producer with a lower sequence is stored, in whatever segment; 0 for nothing known."""
+        return self._floors.get(producer_id, 0)
+
+    # -- what is handed over -------------------------------------------------------------------------------------
+
+    @property
+    def plain(self) -> bool:
+        """Whether every bucket is one cell, so that restore() knows enough; else replay() is needed."""
+        return self._grid.plain
+
+    def restore(self, lanes: Iterable[tuple[int, int, int, list[Seen], int]]) -> None:
+        """Continue with what a scan found after a snapshot: (producer id, kind, bucket, entries, floor)."""
+        for producer_id, kind, bucket, recent, floor in lanes:
+            self._raise_floor(producer_id, floor)
+            lane = self._lane((producer_id, kind, bucket))
+            lane.base = max(lane.last, recent[0][0] - 1) if len(recent) == RECENT else lane.last
+            lane.recent = list(recent)
+
+    def snapshot(self, below: int | None = None) -> bytes:
+        """What is known, of entries below an offset only when one is given, for a file."""
+        own = [_pack(key[0], known, 1) for key, lane in self._lanes.items() for known in self._known(key, lane, below)]
+        return b"".join(own) + b"".join(map(self._packed_floor, self._floors)) + self._packed_inherited()
+
+    def bequest(self, below: int | None = None) -> bytes:
+        """The same, for a child segment: with how this one is divided, without what is said twice.
+
+        Where that is too much, those who were silent longest are forgotten.
+        """
+        own: dict[int, list[Known]] = {}
+        for key, lane in self._lanes.items():
+            own.setdefault(key[0], []).extend(self._known(key, lane, below))
+        parts = []
+        for producer_id in [*(p for p in self._inherited if p not in own), *own]:
+            known = own.get(producer_id, [])
+            known = known + [r for r in self._inherited.get(producer_id, ()) if not any(o.covers(r) for o in known)]
+            parts += [_pack(producer_id, record, 0) for record in known]
+            if producer_id in self._floors:
+                parts.append(self._packed_floor(producer_id))
+        return b"".join(parts[-BEQUEST_RECORDS_MAX:]) + _packed_boundaries(self._grid)
+
+    def _known(self, key: Key, lane: Lane, below: int | None) -> Iterator[Known]:
+        _, kind, bucket = key
+        if isinstance(lane, GridLane):
+            for where, level in self._grid.rectangles(bucket, lane.levels_below(below)):
+                yield Known(kind, where, (0, level, UNKNOWN_OFFSET))
+            return
+        seen = next((s for s in reversed(lane.recent) if below is None or s[2] < below), None)
+        if seen is not None or lane.base >= 0:
+            yield Known(kind, self._grid.whole(bucket), seen or (0, lane.base, UNKNOWN_OFFSET))
+
+    def inherited_snapshot(self) -> bytes:
+        """What came from parents."""
+        floors = b"".join(self._packed_floor(i) for i in self._inherited if i in self._floors)
+        return self._packed_inherited() + floors + _packed_boundaries(self._grid)
+
+    def _packed_inherited(self) -> bytes:
+        return b"".join(_pack(i, record, 0) for i, records in self._inherited.items() for record in records)
+
+    def _packed_floor(self, producer_id: int) -> bytes:
+        return _pack(producer_id, Known(_FLOOR, _RING, (0, self._floors[producer_id], UNKNOWN_OFFSET)), 0)
+
+    def load(self, snapshot: bytes, *, from_parent: bool = False) -> None:
+        """Take over a snapshot of this segment or the bequest of a parent. Loading it twice changes nothing.
+
+        What parents bequeath has to be loaded before anything of the segment's own.
+        """
+        if len(snapshot) % _RECORD.size:
+            raise CorruptionError(f"a snapshot of duplicate detection has {len(snapshot)} bytes")
+        try:
+            records = [_unpack(fields) for fields in _RECORD.iter_unpack(snapshot)]
+        except InvalidArgumentError as e:
+            raise CorruptionError(f"a snapshot of duplicate detection: {e}") from e
+        here = [r for r in records if _overlap(r[1].where.segment, self._segment)]
+        self._cut(r[1].where for r in here if r[1].kind not in (_FLOOR, _HELD))
+        for producer_id, known, own in here:
+            if known.kind == _FLOOR:
+                self._raise_floor(producer_id, known.seen[1])
+            elif known.kind in (_BOUNDARY, _HELD):
+                continue
+            elif own and not from_parent:
+                for bucket, area in self._grid.areas(known.where):
+                    self._lane((producer_id, known.kind, bucket)).lift(area, known.seen)
+            else:
+                self._inherit(producer_id, known)
+
+    def _cut(self, boundaries: Iterable[Rectangle]) -> None:
+        grid = self._grid.cut(boundaries)
+        if grid is self._grid:
+            return
+        kept = [(key[0], known) for key, lane in self._lanes.items() for known in self._known(key, lane, None)]
+        self._grid, self._lanes, self._found = grid, {}, None
+        for producer_id, known in kept:
+            for bucket, area in grid.areas(known.where):
+                self._lane((producer_id, known.kind, bucket)).lift(area, known.seen)
+
+    def _inherit(self, producer_id: int, known: Known) -> None:
+        new = known._replace(seen=(known.seen[0], known.seen[1], UNKNOWN_OFFSET))
+        records = self._inherited.setdefault(producer_id, [])
+        if any(old.covers(new) for old in records):
+            return
+        records[:] = [old for old in records if not new.covers(old)] + [new]
+        for key, lane in self._lanes.items():
+            if key[0] == producer_id and key[1] == new.kind:
+                self._lift(key, lane, new)
+
+
+def pack_held(producers: Iterable[str]) -> bytes:
+    """To go with a bequest: these had the parent to themselves."""
+    return b"".join(_pack(producer_id(name), Known(_HELD, _RING, (0, 0, UNKNOWN_OFFSET)), 0) for name in producers)
+
+
+def held_in(bequest: bytes) -> set[int]:
+    """The ids of those producers."""
+    return {fields[0] for fields in _RECORD.iter_unpack(bequest) if fields[8] == _HELD}
+
+
+def _partly_stored(first: int, last: int, known: int) -> PartlyStoredError:
+    error = PartlyStoredError(
+        f"an entry holds sequences {first} to {last}, and of those up to {known} some or all are in the log already; "
+        "send only the others"
+    )
+    error.sequence = first
+    return error
+
+
+def _overlap(a: HashRange, b: HashRange) -> bool:
+    return a.start <= b.end and b.start <= a.end
+
+
+def _packed_boundaries(grid: Grid) -> bytes:
+    return b"".join(_pack(0, Known(_BOUNDARY, where, (0, 0, UNKNOWN_OFFSET)), 0) for where in grid.boundaries())
+
+
+def _pack(producer_id: int, known: Known, own: int) -> bytes:
+    (segment, bucket), (first, last, offset) = known.where, known.seen
+    return _RECORD.pack(
+        producer_id, last, first, offset, segment.start, segment.end, bucket.start, bucket.end, known.kind, own
+    )
+
+
+def _unpack(fields: tuple[int, ...]) -> tuple[int, Known, int]:
+    producer_id, last, first, offset, start, end, low, high, kind, own = fields
+    where = Rectangle(HashRange(start, end), HashRange(low, high))
+    return producer_id, Known(kind, where, (first, last, offset)), own

@@ -1,0 +1,1 @@
+"""The log files of a segment: their format, opening and recovery, the index, retention and removal."""

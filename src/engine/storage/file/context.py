@@ -1,0 +1,56 @@
+"""What all segments of a store share, and what a segment tells about itself."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from engine.aio.workers import Workers
+from engine.clock import Clock
+from engine.storage.disk.buffers import ReadBuffers
+from engine.storage.disk.config import StorageConfig
+from engine.storage.disk.disk import Disk
+from engine.storage.disk.measures import Measures
+from engine.storage.file.handles import Handles
+from engine.storage.file.tail import TailCache
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What all segments of a store share."""
+
+    disk: Disk
+    workers: Workers
+    clock: Clock
+    config: StorageConfig
+    handles: Handles
+    cache: TailCache
+    rng: random.Random
+    store: int = 0  # whose metadata know the segments, and how often they were started; 0: not said
+    generation: int = 0
+    measures: Measures = field(default_factory=Measures)
+    buffers: ReadBuffers = field(default_factory=ReadBuffers)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentStatistics:
+    """Counted since the segment was opened, except where it says otherwise."""
+
+    appended_messages: int
+    appended_entries: int
+    appended_bytes: int
+    duplicate_entries: int
+    read_blocks: int
+    read_bytes: int
+    read_from_memory: int
+    commits: int
+    commit_bytes: int
+    syncs: int
+    rolls: int
+    write_failures: int
+    sync_failures: int
+    files: int  # now
+    size_bytes: int  # now
+    first_offset: int  # now
+    durable_offset: int  # now
+    last_publish_ms: int  # of the newest entry; 0 for none

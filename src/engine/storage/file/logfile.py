@@ -1,0 +1,405 @@
+"""One file of a segment's log: make it, write to it, close it, read blocks and the footer from it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from engine._native.format.crc32c import crc32c
+from engine._native.serve import log
+from engine.errors import CorruptionError
+from engine.limits import KIB, LOG_INDEX_BYTES_STEP, MIB
+from engine.model.identity import Identity
+from engine.storage.disk.buffers import ReadBuffers
+from engine.storage.disk.disk import Disk, File
+from engine.storage.file.format import (
+    BLOCK_SIZE,
+    HEADER_SIZE_MAX,
+    Closing,
+    Footer,
+    Header,
+    Opening,
+    Origin,
+    State,
+    Witness,
+    identity_of,
+)
+from engine.storage.file.index import Index
+
+SUFFIX = ".log"
+UNFINISHED = ".new"  # a file that was not yet given its name; left by a crash, removed at the next open
+
+PAD_MIN = 4 * KIB
+PAD_MAX = 256 * KIB
+
+
+class SyncFailed(Exception):
+    """A sync returned an error: nothing is known about what was written since the last one."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@dataclass(slots=True)
+class Block:
+    """Whole entries, back to back, as they stand in one file; what a reader is sent. `parts`: where they lie."""
+
+    parts: list[memoryview]
+    salt: int
+    first_offset: int  # of the first entry, which may lie before the offset that was asked for
+    next_offset: int  # after the last
+    messages: int
+
+    @property
+    def data(self) -> memoryview:
+        """All of them in one piece; joined when this is asked for."""
+        if len(self.parts) > 1:
+            self.parts = [memoryview(b"".join(self.parts))]
+        return self.parts[0]
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(map(len, self.parts))
+
+
+def sync(file: File) -> None:
+    """Sync. Raises SyncFailed, so that nobody takes it for a failed write and tries again."""
+    try:
+        file.sync()
+    except OSError as e:
+        raise SyncFailed(e) from e
+
+
+class LogFile:
+    """What is known of one file. Fields are changed on the loop thread, except where a running job owns them."""
+
+    __slots__ = (
+        "allocated",
+        "closing",
+        "created",
+        "directory",
+        "end_offset",
+        "end_position",
+        "handle",
+        "index",
+        "last_time_ms",
+        "opening",
+        "origin",
+        "path",
+        "pins",
+        "snapshot",
+        "witness",
+    )
+
+    def __init__(
+        self,
+        directory: str,
+        opening: Opening,
+        origin: Origin | None,
+        witness: Witness | None,
+        snapshot: bytes = b"",
+        *,
+        created: bool = False,
+    ) -> None:
+        """`origin` and `witness` are None in a file of the version that has none."""
+        # Fixed after it was made.
+        self.directory = directory
+        self.path = f"{directory}/{file_name(opening)}"
+        self.opening = opening
+        self.origin = origin
+        self.snapshot: bytes | None = snapshot  # dropped once it is in the file
+        # How far it goes. Of the active file: as far as readers may see.
+        self.end_offset = opening.first_offset
+        self.end_position = opening.data_position
+        self.last_time_ms = 0
+        self.closing: Closing | None = None
+        self.witness = witness  # the newest, as far as it was handed to the disk
+        self.index: Index | None = Index()  # None: in the footer, not loaded
+        # The open file; see handles.py. `allocated`: up to here it has its length.
+        self.handle: File | None = None
+        self.pins = 0
+        self.created = created
+        self.allocated = 0
+
+    @property
+    def salt(self) -> int:
+        """Seeds the stamps of this file's entries."""
+        return self.opening.salt
+
+    @property
+    def first_offset(self) -> int:
+        """The offset its first entry has or will have."""
+        return self.opening.first_offset
+
+    @property
+    def sealed(self) -> bool:
+        """Whether it is the end of its segment, for ever."""
+        return self.closing is not None and self.closing.state is State.SEALED
+
+    @property
+    def identity(self) -> Identity | None:
+        """Of the metadata under which it was made or last opened for writing; None: it does not say."""
+        return identity_of(self.origin, self.witness)
+
+    @property
+    def previous_end(self) -> int:
+        """Where the log ended before this file. What lies between that and its first offset was given up."""
+        return self.first_offset if self.origin is None else self.origin.previous_end
+
+    @property
+    def size_bytes(self) -> int:
+        """Header and entries."""
+        return self.end_position
+
+    # Jobs: blocking, on a worker. One of the writing ones at a time.
+
+    def create(self, disk: Disk) -> File:
+        """Make the file so that its name, its header and its directory survive a crash. Raises OSError, SyncFailed.
+
+        It gets its name only when it is complete, so a file of that name with a bad header is damage.
+        """
+        assert self.origin is not None
+        assert self.witness is not None
+        blocks = self.opening.pack() + bytes(BLOCK_SIZE) + self.origin.pack(self.salt) + self.witness.pack(self.salt)
+        head = blocks.ljust(self.opening.header_size, b"\0")
+        image = (head + (self.snapshot or b"")).ljust(self.opening.data_position, b"\0")
+        unfinished = self.path + UNFINISHED
+        file = disk.create(unfinished)
+        try:
+            file.write([image], 0)
+            sync(file)
+            disk.rename(unfinished, self.path)
+            file.path = self.path
+            try:
+                disk.sync_directory(self.directory)
+            except OSError as e:
+                raise SyncFailed(e) from e
+        except BaseException:
+            file.close()
+            with contextlib.suppress(OSError):
+                disk.unlink(unfinished)
+            raise
+        self.allocated = len(image)
+        return file
+
+    def reopen(self, file: File, generation: int = 0) -> None:
+        """Take back an orderly close before the first new entry. Raises OSError, SyncFailed.
+
+        From now on the witness says what the closing block has said: that the file was durable to its end.
+        """
+        if self.witness is not None:
+            image = self.renew_witness(self.end_offset, generation)
+            file.write([image], self.witness.position)
+        file.write([bytes(BLOCK_SIZE)], BLOCK_SIZE)
+        sync(file)
+        file.truncate(self.end_position)
+        self.allocated = self.end_position
+        self.closing = None
+
+    def renew_witness(self, durable_offset: int, generation: int = 0) -> bytes:
+        """The block of a newer witness, to be written to its position."""
+        before = self.witness
+        assert before is not None
+        number, generation = before.number + 1, max(before.generation, generation)
+        self.witness = Witness(number, max(before.durable_offset, durable_offset), generation)
+        return self.witness.pack(self.salt)
+
+    def rollback(self, file: File, position: int) -> None:
+        """Cut a failed append off, for good. Raises OSError, SyncFailed."""
+        file.truncate(position)
+        self.allocated = position
+        sync(file)
+
+    def close(self, file: File, state: State, end_offset: int, end_position: int, snapshot: bytes) -> Closing:
+        """Write the footer, then, once that is durable, the closing block. Raises OSError, SyncFailed."""
+        if self.closing is not None and self.closing.state == state:
+            return self.closing
+        index = self.index if self.index is not None else self.load_index(file)
+        footer = Footer(state, end_offset, self.last_time_ms, index, snapshot).pack(self.salt)
+        if self.closing is not None:
+            self.reopen(file)
+        file.truncate(end_position)
+        file.write([footer], end_position)
+        sync(file)
+        closing = Closing(state, end_offset, end_position, len(footer), self.last_time_ms)
+        file.write([closing.pack(self.salt)], BLOCK_SIZE)
+        sync(file)
+        return closing
+
+    def delete(self, disk: Disk) -> None:
+        """Remove the file, durably before any other goes, so that a crash leaves no hole."""
+        disk.unlink(self.path)
+        disk.sync_directory(self.directory)
+
+    def write_closing_again(self, file: File) -> None:
+        """Make what was read of footer and closing block durable, whatever became of the sync that was to do it."""
+        assert self.closing is not None
+        image = bytearray(self.closing.footer_size)
+        file.read_into(image, self.closing.end_position)
+        file.write([image], self.closing.end_position)
+        file.write([self.closing.pack(self.salt)], BLOCK_SIZE)
+        sync(file)
+
+    def load_index(self, file: File) -> Index:
+        """The index: the one in memory, or the footer's."""
+        if self.index is None:
+            self.index = self.read_footer(file).index
+        return self.index
+
+    def read_footer(self, file: File) -> Footer:
+        """The footer of a closed file. Raises CorruptionError."""
+        assert self.closing is not None
+        image = bytearray(self.closing.footer_size)
+        file.read_into(image, self.closing.end_position)
+        footer = Footer.unpack(image, self.salt)
+        if footer is None or (footer.end_offset, footer.state) != (self.closing.end_offset, self.closing.state):
+            raise CorruptionError(f"{self.path}, position {self.closing.end_position}: the footer fails its checksum")
+        return footer
+
+    def read(self, file: File, offset: int, bytes_max: int, end_offset: int, end_position: int) -> Block:
+        """The block for a reader at `offset`, of what lies before the end. Raises CorruptionError, OSError."""
+        position = self.load_index(file).position_before(offset, self.opening.data_position)
+        want = bytes_max + LOG_INDEX_BYTES_STEP
+        while position < end_position:
+            data = self._read_exactly(file, position, min(want, end_position - position))
+            start, stop, first, after, messages, missing = self._cut(data, offset, bytes_max)
+            if messages and (after > end_offset or first >= end_offset):
+                break
+            if messages:
+                view = memoryview(data)[start:stop].toreadonly()
+                return Block([view], self.salt, first, after, messages)
+            position += start
+            want = max(missing, bytes_max)
+            if missing > end_position - position:
+                break
+        raise CorruptionError(f"{self.path}, position {position}: offset {offset} should be here and is not")
+
+    def read_cached(self, file: File, offset: int, bytes_max: int, buffers: ReadBuffers) -> Block | None:
+        """On the loop: the block for a reader at `offset`, as far as the system has it in its cache. None: read() says.
+
+        For a file of which readers may see everything up to its end now.
+        """
+        if self.index is None:
+            return None
+        position = self.index.position_before(offset, self.opening.data_position)
+        buffer = buffers.take(min(bytes_max + LOG_INDEX_BYTES_STEP, self.end_position - position))
+        data = buffer[: file.read_cached(buffer, position)]
+        try:
+            start, stop, first, after, messages, _ = self._cut(data, offset, bytes_max)
+        except CorruptionError:
+            return None
+        if not messages or after > self.end_offset or first >= self.end_offset:
+            return None
+        return Block([data[start:stop].toreadonly()], self.salt, first, after, messages)
+
+    def _cut(self, data: bytearray | memoryview, offset: int, bytes_max: int) -> tuple[int, int, int, int, int, int]:
+        try:
+            return log.cut(data, self.salt, self.opening.segment_id, offset, bytes_max)
+        except CorruptionError as e:
+            raise CorruptionError(f"{self.path}: {e}") from None
+
+    def _read_exactly(self, file: File, position: int, size: int) -> bytearray:
+        data = bytearray(size)
+        if file.read_into(data, position) < size:
+            raise CorruptionError(f"{self.path} ends before position {position + size}, where entries should be")
+        return data
+
+
+class FileFacts(NamedTuple):
+    """What a new file says of its segment and its time."""
+
+    segment_id: int
+    name_crc: int
+    salt: int
+    now_ms: int
+    durability: str
+    store: int  # whose metadata know it
+    generation: int
+
+
+def file_name(opening: Opening) -> str:
+    """A file is called by its first offset, and where owners follow each other, by its owner's term too."""
+    return f"{opening.first_offset}-{opening.term}{SUFFIX}" if opening.term else f"{opening.first_offset}{SUFFIX}"
+
+
+def parse_file_name(name: str) -> tuple[int, int] | None:
+    """(first offset, term) of a log file by its name; None for another name."""
+    first, dash, term = name.removesuffix(SUFFIX).partition("-")
+    digits = first + term
+    if not name.endswith(SUFFIX) or not (digits.isascii() and digits.isdigit()) or not first or (dash and not term):
+        return None
+    return int(first), int(term or 0)
+
+
+def zeros_ahead(end: int) -> int:
+    """How many zeros to write behind a file's end, so that the next syncs need not lengthen it."""
+    return min(max(end, PAD_MIN), PAD_MAX)
+
+
+def read_header(disk: Disk, directory: str, name: str) -> tuple[Header, int]:
+    """What a file begins with, and its size. Raises CorruptionError, UnsupportedError, OSError."""
+    path = f"{directory}/{name}"
+    file = disk.open(path)
+    try:
+        image = bytearray(HEADER_SIZE_MAX)
+        n = file.read_into(image, 0)
+        return Header.unpack(bytes(image[:n]), path), file.size()
+    finally:
+        file.close()
+
+
+def holds_messages(disk: Disk, directory: str, names: Iterable[str]) -> bool:
+    """Whether anything was ever appended to these files in a segment's directory, as far as a glance at them tells.
+
+    Raises CorruptionError, OSError.
+    """
+    for name in names:
+        header, size = read_header(disk, directory, name)
+        opening, closing = header.opening, header.closing
+        ends = opening.first_offset + (size > opening.data_position) if closing is None else closing.end_offset
+        if ends > 0:
+            return True
+    return False
+
+
+def read_snapshot(file: File, opening: Opening) -> bytes:
+    """What duplicate detection knew before this file. Raises CorruptionError."""
+    image = bytearray(opening.snapshot_size)
+    n = file.read_into(image, opening.header_size)
+    if n < len(image) or crc32c(image) != opening.snapshot_crc:
+        raise CorruptionError(f"{file.path}, position {opening.header_size}: the snapshot fails its checksum")
+    return bytes(image)
+
+
+def new_file(
+    directory: str,
+    facts: FileFacts,
+    first_offset: int,
+    *,
+    previous_end: int | None = None,
+    snapshot: bytes = b"",
+    terms: tuple[int, int] = (0, 0),
+) -> LogFile:
+    """A file to be created. `previous_end`: where the log ends before it, None: right before it. `terms`: of its
+    owner, and of the file before.
+    """
+    opening = Opening(
+        facts.segment_id,
+        first_offset,
+        facts.salt,
+        facts.now_ms,
+        facts.name_crc,
+        len(snapshot),
+        crc32c(snapshot),
+        *terms,
+    )
+    origin = Origin(facts.durability, first_offset if previous_end is None else previous_end, facts.store)
+    return LogFile(directory, opening, origin, Witness(0, first_offset, facts.generation), snapshot)
+
+
+SCAN_CHUNK = 4 * MIB
+assert SCAN_CHUNK % 8 == 0
