@@ -28,7 +28,7 @@ from engine.model.names import TopicName
 from engine.model.topic_filter import TopicFilter
 from engine.testing.loop import run_virtual
 from engine.wire.commands import Command
-from engine.wire.packing import unpack
+from engine.wire.packing import PackedHeader, unpack
 
 NS = "public/default"
 LIST = {"namespace": NS, "properties": None, "pattern": None}
@@ -253,8 +253,8 @@ class Wire:
     def spawn(self, work: Any, name: str) -> asyncio.Task[Any]:
         return asyncio.ensure_future(work)
 
-    def send(self, command: Command, header: bytes, payload: bytes = b"") -> None:
-        self.frames.append(unpack(header))
+    def send(self, header: PackedHeader, payload: bytes = b"") -> None:
+        self.frames.append(unpack(header.packed))
 
     unsent_bytes = 1 << 40  # so that there is no hurry
 

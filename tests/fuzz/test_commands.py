@@ -19,7 +19,7 @@ from engine.errors import EngineError
 from engine.limits import FRAME_HEADER_SIZE_MAX
 from engine.wire.commands import Command
 
-COMMANDS = [command for command in _HANDLERS if command not in (Command.PING, Command.PONG)]
+COMMANDS = [kind.command for kind in _HANDLERS if kind.command not in (Command.PING, Command.PONG)]
 BUCKETS = [16383, 32767, 49151, 65535]
 MODES = ((1, "queue", "q"), (2, "shared", "sh"), (3, "exclusive", "ex"), (8, "reader", None))
 PRODUCER = 4

@@ -21,6 +21,7 @@ from engine.errors import CorruptionError, EngineError, InvalidArgumentError
 from engine.limits import ENTRY_HEADER_SIZE, KIB
 from engine.model.redelivery import Backoff
 from engine.storage.file.logfile import Block
+from engine.wire import commands
 
 if TYPE_CHECKING:
     from engine.broker.delivery.subscription import HostedSubscription
@@ -93,30 +94,30 @@ class QueueConsumer(Consumer):
         self.window = max(self.window, min(self.messages_credit + messages, CREDIT_MAX))
         super().add_credit(messages, size)
 
-    def leaving(self, header: dict[str, Any]) -> None:
+    def leaving(self, header: commands.CloseConsumer) -> None:
         """Its user has seen only the ranges `seen` of what it holds: the rest comes back without being counted."""
-        if header.get("seen") is not None:
-            seen = offset_set(header["seen"], self.hosted.segment.durable_offset)
+        if header.seen is not None:
+            seen = offset_set(header.seen, self.hosted.segment.durable_offset)
             self._dispatcher.put_back(self, self.unacknowledged - seen)
 
     def detach(self) -> None:
         """What it holds goes to the others at once."""
         self._dispatcher.detach(self)
 
-    def acknowledge(self, header: dict[str, Any]) -> Awaitable[Any]:
+    def acknowledge(self, header: commands.Ack) -> Awaitable[Any]:
         """Individual: `ranges`, inclusive."""
-        if header["ack_type"] != "individual" or header.get("ranges") is None:
+        if header.ack_type != "individual" or header.ranges is None:
             raise InvalidArgumentError("a queue consumer acknowledges individually, by `ranges`")
-        offsets = offset_set(header["ranges"], self.hosted.segment.durable_offset)
+        offsets = offset_set(header.ranges, self.hosted.segment.durable_offset)
         inside = transaction_of(header)
         if inside is not None or self._dispatcher.subscription.pending:
             return acknowledge_some(self._dispatcher, self, offsets, inside)
         return self._dispatcher.acknowledge(self, offsets)
 
-    def redeliver(self, header: dict[str, Any]) -> None:
+    def redeliver(self, header: commands.Redeliver) -> None:
         """Hand `ranges` back, to be kept back as `backoff` says."""
-        offsets = offset_set(header["ranges"], self.hosted.segment.durable_offset)
-        self._dispatcher.redeliver(self, offsets, backoff_of(header.get("backoff")))
+        offsets = offset_set(header.ranges, self.hosted.segment.durable_offset)
+        self._dispatcher.redeliver(self, offsets, backoff_of(header.backoff))
 
 
 class QueueDispatcher:

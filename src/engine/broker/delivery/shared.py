@@ -22,6 +22,7 @@ from engine.broker.segment.reader import SegmentReader
 from engine.errors import EngineError, FencedError
 from engine.limits import CONNECTION_WRITE_HIGH, READ_BLOCK_SIZE
 from engine.storage.file.logfile import Block
+from engine.wire import commands
 from engine.wire.stream import Payload
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class SharedConsumer(Consumer):
         """What it holds is due to the next owners, in order; nothing is acknowledged."""
         self._dispatcher.detach(self)
 
-    def acknowledge(self, header: dict[str, Any]) -> Awaitable[Any]:
+    def acknowledge(self, header: commands.Ack) -> Awaitable[Any]:
         """Cumulative, by `buckets` or one `position` for all of them (SEMANTICS 19)."""
         positions, inside = positions_of(header, self.hosted), transaction_of(header)
         if inside is not None or self._dispatcher.subscription.pending:

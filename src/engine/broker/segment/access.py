@@ -20,6 +20,7 @@ from engine.errors import EngineError, FencedError, InvalidArgumentError, Produc
 from engine.limits import PROPERTIES_SIZE_MAX
 from engine.model.names import check_new_name, check_property_names
 from engine.storage.dedup.dedup import producer_id
+from engine.wire import commands
 
 if TYPE_CHECKING:
     from engine.broker.segment.hosted import HostedSegment
@@ -58,21 +59,21 @@ class Applicant:
             raise InvalidArgumentError(f"access mode {self.mode!r}; one of {', '.join(ACCESS_MODES)} is right")
 
 
-def applicant(connection: Connection, header: dict[str, Any]) -> Applicant:
+def applicant(connection: Connection, header: commands.Producer) -> Applicant:
     """Who a PRODUCER speaks of. Raises InvalidArgumentError."""
-    name, claim = check_new_name(header["producer_name"], "producer", pattern=False), header.get("claim")
+    name, claim = check_new_name(header.producer_name, "producer", pattern=False), header.claim
     if claim is not None and not (len(claim) == 3 and all(type(part) is int for part in claim)):
         raise InvalidArgumentError(f"claim {claim!r:.80}; the three numbers of the first segment's answer are right")
-    waited = max(header.get("waited_ms") or 0, 0) / 1000
+    waited = max(header.waited_ms or 0, 0) / 1000
     return Applicant(
         connection,
-        header["producer_id"],
+        header.producer_id,
         name,
-        header["access_mode"],
+        header.access_mode,
         None if claim is None else (claim[0], claim[1], claim[2]),
-        bool(header.get("renewal")),
+        bool(header.renewal),
         waited,
-        _checked_properties(header.get("properties")),
+        _checked_properties(header.properties),
     )
 
 

@@ -19,9 +19,8 @@ from engine.broker.transactions.sends import ConnectionSends
 from engine.errors import EngineError, InvalidArgumentError, ProtocolError, UnsupportedError
 from engine.limits import CONNECTION_WRITE_HIGH, CONNECTION_WRITE_LOW
 from engine.wire import commands
-from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, SHORT_CIRCUIT_READS, Command
-from engine.wire.maps import fields_of, packed
-from engine.wire.stream import FrameStream, Payload
+from engine.wire.commands import FEATURES, MAGIC, PROTOCOL_VERSION, SHORT_CIRCUIT_READS, Header, Part
+from engine.wire.stream import FrameStream, Payload, Sent
 
 if TYPE_CHECKING:
     from engine.broker.delivery.consumer import Consumer
@@ -85,27 +84,26 @@ class Connection:
 
     # -- FrameHandler ----------------------------------------------------------------------------------------------
 
-    def frame_received(self, received: commands.Header, payload: memoryview) -> None:
+    def frame_received(self, header: Header, payload: memoryview) -> None:
         """Do what one frame asks for."""
-        command, header = received.command, fields_of(received)
         self.frames += 1
         self.broker.memory.intake.frame(self)
         if self._heard is not None and not self._heard.done():
             self._heard.set_result(None)
         if not self.ready:
-            self._shake_hands(command, header)
+            self._shake_hands(header)
             return
-        handle = _HANDLERS.get(command)
+        handle = _HANDLERS.get(type(header))
         if handle is None:
-            self.fail(ProtocolError(f"{command.name} is not for a broker, or not now"))
+            self.fail(ProtocolError(f"{header.command.name} is not for a broker, or not now"))
             return
         try:
             handle(self, header, payload)
         except EngineError as e:
-            self.error(header.get("request_id") or 0, e)
+            self.error(getattr(header, "request_id", None) or 0, e)
         except Exception as e:
-            log.exception("%s from %s failed", command.name, self.stream.peer)
-            self.fail(EngineError(f"the broker failed at {command.name}: {type(e).__name__}: {e}"))
+            log.exception("%s from %s failed", header.command.name, self.stream.peer)
+            self.fail(EngineError(f"the broker failed at {header.command.name}: {type(e).__name__}: {e}"))
         if not self.frames % _FRAMES_PER_NOTE:
             self.broker.memory.outbound.note(self)
         if not self.writable and (self.held_back or self.stream.unsent_bytes > _ANSWERS_UNSENT_MAX):
@@ -181,10 +179,10 @@ class Connection:
 
     # -- sending ---------------------------------------------------------------------------------------------------
 
-    def send(self, command: Command, header: dict[str, Any] | bytes, payload: Payload = b"") -> None:
+    def send(self, header: Sent, payload: Payload = b"") -> None:
         """Queue one frame; nothing when the connection is gone."""
         if not self.closed:
-            self.stream.send(packed(command, header), payload)
+            self.stream.send(header, payload)
             if payload:
                 self.broker.memory.outbound.sent(self, payload)
 
@@ -193,13 +191,13 @@ class Connection:
         """The most that a consumer is sent at a time, but for one entry."""
         return self.broker.memory.outbound.block_size
 
-    def succeed(self, request_id: int, result: dict[str, Any] | None = None) -> None:
+    def succeed(self, request_id: int, result: Part | dict[str, Any] | None = None) -> None:
         """Answer a request with SUCCESS."""
-        self.send(Command.SUCCESS, {"request_id": request_id, "result": result})
+        self.send(commands.Success(request_id=request_id, result=result))
 
-    def error(self, request_id: int, error: EngineError, **fields: Any) -> None:
-        """Answer a request with an error."""
-        self.send(Command.ERROR, {"request_id": request_id, "code": error.code, "message": str(error), **fields})
+    def error(self, request_id: int, error: EngineError, *, session_id: int = 0) -> None:
+        """Answer a request with an error; or (0) say that a session has ended with it, or the connection."""
+        self.send(commands.Error(request_id=request_id, code=error.code, message=str(error), session_id=session_id))
 
     def fail(self, error: EngineError) -> None:
         """Say why, and close the connection."""
@@ -236,7 +234,7 @@ class Connection:
             return not self.closed
         if self._heard is None or self._heard.done():
             self._heard = asyncio.get_running_loop().create_future()
-        self.send(Command.PING, {})
+        self.send(commands.Ping())
         await asyncio.wait([self._heard], timeout=PROBE_S)
         if not self._heard.done() and not self.held:
             log.warning("connection from %s is dropped: no answer within %g s", self.stream.peer, PROBE_S)
@@ -317,81 +315,83 @@ class Connection:
 
     # -- handshake -------------------------------------------------------------------------------------------------
 
-    def _shake_hands(self, command: Command, header: dict[str, Any]) -> None:
-        if command is not Command.CONNECT or header["magic"] != MAGIC:
-            self.fail(ProtocolError(f"the first frame is {command.name}; CONNECT with the magic {MAGIC!r} is right"))
+    def _shake_hands(self, header: Header) -> None:
+        if not isinstance(header, commands.Connect) or header.magic != MAGIC:
+            self.fail(
+                ProtocolError(f"the first frame is {header.command.name}; CONNECT with the magic {MAGIC!r} is right")
+            )
             return
         if (error := self.broker.refusal(self) or _refusal(header)) is not None:
             self.fail(error)
             return
         config, attempts = self.broker.config, self.broker.doors.attempts
-        if not self.trusted and (refusal := attempts.refusal(config, header.get("token"), self.caller)):
+        if not self.trusted and (refusal := attempts.refusal(config, header.token, self.caller)):
             self.hold("refusal")
             delay = min(refusal.delay, config.handshake_timeout / 2)
             asyncio.get_running_loop().call_later(delay, self.fail, refusal.error)
             return
         self.ready = True
-        self.features = frozenset(header["features"]) & frozenset(self._features(header))
-        if forwarded := header.get("forwarded"):
+        self.features = frozenset(header.features) & frozenset(self._features(header))
+        if forwarded := header.forwarded:
             self.stream.peer = f"{forwarded!r:.100} over the proxy {self.stream.peer}"
-        answer = {
-            "protocol": min(PROTOCOL_VERSION, header["protocol"]),
-            "features": [f for f in FEATURES if f in self.features],
-            "broker": self.broker.addresses.url_for(self.stream),
-            "admin": self.broker.addresses.admin_url_for(self.stream),
-            "keep_alive": config.keep_alive,
-            "frame_size_max": config.frame_size_max,
-        }
-        self.send(Command.CONNECTED, answer)
+        answer = commands.Connected(
+            protocol=min(PROTOCOL_VERSION, header.protocol),
+            features=[f for f in FEATURES if f in self.features],
+            broker=self.broker.addresses.url_for(self.stream),
+            admin=self.broker.addresses.admin_url_for(self.stream),
+            keep_alive=config.keep_alive,
+            frame_size_max=config.frame_size_max,
+        )
+        self.send(answer)
 
-    def _features(self, header: dict[str, Any]) -> Iterator[str]:
+    def _features(self, header: commands.Connect) -> Iterator[str]:
         """Those that this end has for this peer."""
-        near = getattr(self.stream, "is_near", False) and not header.get("forwarded")
+        near = getattr(self.stream, "is_near", False) and not header.forwarded
         for feature in FEATURES:
             if feature != SHORT_CIRCUIT_READS or (near and self.broker.config.short_circuit_reads):
                 yield feature
 
 
-def _refusal(header: dict[str, Any]) -> EngineError | None:
+def _refusal(header: commands.Connect) -> EngineError | None:
     """Why the peer's side of the handshake cannot be worked with."""
-    if header["protocol"] < 1:
-        return UnsupportedError(f"protocol version {header['protocol']}; this broker speaks 1 to {PROTOCOL_VERSION}")
-    if "scalable-topics" not in header["features"]:
+    if header.protocol < 1:
+        return UnsupportedError(f"protocol version {header.protocol}; this broker speaks 1 to {PROTOCOL_VERSION}")
+    if "scalable-topics" not in header.features:
         return UnsupportedError("the client lacks the feature scalable-topics, without which nothing here can be used")
     return None
 
 
-def _ping(connection: Connection, header: dict[str, Any], payload: memoryview) -> None:
-    connection.send(Command.PONG, {})
+def _ping(connection: Connection, header: commands.Ping, payload: memoryview) -> None:
+    connection.send(commands.Pong())
 
 
-def _pong(connection: Connection, header: dict[str, Any], payload: memoryview) -> None:
+def _pong(connection: Connection, header: commands.Pong, payload: memoryview) -> None:
     """Being heard was all."""
 
 
-_HANDLERS: dict[Command, Callable[[Connection, dict[str, Any], memoryview], None]] = {
-    Command.PING: _ping,
-    Command.PONG: _pong,
-    Command.SCALABLE_TOPIC_LOOKUP: requests.lookup,
-    Command.SCALABLE_TOPIC_CLOSE: requests.close_lookup,
-    Command.SCALABLE_TOPIC_SUBSCRIBE: requests.register,
-    Command.SCALABLE_TOPIC_UNSUBSCRIBE: requests.unregister,
-    Command.WATCH_TOPIC_LIST: list_requests.watch,
-    Command.WATCH_TOPIC_LIST_CLOSE: list_requests.close,
-    Command.GET_TOPICS_OF_NAMESPACE: list_requests.get,
-    Command.PRODUCER: requests.open_producer,
-    Command.SEND: requests.send,
-    Command.CLOSE_PRODUCER: requests.close_producer,
-    Command.SUBSCRIBE: requests.subscribe,
-    Command.TOPIC_SCHEMA: requests.topic_schema,
-    Command.FLOW: requests.flow,
-    Command.ACK: requests.acknowledge,
-    Command.REDELIVER: requests.redeliver,
-    Command.CLOSE_CONSUMER: requests.close_consumer,
-    Command.SEGMENT_OFFSET: requests.segment_offset,
-    Command.SEGMENT_FILES: short_circuit.segment_files,
-    Command.BROKER_CALL: requests.broker_call,
-    Command.NEW_TXN: transactions.begin,
-    Command.END_TXN: transactions.end,
-    Command.TXN_STATE: transactions.state,
+_HANDLERS: dict[type[Header], Callable[[Connection, Any, memoryview], None]] = {
+    commands.Ping: _ping,
+    commands.Pong: _pong,
+    commands.ScalableTopicLookup: requests.lookup,
+    commands.ScalableTopicClose: requests.close_lookup,
+    commands.ScalableTopicSubscribe: requests.register,
+    commands.ScalableTopicUnsubscribe: requests.unregister,
+    commands.WatchTopicList: list_requests.watch,
+    commands.WatchTopicListClose: list_requests.close,
+    commands.GetTopicsOfNamespace: list_requests.get,
+    commands.Producer: requests.open_producer,
+    commands.Send: requests.send,
+    commands.CloseProducer: requests.close_producer,
+    commands.Subscribe: requests.subscribe,
+    commands.TopicSchema: requests.topic_schema,
+    commands.Flow: requests.flow,
+    commands.Ack: requests.acknowledge,
+    commands.Redeliver: requests.redeliver,
+    commands.CloseConsumer: requests.close_consumer,
+    commands.SegmentOffset: requests.segment_offset,
+    commands.SegmentFiles: short_circuit.segment_files,
+    commands.BrokerCall: requests.broker_call,
+    commands.NewTxn: transactions.begin,
+    commands.EndTxn: transactions.end,
+    commands.TxnState: transactions.state,
 }

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from engine.wire.commands import Command
+from msgspec.structs import replace
+
+from engine.wire.commands import SendReceipt
 
 if TYPE_CHECKING:
     from engine.broker.session.connection import Connection
 
-Receipt = dict[str, Any]
 ENTRIES_MAX = 4096  # of one frame, but for one receipt
 
 
@@ -22,13 +23,13 @@ class Receipts:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._kept: list[Receipt] | None = None  # to be sent together
+        self._kept: list[SendReceipt] | None = None  # to be sent together
         self._more = False  # are due behind those
 
-    def tell(self, receipt: Receipt) -> None:
+    def tell(self, receipt: SendReceipt) -> None:
         """Send it, or keep it until the turn of the loop is over."""
         if self._kept is None:
-            self._connection.send(Command.SEND_RECEIPT, receipt)
+            self._connection.send(receipt)
         else:
             self._kept.append(receipt)
 
@@ -47,18 +48,18 @@ class Receipts:
             return
         kept, self._kept = self._kept or [], None
         for first, *more in _frames(kept):
-            self._connection.send(Command.SEND_RECEIPT, {**first, "more": more})
+            self._connection.send(replace(first, more=[*more]))
 
 
-def _frames(receipts: list[Receipt]) -> Iterator[list[Receipt]]:
+def _frames(receipts: list[SendReceipt]) -> Iterator[list[SendReceipt]]:
     """As many as one frame takes."""
-    frame: list[Receipt] = []
+    frame: list[SendReceipt] = []
     entries = 0
     for receipt in receipts:
-        entries += len(receipt["sequences"])
+        entries += len(receipt.sequences)
         if frame and entries > ENTRIES_MAX:
             yield frame
-            frame, entries = [], len(receipt["sequences"])
+            frame, entries = [], len(receipt.sequences)
         frame.append(receipt)
     if frame:
         yield frame

@@ -20,7 +20,7 @@ from engine.wire.commands.consuming import (
     SubscribeSuccess,
 )
 from engine.wire.commands.fields import FIELDS, check_header
-from engine.wire.commands.header import Closing, Header, Part, Request
+from engine.wire.commands.header import Closing, Header, Part, Range, Request
 from engine.wire.commands.layouts import (
     AssignedSegment,
     Dag,
@@ -54,7 +54,7 @@ from engine.wire.commands.topic_lists import (
     WatchTopicListClose,
     WatchTopicListUpdate,
 )
-from engine.wire.commands.transactions import Begun, Ended, EndTxn, NewTxn, Standing, TxnState
+from engine.wire.commands.transactions import Begun, Ended, EndTxn, NewTxn, Standing, State, TxnState
 
 __all__ = [
     "FEATURES",
@@ -89,6 +89,7 @@ __all__ = [
     "Pong",
     "Producer",
     "ProducerSuccess",
+    "Range",
     "ReachedEnd",
     "Receipt",
     "Redeliver",
@@ -109,6 +110,7 @@ __all__ = [
     "SendError",
     "SendReceipt",
     "Standing",
+    "State",
     "Subscribe",
     "SubscribeSuccess",
     "Success",

@@ -24,7 +24,7 @@ Salt = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 Hash = Annotated[int, Meta(ge=0, le=HASH_RING_SIZE - 1)]
 ErrorCode = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
-Range = tuple[Count, Count]  # inclusive
+Range = Annotated[list[Count], Meta(min_length=2, max_length=2)]  # inclusive
 
 # Of a client: inclusive [first, last], or the same packed: 16 bytes each, two little-endian u64.
 Ranges = list[Any] | bytes

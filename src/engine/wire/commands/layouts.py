@@ -19,12 +19,16 @@ class Ring(Part, frozen=True, kw_only=True):
     end: Hash
 
 
-class Segment(Part, frozen=True, kw_only=True):
+class Segment(Part, frozen=True, kw_only=True, omit_defaults=True):
     """One segment of a layout. `bucketBoundaries`: inclusive ends, the last is 65535."""
 
     segmentId: Count  # noqa: N815 - the specification's names
     hashRange: Ring  # noqa: N815
     state: str
+    createdAtEpoch: Count | None = None  # noqa: N815
+    sealedAtEpoch: Count | None = None  # noqa: N815
+    createdAtMs: Count | None = None  # noqa: N815
+    sealedAtMs: Count | None = None  # noqa: N815
     parentIds: list[Count] | None = None  # noqa: N815
     childIds: list[Count] | None = None  # noqa: N815
     bucketBoundaries: Annotated[list[Hash], Meta(min_length=1)]  # noqa: N815

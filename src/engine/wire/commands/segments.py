@@ -22,7 +22,7 @@ class Place(Part, frozen=True, kw_only=True):
     first: Count
     end: Count
     sealed: bool = False
-    acknowledged: Count = 0
+    acknowledged: Count | UnsetType = UNSET
     open_buckets: list[Hash] | UnsetType = UNSET
 
 
