@@ -27,8 +27,8 @@ from engine.limits import MIB, TOPIC_LIST_INITIAL_SIZE
 from engine.model.names import TopicName
 from engine.model.topic_filter import TopicFilter
 from engine.testing.loop import run_virtual
-from engine.wire.commands import Command
-from engine.wire.packing import PackedHeader, unpack
+from engine.wire.commands import Command, Header, WatchTopicListUpdate, decode
+from engine.wire.packing import PackedHeader
 
 NS = "public/default"
 LIST = {"namespace": NS, "properties": None, "pattern": None}
@@ -246,7 +246,7 @@ class Wire:
         self.writable, self.closed = True, False
         self.list_turn = asyncio.Lock()
         self.stream = self
-        self.frames: list[dict[str, Any]] = []
+        self.frames: list[Header] = []
         self.waiting: list[Any] = []
         self.broker = SimpleNamespace(memory=BrokerMemory(BrokerConfig()), tasks=self)
 
@@ -254,7 +254,7 @@ class Wire:
         return asyncio.ensure_future(work)
 
     def send(self, header: PackedHeader, payload: bytes = b"") -> None:
-        self.frames.append(unpack(header.packed))
+        self.frames.append(decode(*header))
 
     unsent_bytes = 1 << 40  # so that there is no hurry
 
@@ -341,5 +341,6 @@ def opened(listed: TopicList) -> Any:
 def deliver(wire: Wire, client: TopicListSession) -> None:
     frames, wire.frames = wire.frames, []
     for header in frames:
-        assert len(header["snapshot"] or []) + len(header["removed"]) + len(header["added"]) <= 5
-        client.frame_received(Command.WATCH_TOPIC_LIST_UPDATE, header, memoryview(b""))
+        assert isinstance(header, WatchTopicListUpdate)
+        assert len(header.snapshot or []) + len(header.removed) + len(header.added) <= 5
+        client.frame_received(header, memoryview(b""))

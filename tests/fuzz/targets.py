@@ -50,6 +50,8 @@ from engine.storage.file.format import Closing, Footer, Opening, State
 from engine.storage.file.index import Index
 from engine.storage.file.recovery import recover
 from engine.testing.disk import SimDisk
+from engine.testing.maps import packed
+from engine.wire.commands import Command, ScalableTopicUpdate, decode
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 STAMP = Stamp(segment_id=3, first_offset=100, publish_time_ms=1_700_000_000_000, term=2, durable_upto=90, salt=77)
@@ -247,8 +249,10 @@ def record_seeds() -> list[bytes]:
 
 def dag(data: bytes) -> object:
     """A layout as a client is told it."""
-    value = unpack_args(data)
-    return TopicLayout.from_dag(TopicName.parse("t"), value)
+    said = {"session_id": 1, "topic": "t", "epoch": 0, "dag": unpack_args(data)}
+    header = decode(Command.SCALABLE_TOPIC_UPDATE, packed(Command.SCALABLE_TOPIC_UPDATE, said).packed)
+    assert isinstance(header, ScalableTopicUpdate)
+    return TopicLayout.from_dag(TopicName.parse("t"), header.dag)
 
 
 def dag_seeds() -> list[bytes]:

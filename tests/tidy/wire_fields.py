@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import inspect
 
-from engine.wire.commands import HEADERS, Closing, Header, Part, Request
+from engine.wire.commands import HEADERS, Answerable, Header, Part, Request
 
 _NAMES = {
     inspect.IntType: "int",
@@ -47,7 +47,7 @@ def fields(kind: type[Part]) -> str:
 
 def answer(kind: type[Header]) -> str | None:
     """The command that answers it, if it is a request."""
-    if not issubclass(kind, Request | Closing):
+    if not issubclass(kind, Answerable):
         return None
     wanted = kind.answer
     return wanted.command.name if wanted is not None and issubclass(wanted, Header) else "SUCCESS"

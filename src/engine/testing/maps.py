@@ -9,12 +9,39 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from engine.wire import framing
+import msgpack
+
+from engine.wire import commands, framing
 from engine.wire.commands import Command, Header
-from engine.wire.maps import MapStream, fields_of, packed
+from engine.wire.packing import PackedHeader
 from engine.wire.stream import Buffer, FrameHandler, FrameStream, Payload
 
-__all__ = ["MapHandler", "MapStream", "encode", "encode_bytes", "fields_of", "over_maps", "packed"]
+_pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
+
+
+def packed(command: Command, fields: Any) -> PackedHeader:
+    """The header of a command with these fields, whatever they are; or with what is packed already."""
+    return PackedHeader(command, fields if isinstance(fields, bytes) else _pack(fields))
+
+
+def fields_of(header: Header) -> dict[str, Any]:
+    """The fields of a header, as they are on the wire, and those that are left out."""
+    defaults = {name: getattr(header, name) for name in header.__struct_fields__}
+    return {**defaults, **msgpack.unpackb(commands.encode(header))}
+
+
+class MapStream:
+    """A FrameStream, but for send()."""
+
+    def __init__(self, stream: FrameStream) -> None:
+        self.stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    def send(self, command: Command, fields: Any, payload: Payload = b"") -> None:
+        """Queue one frame."""
+        self.stream.send(packed(command, fields), payload)
 
 
 class MapHandler(Protocol):

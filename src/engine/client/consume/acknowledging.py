@@ -14,7 +14,7 @@ from engine.client.net.connection import Connection, ignore_outcome
 from engine.client.transact.scope import Scope
 from engine.errors import ConnectError, EngineError, TimeoutError, TransactionConflictError
 from engine.model.positions import bucket_position
-from engine.wire.commands import Command
+from engine.wire import commands
 
 if TYPE_CHECKING:
     from engine.client.consume.attachment import AttachmentOwner
@@ -108,13 +108,16 @@ class Acknowledging(ABC):
         """Send an ACK; its future ends when the acknowledgement is durable. None while the connection is lost."""
         if self._connection is None:
             return None
-        header = {"consumer_id": self._consumer_id, "ack_type": ack_type, "position": position}
-        header["ranges"] = None if ranges is None else pack(ranges)
-        if buckets is not None:
-            header["buckets"] = [list(pair) for pair in buckets]
-        if scope is not None:
-            header |= scope.fields
-        sent = self._connection.start_request(Command.ACK, header)
+        ack = commands.Ack(
+            consumer_id=self._consumer_id,
+            ack_type=ack_type,
+            position=position,
+            ranges=None if ranges is None else pack(ranges),
+            buckets=None if buckets is None else [list(pair) for pair in buckets],
+            transaction=None if scope is None else scope.id,
+            attempt=None if scope is None else scope.attempt,
+        )
+        sent = self._connection.start_request(ack)
         sent.add_done_callback(ignore_outcome)  # whoever asked may have given up by then
         return sent
 

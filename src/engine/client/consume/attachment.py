@@ -30,7 +30,8 @@ from engine.errors import (
     SubscriptionNotFoundError,
     TimeoutError,
 )
-from engine.wire.commands import Command
+from engine.wire import commands
+from engine.wire.commands import Header
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ class AttachmentOwner(Protocol):
     options: ConsumerOptions
     subscription_ms: int | None
 
-    def blocks_came(self, attachment: Attachment, header: dict[str, Any], payload: memoryview) -> None:
+    def blocks_came(self, attachment: Attachment, header: commands.Message, payload: memoryview) -> None:
         """A MESSAGE frame."""
 
     def attached(self, attachment: Attachment) -> None:
@@ -118,7 +119,7 @@ class Attachment(Acknowledging):
         self._opening: tuple[Connection, int] | None = None  # asked for and not answered yet
         self._ended_id = 0
         self._attaching = False
-        self.parting: dict[str, Any] = {}  # what else the broker is told by close()
+        self.seen: commands.Ranges | None = None  # what the broker is told by close() of what it holds: CLOSE_CONSUMER
 
     @property
     def connected(self) -> bool:
@@ -132,19 +133,19 @@ class Attachment(Acknowledging):
 
     # -- Attached --------------------------------------------------------------------------------------------
 
-    def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
+    def frame_received(self, header: Header, payload: memoryview) -> None:
         """Messages, and how the attachment ends."""
         if self.closed:
             return  # another one may have the segment by now
-        if command is Command.MESSAGE:
+        if isinstance(header, commands.Message):
             if not self.broken:
                 self._owner.blocks_came(self, header, payload)
-        elif command is Command.REACHED_END:
-            self.end = header["end"]
+        elif isinstance(header, commands.ReachedEnd):
+            self.end = header.end
             self._owner.end_reached(self)
-        elif command is Command.CLOSE_CONSUMER and header.get("request_id") is None:
-            self._ended_id = header["consumer_id"]
-            error = EngineError.from_code(header.get("code") or ConnectError.code, header.get("message") or "closed")
+        elif isinstance(header, commands.CloseConsumer) and header.request_id is None:
+            self._ended_id = header.consumer_id
+            error = EngineError.from_code(header.code or ConnectError.code, header.message or "closed")
             self._detach()
             if isinstance(error, CorruptionError):
                 self._break_off(error)
@@ -254,21 +255,21 @@ class Attachment(Acknowledging):
         self._owner.fail(error)
         return False
 
-    def _subscribe(self, consumer_id: int) -> dict[str, Any]:
+    def _subscribe(self, consumer_id: int) -> commands.Subscribe:
         options = self._owner.options
-        header: dict[str, Any] = {
-            "consumer_id": consumer_id,
-            "topic": self.name,
-            "subscription": options.subscription,
-            "consumer_name": options.name,
-            "mode": self.mode,
-            "start": self.expected if self.mode == READER else None,
-            "initial_position": options.initial_position if options.subscription is not None else None,
-            "created_ms": self._owner.subscription_ms,
-            "priority": options.priority or None,
-            "transactions": sorted(self.transactions) if self.mode == EXCLUSIVE and self.transactions else None,
-        }
-        return {**header, "bucketBoundaries": list(self.bucket_ends)} if self.mode == SHARED else header
+        return commands.Subscribe(
+            consumer_id=consumer_id,
+            topic=self.name,
+            subscription=options.subscription,
+            consumer_name=options.name,
+            mode=self.mode,
+            start=self.expected if self.mode == READER else None,
+            initial_position=options.initial_position if options.subscription is not None else None,
+            created_ms=self._owner.subscription_ms,
+            priority=options.priority or None,
+            transactions=sorted(self.transactions) if self.mode == EXCLUSIVE and self.transactions else None,
+            bucketBoundaries=list(self.bucket_ends) if self.mode == SHARED else None,
+        )
 
     async def _attach(self, url: str | None) -> None:
         owner = self._owner
@@ -276,11 +277,11 @@ class Attachment(Acknowledging):
         if self.closed or self.draining:
             return
         consumer_id = connection.next_id()
-        header = self._subscribe(consumer_id)
+        request = self._subscribe(consumer_id)
         self._ended_id, self._opening = 0, (connection, consumer_id)  # ids repeat from connection to connection
         connection.attach(consumer_id, self)
         try:
-            answer = await connection.request(Command.SUBSCRIBE, header, owner.pool.options.operation_timeout)
+            answer = await connection.request(request, owner.pool.options.operation_timeout)
         except BaseException as e:
             connection.detach(consumer_id)
             if not isinstance(e, EngineError) or isinstance(e, TimeoutError):
@@ -296,17 +297,17 @@ class Attachment(Acknowledging):
         if self._ended_id == consumer_id:
             connection.detach(consumer_id)
             raise NotOwnerError(f"{self.name}: the attachment ended as it began")
-        owner.subscription_ms = owner.subscription_ms or answer.get("created_ms")
+        owner.subscription_ms = owner.subscription_ms or answer.created_ms
         self._connection, self._consumer_id, self.looks = connection, consumer_id, None
         self._url = url or connection.broker_url  # asked of any broker, it was the owner
-        before, self._seeks = self._seeks, (url, answer.get("seeks") or 0)
+        before, self._seeks = self._seeks, (url, answer.seeks or 0)
         moved = before is not None and before[0] == url and before != self._seeks
-        self.rewound = moved or answer["position"] < self.confirmed
+        self.rewound = moved or answer.position < self.confirmed
         if self.rewound and self.mode != QUEUE:
             self.again_upto = 0  # what was delivered before the cursor was moved back was another reading
             self.readings += 1
-        owner.gaps_told(self.gaps.told(answer.get("gaps") or (), self.name, owner.options.subscription))
-        self.position = self.confirmed = answer["position"]
+        owner.gaps_told(self.gaps.told(answer.gaps or (), self.name, owner.options.subscription))
+        self.position = self.confirmed = answer.position
         self.expected = self.gaps.skip(self.position)
         self.marks = BucketMarks(self.segment_id, self.bucket_ends, True) if self.mode == SHARED else None
         self._attached_again.set()
@@ -325,13 +326,14 @@ class Attachment(Acknowledging):
     def grant(self, messages: int, size: int) -> None:
         """The consumer has room for so many messages and bytes more."""
         if self._connection is not None and not self.broken and (messages > 0 or size > 0):
-            flow = {"consumer_id": self._consumer_id, "messages": messages, "bytes": size}
-            self._connection.stream.send(Command.FLOW, flow)
+            flow = commands.Flow(consumer_id=self._consumer_id, messages=messages, bytes=size)
+            self._connection.stream.send(flow)
 
-    def send(self, command: Command, header: dict[str, Any]) -> None:
-        """A command without an answer; nothing while the connection is lost."""
+    def redeliver(self, ranges: commands.Ranges, backoff: list[float] | None) -> None:
+        """Hand messages back, as REDELIVER says; nothing while the connection is lost."""
         if self._connection is not None:
-            self._connection.stream.send(command, {"consumer_id": self._consumer_id, **header})
+            back = commands.Redeliver(consumer_id=self._consumer_id, ranges=ranges, backoff=backoff)
+            self._connection.stream.send(back)
 
     # -- ending ----------------------------------------------------------------------------------------------
 
@@ -343,7 +345,7 @@ class Attachment(Acknowledging):
     @staticmethod
     def _say_close(connection: Connection, consumer_id: int) -> None:
         if connection.lost is None:
-            future = connection.start_request(Command.CLOSE_CONSUMER, {"consumer_id": consumer_id})
+            future = connection.start_request(commands.CloseConsumer(consumer_id=consumer_id))
             future.add_done_callback(ignore_outcome)
 
     def give_up(self) -> None:
@@ -368,7 +370,7 @@ class Attachment(Acknowledging):
         connection = self._end()
         if connection is not None and connection.lost is None:
             try:
-                header = {"consumer_id": self._consumer_id, **self.parting}
-                await connection.request(Command.CLOSE_CONSUMER, header, self._owner.pool.options.operation_timeout)
+                closing = commands.CloseConsumer(consumer_id=self._consumer_id, seen=self.seen)
+                await connection.request(closing, self._owner.pool.options.operation_timeout)
             except EngineError as e:
                 log.debug("%s: closing the consumer: %s", self.name, e)

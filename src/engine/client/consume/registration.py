@@ -11,7 +11,6 @@ import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from engine.client.base.options import ConsumerOptions
 from engine.client.net.connection import Connection
@@ -28,7 +27,8 @@ from engine.errors import (
     TimeoutError,
 )
 from engine.model.names import SegmentName
-from engine.wire.commands import Command
+from engine.wire import commands
+from engine.wire.commands import Header
 
 log = logging.getLogger(__name__)
 
@@ -103,18 +103,18 @@ class Registration:
         self._ended_id = 0  # ids repeat from connection to connection
         connection.attach(consumer_id, self)
         self._connection, self._consumer_id, self._url = connection, consumer_id, url
-        header = {
-            "consumer_id": consumer_id,
-            "topic": str(self._session.topic),
-            "subscription": self._options.subscription or self._options.group,
-            "consumer_name": self._options.name,
-            "instance": self._options.instance,
-            "kind": self._kind,
-            "initial_position": self._options.initial_position,
-            "created_ms": self.created_ms,
-        }
+        request = commands.ScalableTopicSubscribe(
+            consumer_id=consumer_id,
+            topic=str(self._session.topic),
+            subscription=self._options.subscription or self._options.group or "",
+            consumer_name=self._options.name,
+            instance=self._options.instance,
+            kind=self._kind,
+            initial_position=self._options.initial_position,
+            created_ms=self.created_ms,
+        )
         try:
-            await connection.request(Command.SCALABLE_TOPIC_SUBSCRIBE, header, self._pool.options.operation_timeout)
+            await connection.request(request, self._pool.options.operation_timeout)
         except BaseException:
             connection.detach(consumer_id)
             self._connection = None
@@ -126,16 +126,16 @@ class Registration:
 
     # -- Attached --------------------------------------------------------------------------------------------
 
-    def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
+    def frame_received(self, header: Header, payload: memoryview) -> None:
         """An assignment, or the end of the registration."""
         if self._closed:
             return
-        if command is Command.SCALABLE_TOPIC_ASSIGNMENT:
-            self.created_ms = self.created_ms or header.get("created_ms")
-            self._on_assignment(header["layout_epoch"], _assigned(header["segments"]))
-        elif command is Command.CLOSE_CONSUMER and header.get("request_id") is None:
-            error = EngineError.from_code(header.get("code") or NotOwnerError.code, header.get("message") or "closed")
-            self._ended_id = header["consumer_id"]
+        if isinstance(header, commands.ScalableTopicAssignment):
+            self.created_ms = self.created_ms or header.created_ms
+            self._on_assignment(header.layout_epoch, _assigned(header.segments))
+        elif isinstance(header, commands.CloseConsumer) and header.request_id is None:
+            error = EngineError.from_code(header.code or NotOwnerError.code, header.message or "closed")
+            self._ended_id = header.consumer_id
             if self._connection is not None:
                 self._connection.detach(self._consumer_id)
             self.connection_lost(error)
@@ -218,23 +218,23 @@ class Registration:
         connection = known if known is not None and known.lost is None and url == self._url else None
         if connection is None:
             connection = await self._pool.get(url)
-        header = {
-            "consumer_id": self._consumer_id if connection is known else connection.next_id(),
-            "instance": self._options.instance,
-            "topic": str(self._session.topic),
-            "subscription": self._options.subscription or self._options.group,
-            "consumer_name": self._options.name,
-        }
-        await connection.request(Command.SCALABLE_TOPIC_UNSUBSCRIBE, header, self._pool.options.operation_timeout)
+        request = commands.ScalableTopicUnsubscribe(
+            consumer_id=self._consumer_id if connection is known else connection.next_id(),
+            instance=self._options.instance,
+            topic=str(self._session.topic),
+            subscription=self._options.subscription or self._options.group,
+            consumer_name=self._options.name,
+        )
+        await connection.request(request, self._pool.options.operation_timeout)
 
 
 def _controller_url(layout: TopicLayout) -> str | None:
     return layout.controller_url
 
 
-def _assigned(segments: list[Any]) -> list[Assigned]:
+def _assigned(segments: list[commands.AssignedSegment]) -> list[Assigned]:
     """Raises ProtocolError, InvalidArgumentError, where a name is not that of its segment."""
     for s in segments:
-        if SegmentName.parse(s["topic"]).segment_id != s["segment_id"]:
-            raise ProtocolError(f"SCALABLE_TOPIC_ASSIGNMENT: segment {s['segment_id']} is not {s['topic']!r:.200}")
-    return [Assigned(s["segment_id"], s["topic"], s["mode"], tuple(s.get("bucketBoundaries") or ())) for s in segments]
+        if SegmentName.parse(s.topic).segment_id != s.segment_id:
+            raise ProtocolError(f"SCALABLE_TOPIC_ASSIGNMENT: segment {s.segment_id} is not {s.topic!r:.200}")
+    return [Assigned(s.segment_id, s.topic, s.mode, tuple(s.bucketBoundaries or ())) for s in segments]

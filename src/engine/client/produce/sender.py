@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import Any
 
 from engine._native.produce.batcher import SealedEntry
 from engine.client.produce.backlog import ATTEMPTS_MAX
@@ -33,7 +32,8 @@ from engine.errors import (
     UnknownOutcomeError,
 )
 from engine.model.transactions import TRANSACTION_OVER
-from engine.wire.commands import Command
+from engine.wire import commands
+from engine.wire.commands import Header
 
 log = logging.getLogger(__name__)
 
@@ -65,12 +65,15 @@ class Lane(LaneAttachment):
         while backlog.queue and connection.writable:
             entries = backlog.next_frame()
             if entries:
-                header = {"producer_id": self._producer_id, "entries": len(entries)}
+                transaction = attempt = None
                 if (scope := entries[0].scope) is not None:
-                    header.update(scope.fields)
+                    transaction, attempt = scope.id, scope.attempt
                     connection.stream.gather()  # what ends it may come right behind
                     scope.frame_sent(connection, len(entries))
-                connection.stream.send(Command.SEND, header, [e.data for e in entries])
+                header = commands.Send(
+                    producer_id=self._producer_id, entries=len(entries), transaction=transaction, attempt=attempt
+                )
+                connection.stream.send(header, [e.data for e in entries])
                 backlog.in_flight.extend(entries)
 
     # -- reshaping -------------------------------------------------------------------------------------------
@@ -107,15 +110,15 @@ class Lane(LaneAttachment):
 
     # -- Attached --------------------------------------------------------------------------------------------
 
-    def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
+    def frame_received(self, header: Header, payload: memoryview) -> None:
         """Receipts, refusals, and the end of the attachment."""
-        if command is Command.SEND_RECEIPT:
-            self._receipt(header["sequences"], header["offsets"])
-        elif command is Command.SEND_ERROR:
-            self._refused(header["sequence"], EngineError.from_code(header["code"], header["message"]))
-        elif command is Command.CLOSE_PRODUCER and header.get("request_id") is None:
-            error = EngineError.from_code(header.get("code") or ConnectError.code, header.get("message") or "closed")
-            self._ended_id = header["producer_id"]
+        if isinstance(header, commands.Receipt):
+            self._receipt(header.sequences, header.offsets)
+        elif isinstance(header, commands.SendError):
+            self._refused(header.sequence, EngineError.from_code(header.code, header.message))
+        elif isinstance(header, commands.CloseProducer) and header.request_id is None:
+            error = EngineError.from_code(header.code or ConnectError.code, header.message or "closed")
+            self._ended_id = header.producer_id
             self._detach()
             self._ended(error)
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from engine._native.produce.batcher import SealedEntry
 from engine.aio.backoff import Backoff
@@ -24,7 +24,8 @@ from engine.errors import (
     SegmentSealedError,
     TimeoutError,
 )
-from engine.wire.commands import Command
+from engine.wire import commands
+from engine.wire.commands import Header
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +100,7 @@ class LaneAttachment(ABC):
         """Whether there must be an attachment."""
 
     @abstractmethod
-    def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
+    def frame_received(self, header: Header, payload: memoryview) -> None:
         """What the segment's owner says."""
 
     @abstractmethod
@@ -187,21 +188,21 @@ class LaneAttachment(ABC):
         owner = self._owner
         connection = await owner.pool.get(url)
         producer_id = connection.next_id()
-        header = {
-            "producer_id": producer_id,
-            "topic": self.segment.name,
-            "producer_name": owner.name,
-            "access_mode": self._access,
-            "claim": None if self._is_first else owner.claim,
-            "renewal": owner.started,
-            "waited_ms": owner.waited_ms(),
-            "properties": owner.properties,
-        }
+        request = commands.Producer(
+            producer_id=producer_id,
+            topic=self.segment.name,
+            producer_name=owner.name,
+            access_mode=self._access,
+            claim=None if self._is_first else owner.claim,
+            renewal=owner.started,
+            waited_ms=owner.waited_ms(),
+            properties=dict(owner.properties),
+        )
         timeout = None if self._access == "wait_for_exclusive" else owner.pool.options.operation_timeout
         self._ended_id = 0  # ids repeat from connection to connection
         connection.attach(producer_id, self)
         try:
-            answer = await connection.request(Command.PRODUCER, header, timeout)
+            answer = await connection.request(request, timeout)
         except BaseException as e:
             connection.detach(producer_id)
             if not isinstance(e, EngineError) or isinstance(e, TimeoutError):
@@ -218,10 +219,10 @@ class LaneAttachment(ABC):
             raise NotOwnerError(f"{self.segment.name}: the attachment ended as it began")
         self._connection, self._producer_id = connection, producer_id
         self.used, self.eager, self._claims_left = True, False, 0
-        self.last_sequence = answer["last_sequence"]
-        if header["claim"] is None:
-            owner.claim = answer.get("claim")
-        owner.acknowledged_below = max(owner.acknowledged_below, answer.get("floor") or 0)
+        self.last_sequence = answer.last_sequence
+        if request.claim is None:
+            owner.claim = answer.claim
+        owner.acknowledged_below = max(owner.acknowledged_below, answer.floor or 0)
         self.transmit()
 
     @property
@@ -250,9 +251,8 @@ class LaneAttachment(ABC):
     @staticmethod
     def _say_close(connection: Connection, producer_id: int) -> None:
         if connection.lost is None:
-            connection.start_request(Command.CLOSE_PRODUCER, {"producer_id": producer_id}).add_done_callback(
-                ignore_outcome
-            )
+            closing = connection.start_request(commands.CloseProducer(producer_id=producer_id))
+            closing.add_done_callback(ignore_outcome)
 
     async def close(self) -> None:
         """End the attachment and wait for the broker to confirm it. Idempotent."""
@@ -260,8 +260,8 @@ class LaneAttachment(ABC):
         connection = self._connection
         self._detach()
         if connection is not None and connection.lost is None:
-            header = {"producer_id": self._producer_id}
+            closing = commands.CloseProducer(producer_id=self._producer_id)
             try:
-                await connection.request(Command.CLOSE_PRODUCER, header, self._owner.pool.options.operation_timeout)
+                await connection.request(closing, self._owner.pool.options.operation_timeout)
             except EngineError as e:
                 log.debug("%s: closing the producer: %s", self.segment.name, e)

@@ -10,7 +10,8 @@ from engine.client.consume.attachment import READER, Attachment, AttachmentOwner
 from engine.client.net.connection import Connection
 from engine.client.ranges.local_files import NearFiles
 from engine.errors import EngineError
-from engine.wire.commands import SHORT_CIRCUIT_READS, Command
+from engine.wire import commands
+from engine.wire.commands import SHORT_CIRCUIT_READS
 
 log = logging.getLogger(__name__)
 
@@ -64,11 +65,11 @@ class RangeAttachment(Attachment):
         connection = await pool.get(url)
         if SHORT_CIRCUIT_READS not in connection.features or not connection.is_near:
             return None
-        wanted = {"topic": self.name, "start": self.expected, "stop": self.stop}
+        wanted = commands.SegmentFiles(topic=self.name, start=self.expected, stop=self.stop)
         try:
-            answer = await connection.request(Command.SEGMENT_FILES, wanted, pool.options.operation_timeout)
+            answer = await connection.request(wanted, pool.options.operation_timeout)
             self._asked = True
-            near = NearFiles(self.segment_id, self.expected, answer.get("result") or {}, pool.options.open_file)
+            near = NearFiles(self.segment_id, self.expected, answer, pool.options.open_file)
             if near.upto <= self.expected:
                 return None
             await near.open()
@@ -150,7 +151,13 @@ class RangeAttachment(Attachment):
         if self._near is near:
             self._messages -= block.messages
             self._bytes -= len(block.data)
-            header = {"salt": block.salt, "messages": block.messages, "skip": block.skip or None}
+            header = commands.Message(
+                consumer_id=self._consumer_id,  # of nobody
+                segment_id=self.segment_id,
+                salt=block.salt,
+                messages=block.messages,
+                skip=block.skip or None,
+            )
             self._owner.blocks_came(self, header, block.data)
 
     def _leave_files(self, why: str) -> None:

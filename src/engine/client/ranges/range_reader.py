@@ -29,7 +29,7 @@ from engine.errors import AlreadyClosedError, CorruptionError, InvalidArgumentEr
 from engine.limits import READ_BLOCK_SIZE
 from engine.model.names import TopicName
 from engine.model.positions import Checkpoint
-from engine.wire.commands import Command
+from engine.wire import commands
 
 BATCH_MESSAGES = 65_536
 # Nobody waits for what is read from files; and what was just read is in the processor's cache when it is copied.
@@ -95,10 +95,10 @@ class AsyncRangeReader(Receiver):
     async def _check(self, segment_id: int) -> None:
         """What lies beyond a segment's end was never there: waiting for it would be for ever."""
         try:
-            answer = await self.session.ask(segment_id, Command.SEGMENT_OFFSET, {"at": "latest"})
+            place = await self.session.place(segment_id, "latest")
         except NotFoundError:
             return  # deleted, which _advance() finds out
-        end, stop = int(answer["result"]["offset"]), self._plan.ranges[segment_id][1]
+        end, stop = place.offset, self._plan.ranges[segment_id][1]
         if stop > end:
             raise InvalidArgumentError(
                 f"segment {segment_id} of {self._topic} ends at {end}, before the offset {stop} that is to be read"
@@ -261,17 +261,17 @@ class AsyncRangeReader(Receiver):
         super().detached(attachment)
         attachment.expected = self._standing(attachment.segment_id)
 
-    def blocks_came(self, attachment: Attachment, header: dict[str, Any], payload: memoryview) -> None:
+    def blocks_came(self, attachment: Attachment, header: commands.Message, payload: memoryview) -> None:
         """Queue what belongs to the range; the range may end here."""
         assert isinstance(attachment, RangeAttachment)
         super().blocks_came(attachment, header, payload)
         if self._failure is None and attachment.expected >= attachment.stop and not attachment.broken:
             self._finish(attachment)
 
-    def _push(self, attachment: Attachment, entries: list[Entry], header: dict[str, Any], begin: int) -> int:
+    def _push(self, attachment: Attachment, entries: list[Entry], header: commands.Message, begin: int) -> int:
         """Without what is not asked for, which needs its credit back at once, as does what lies before the start."""
         assert isinstance(attachment, RangeAttachment)
-        stop, skip = attachment.stop, header.get("skip") or []
+        stop, skip = attachment.stop, header.skip or []
         if entries and (first := entries[0].first_offset) < begin:
             lead = begin - first - overlap(skip, first, begin)
             attachment.ungranted += lead

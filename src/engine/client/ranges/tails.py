@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from engine.client.consume.attachment import READER
 from engine.client.net.connection import Connection, ignore_outcome
 from engine.client.topic.session import SegmentView, TopicSession
 from engine.errors import EngineError
-from engine.wire.commands import Command
+from engine.wire import commands
+from engine.wire.commands import Header
 
 
 class Tails:
@@ -40,23 +40,15 @@ class Tails:
             ident = connection.next_id()
             connection.attach(ident, self)
             self._readers.append((connection, ident))
-            header = {
-                "consumer_id": ident,
-                "topic": view.name,
-                "consumer_name": self._name,
-                "mode": READER,
-                "start": end,
-                "subscription": None,
-                "initial_position": None,
-                "priority": None,
-                "transactions": None,
-            }
-            await connection.request(Command.SUBSCRIBE, header, pool.options.operation_timeout)
+            reader = commands.Subscribe(
+                consumer_id=ident, topic=view.name, consumer_name=self._name, mode=READER, start=end
+            )
+            await connection.request(reader, pool.options.operation_timeout)
         except EngineError:
             self.close()
             return
         if not self._over:
-            connection.stream.send(Command.FLOW, {"consumer_id": ident, "messages": 1, "bytes": 1})
+            connection.stream.send(commands.Flow(consumer_id=ident, messages=1, bytes=1))
             self._missing -= 1
 
     @property
@@ -73,7 +65,7 @@ class Tails:
 
     # -- Attached --------------------------------------------------------------------------------------------
 
-    def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
+    def frame_received(self, header: Header, payload: memoryview) -> None:
         """A message, the end of a segment, or of the reader."""
         self.close()
 
@@ -91,5 +83,5 @@ class Tails:
         for connection, ident in readers:
             connection.detach(ident)
             if connection.lost is None:
-                future = connection.start_request(Command.CLOSE_CONSUMER, {"consumer_id": ident})
+                future = connection.start_request(commands.CloseConsumer(consumer_id=ident))
                 future.add_done_callback(ignore_outcome)

@@ -24,7 +24,8 @@ from engine.errors import (
 )
 from engine.model.hashrange import HashRange
 from engine.model.names import TopicName
-from engine.wire.commands import Command
+from engine.wire import commands
+from engine.wire.commands import Header
 
 LOOK_S_MAX = 5.0  # a broker has this long to answer before another one is asked
 REFUSALS_MAX = 4  # in a row, after which the layout is looked up anew: what is known may be old
@@ -59,23 +60,23 @@ class TopicLayout:
     created_ms: int | None = None  # when the topic was created: a later one of its name has another
 
     @classmethod
-    def from_dag(cls, topic: TopicName, dag: dict[str, Any]) -> TopicLayout:
+    def from_dag(cls, topic: TopicName, dag: commands.Dag) -> TopicLayout:
         """The layout in a SCALABLE_TOPIC_UPDATE. Raises ProtocolError when it is not one."""
+        brokers = dag.segmentBrokers or {}
         try:
-            brokers = dag.get("segmentBrokers") or {}
-            views = [_segment_view(topic, s, brokers) for s in dag["segments"]]
-            active = sorted((v for v in views if v.active), key=lambda v: v.hash_range.start)
-            return cls(
-                epoch=int(dag["epoch"]),
-                key_hash=str(dag.get("keyHash", "xxh64")),
-                durability=str(dag.get("durability", "fsync")),
-                segments={v.segment_id: v for v in views},
-                active=tuple(active),
-                controller_url=dag.get("controllerBrokerUrl"),
-                created_ms=int(dag.get("createdAtMs") or 0) or None,
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as e:
+            views = [_segment_view(topic, s, brokers) for s in dag.segments]
+        except ValueError as e:
             raise ProtocolError(f"SCALABLE_TOPIC_UPDATE of {topic}: the layout is malformed: {e!r}") from e
+        active = sorted((v for v in views if v.active), key=lambda v: v.hash_range.start)
+        return cls(
+            epoch=dag.epoch,
+            key_hash=dag.keyHash,
+            durability=dag.durability,
+            segments={v.segment_id: v for v in views},
+            active=tuple(active),
+            controller_url=dag.controllerBrokerUrl,
+            created_ms=dag.createdAtMs or None,
+        )
 
     def url_of(self, segment_id: int) -> str | None:
         """The owner's address, None when it is not known."""
@@ -96,18 +97,17 @@ class TopicLayout:
         return replace(self, segments=segments, active=active, controller_url=newer.controller_url)
 
 
-def _segment_view(topic: TopicName, segment: dict[str, Any], brokers: dict[Any, str]) -> SegmentView:
-    segment_id = int(segment["segmentId"])
-    hash_range = HashRange(int(segment["hashRange"]["start"]), int(segment["hashRange"]["end"]))
+def _segment_view(topic: TopicName, segment: commands.Segment, brokers: dict[str, str]) -> SegmentView:
+    hash_range = HashRange(segment.hashRange.start, segment.hashRange.end)
     return SegmentView(
-        segment_id=segment_id,
-        name=str(topic.segment(hash_range, segment_id)),
+        segment_id=segment.segmentId,
+        name=str(topic.segment(hash_range, segment.segmentId)),
         hash_range=hash_range,
-        active=str(segment["state"]).upper() == "ACTIVE",
-        parents=tuple(segment.get("parentIds") or ()),
-        children=tuple(segment.get("childIds") or ()),
-        bucket_ends=tuple(segment["bucketBoundaries"]),
-        url=brokers.get(str(segment_id)),
+        active=segment.state.upper() == "ACTIVE",
+        parents=tuple(segment.parentIds or ()),
+        children=tuple(segment.childIds or ()),
+        bucket_ends=tuple(segment.bucketBoundaries),
+        url=brokers.get(str(segment.segmentId)),
     )
 
 
@@ -183,11 +183,11 @@ class TopicSession:
         connection = await self.pool.get(url)
         session_id = connection.next_id()
         connection.attach(session_id, self)
-        header = {"session_id": session_id, "topic": str(self.topic), "create": create}
+        request = commands.ScalableTopicLookup(session_id=session_id, topic=str(self.topic), create=create)
         try:
-            await connection.request(Command.SCALABLE_TOPIC_LOOKUP, header, timeout)
+            await connection.request(request, timeout)
         except BaseException:
-            connection.end_session(session_id, Command.SCALABLE_TOPIC_CLOSE)
+            connection.end_session(session_id, commands.ScalableTopicClose)
             raise
         if connection.lost is not None:
             raise connection.lost
@@ -200,14 +200,16 @@ class TopicSession:
 
     # -- Attached --------------------------------------------------------------------------------------------
 
-    def frame_received(self, command: Command, header: dict[str, Any], payload: memoryview) -> None:
+    def frame_received(self, header: Header, payload: memoryview) -> None:
         """A layout, or the news that the topic is gone."""
         if self._closed:
             return
-        if command is Command.ERROR:
-            self._fail(EngineError.from_code(header["code"], header["message"]))
+        if isinstance(header, commands.Error):
+            self._fail(EngineError.from_code(header.code, header.message))
             return
-        layout, known = TopicLayout.from_dag(self.topic, header["dag"]), self._layout
+        if not isinstance(header, commands.ScalableTopicUpdate):
+            return
+        layout, known = TopicLayout.from_dag(self.topic, header.dag), self._layout
         if known is None or layout.epoch > known.epoch:
             self._apply(layout, self._on_layout)
         elif layout.epoch == known.epoch and (same := known.readdressed(layout)) is not known:
@@ -333,22 +335,25 @@ class TopicSession:
             if not task.cancelled():
                 task.exception()  # retrieved: it may have failed in this very turn
 
-    async def ask(self, segment_id: int, command: Command, fields: dict[str, Any]) -> dict[str, Any]:
-        """The answer of a segment's owner, wherever that is by now; asked again after errors that pass.
+    async def place(
+        self, segment_id: int, at: str | int, subscription: str | None = None, buckets: list[list[int]] | None = None
+    ) -> commands.Place:
+        """What a segment's owner, wherever it is by now, answers to SEGMENT_OFFSET; asked again after passing errors.
 
         Raises NotFoundError when the segment is not (or no longer) there, ConnectError, TimeoutError.
         """
         timeout = self.pool.options.operation_timeout
         refusals = 0
 
-        async def send(url: str | None) -> dict[str, Any]:
+        async def send(url: str | None) -> commands.Place:
             view = self.layout.segments.get(segment_id)
             if view is None:
                 raise NotFoundError(f"segment {segment_id} of {self.topic} is not (or no longer) there")
             connection = await self.pool.get(url)
-            return await connection.request(command, {"topic": view.name, **fields}, timeout)
+            request = commands.SegmentOffset(topic=view.name, at=at, subscription=subscription, buckets=buckets)
+            return await connection.request(request, timeout)
 
-        async def once() -> dict[str, Any]:
+        async def once() -> commands.Place:
             nonlocal refusals
             try:
                 return await self.at(lambda layout: layout.url_of(segment_id), send)
@@ -387,4 +392,4 @@ class TopicSession:
     def _drop_session(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection.end_session(self._session_id, Command.SCALABLE_TOPIC_CLOSE)
+            connection.end_session(self._session_id, commands.ScalableTopicClose)

@@ -38,7 +38,7 @@ class Acknowledger(Protocol):
 class Scope(TransactionScope):
     """Loop thread only, but for join(), and `refusal`, which any thread may read. Raises InvalidArgumentError.
 
-    `fields`: what the headers of SEND and ACK say of it. `error`: the first failure. `abandoned`: it is being aborted,
+    `error`: the first failure. `abandoned`: it is being aborted,
     and failures are ignored. `closed`: the client closes, which aborts it.
     """
 
@@ -63,7 +63,6 @@ class Scope(TransactionScope):
         self.pool = pool
         self.id = ident
         self.attempt = attempt
-        self.fields = {"transaction": ident} if attempt is None else {"transaction": ident, "attempt": attempt}
         self._senders: dict[Sender, None] = {}  # in order, so that a simulation repeats
         self._acknowledgers: dict[Acknowledger, None] = {}
         self._waiting: list[asyncio.Future[None]] = []

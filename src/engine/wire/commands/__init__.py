@@ -19,8 +19,7 @@ from engine.wire.commands.consuming import (
     Subscribe,
     SubscribeSuccess,
 )
-from engine.wire.commands.fields import FIELDS, check_header
-from engine.wire.commands.header import Closing, Header, Part, Range, Request
+from engine.wire.commands.header import Answer, Answerable, Closing, Header, Part, Range, Ranges, Request
 from engine.wire.commands.layouts import (
     AssignedSegment,
     Dag,
@@ -58,12 +57,13 @@ from engine.wire.commands.transactions import Begun, Ended, EndTxn, NewTxn, Stan
 
 __all__ = [
     "FEATURES",
-    "FIELDS",
     "HEADERS",
     "MAGIC",
     "PROTOCOL_VERSION",
     "SHORT_CIRCUIT_READS",
     "Ack",
+    "Answer",
+    "Answerable",
     "AssignedSegment",
     "Begun",
     "BrokerCall",
@@ -90,6 +90,7 @@ __all__ = [
     "Producer",
     "ProducerSuccess",
     "Range",
+    "Ranges",
     "ReachedEnd",
     "Receipt",
     "Redeliver",
@@ -121,7 +122,6 @@ __all__ = [
     "WatchTopicListClose",
     "WatchTopicListUpdate",
     "answer_to",
-    "check_header",
     "decode",
     "encode",
 ]

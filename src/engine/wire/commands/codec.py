@@ -10,7 +10,7 @@ import msgspec
 from engine.errors import ProtocolError
 from engine.wire.commands.command import Command
 from engine.wire.commands.connection import Success
-from engine.wire.commands.header import Answer, Closing, Header, Part, Request
+from engine.wire.commands.header import Answer, Answerable, Header, Part
 from engine.wire.commands.table import HEADERS
 
 Packed = bytes | bytearray | memoryview
@@ -40,7 +40,7 @@ def decode(command: Command, packed: Packed) -> Header:
     return header
 
 
-def answer_to(request: Request[Answer] | Closing, header: Header) -> Answer:
+def answer_to(request: Answerable[Answer], header: Header) -> Answer:
     """What `header` answers to that request. Raises ProtocolError when it is no answer to that, or malformed."""
     wanted = request.answer
     if wanted is None or not issubclass(wanted, Header):

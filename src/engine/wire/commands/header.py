@@ -49,24 +49,28 @@ class Header(Part, frozen=True, kw_only=True, omit_defaults=True):
     command: ClassVar[Command]
 
 
-class Request(Header, Generic[Answer], frozen=True, kw_only=True):
-    """One that is answered: by the first frame back with the same `request_id`.
+class Answerable(Header, Generic[Answer], frozen=True, kw_only=True):
+    """One that may be answered: by the first frame back with the same `request_id`.
 
     That is ERROR, or a header of the type `answer`; of a Part, the `result` of SUCCESS is one. None: SUCCESS that says
     no more.
     """
 
     answer: ClassVar[type[Part] | None] = None
-    request_id: int = NO_REQUEST  # it is always said: chosen by the connection that the request goes over
+
+
+class Request(Answerable[Answer], frozen=True, kw_only=True):
+    """One that always is. The connection that it goes over chooses its id."""
+
+    request_id: int = NO_REQUEST  # it is always said
 
     def fault(self) -> str | None:
         return "request_id must be given, got nothing" if self.request_id == NO_REQUEST else None
 
 
-class Closing(Header, frozen=True, kw_only=True):
+class Closing(Answerable[None], frozen=True, kw_only=True):
     """What is attached under an id has ended. From a client: a request, -> SUCCESS. From a broker: `code`, why."""
 
-    answer: ClassVar[None] = None
     request_id: Count | None = None
     code: ErrorCode | None = None
     message: str | None = None
