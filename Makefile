@@ -4,7 +4,7 @@
 #   make demo    build, then send 336,776 flights through an embedded engine and read them back
 #   make test    the whole suite
 #   make build   the native modules, in place, and the `engine` command
-#   make debug   the native modules once more, with checks and sanitizers, and the same suite against them
+#   make debug   the native modules once more, with checks and sanitizers, and the same suite with all invariants checked
 #   make tidy    layers, lengths, stubs, types, lint, documented names, benchmarks once tiny
 #   make fuzz    the long forms of the random tests, and coverage-guided fuzzers (ENGINE_FUZZ_S seconds each)
 #   make bench   the benchmarks, published as HTML in .asv/html
@@ -59,7 +59,7 @@ docs: build $(VENV)/.with-test $(VENV)/.with-spark
 # Tests that preload a library of their own (tests/crash) start their processes on the usual build.
 debug: build $(DEBUG)/.built $(VENV)/.with-test
 	$(if $(SANITIZE),LD_PRELOAD=$(ASAN) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc) \
-	PYTHONPATH=$(DEBUG)/lib $(PY) -m pytest -q --ignore=tests/tidy --ignore=tests/spark --timeout=600 $(TESTS) $(PYTEST)
+	ENGINE_DEBUG=1 PYTHONPATH=$(DEBUG)/lib $(PY) -m pytest -q --ignore=tests/tidy --ignore=tests/spark --timeout=600 $(TESTS) $(PYTEST)
 
 bench: build $(VENV)/.with-bench $(VENV)/.with-spark
 	$(PY) -m asv --config benchmarks/asv.conf.json machine --yes >/dev/null

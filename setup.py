@@ -1,6 +1,6 @@
 """Builds one extension module per `src/engine/_native/*/*.pyx`; everything else is in pyproject.toml.
 
-ENGINE_DEBUG=1      checks of bounds, initialisation and division, and frame pointers in every module
+ENGINE_DEBUG=1      checks of bounds, initialisation, division and costly invariants, and frame pointers in every module
 ENGINE_SANITIZE=1   with ENGINE_DEBUG: address and undefined-behaviour sanitizers as well (they see overflow, too)
 ENGINE_EXT=a,b      build only these modules (while working on one of them)
 """
@@ -17,7 +17,7 @@ SANITIZE = os.environ.get("ENGINE_SANITIZE") == "1"
 ONLY = {name for name in os.environ.get("ENGINE_EXT", "").split(",") if name}
 
 COMPILE = ["-std=c11", "-Wall", "-Wno-unused-function"] + (
-    ["-O1", "-g", "-fno-omit-frame-pointer"] if DEBUG else ["-O3", "-g1"]
+    ["-O1", "-g", "-fno-omit-frame-pointer", "-DENGINE_DEBUG"] if DEBUG else ["-O3", "-g1"]
 )
 LINK: list[str] = []
 if SANITIZE:

@@ -6,7 +6,11 @@ typed error, and others' messages are acknowledged within twice the time of befo
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+import list_memory
 import listeners
+from support import TINY, run
 
 
 class _Crowd:
@@ -61,3 +65,19 @@ class SlowConsumers(_Crowd):
     """Consumers of topics with a backlog."""
 
     kind = "consume"
+
+
+class TopicLists:
+    """Lists with four filters, of a namespace that was not read before."""
+
+    params: ClassVar = [200] if TINY else [20_000]
+    param_names: ClassVar = ["topics"]
+    unit = "bytes"
+
+    def track_beside_permits(self, topics: int) -> float:
+        """The most that was allocated at any moment without a permit of `topic_list_heap`."""
+        return run(list_memory.bytes_beside_permits(topics))[0]
+
+    def track_kept(self, topics: int) -> float:
+        """What stays allocated for the namespace and its lists, as long as they are followed."""
+        return run(list_memory.bytes_beside_permits(topics))[1]

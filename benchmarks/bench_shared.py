@@ -143,7 +143,7 @@ async def rate(broker: Broker, url: str, subscription: str, mode: str, count: in
             subscribe["bucketBoundaries"] = ENDS
         await client.ask(commands.Subscribe, consumer_name=f"c{number}", initial_position="earliest", **subscribe)
     if mode == "shared":
-        (hosted,) = [h for h in broker.hosting if h.subscriptions]
+        (hosted,) = [h for h in broker.segments if h.subscriptions]
         dispatcher = hosted.subscriptions[subscription]._shared
         for client, sharer in zip(clients, dispatcher.consumers, strict=True):
             client.say_ack["own"] = [b for b, owner in enumerate(dispatcher._owners) if owner == sharer.number]

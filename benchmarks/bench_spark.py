@@ -32,6 +32,7 @@ WARM = 0 if TINY else 2
 IDLE_RUNS = 1 if TINY else 15
 IDLE_S = 0.5 if TINY else 2.0
 IDLE_BATCHES_MIN = 4  # of which the first half is left out: it takes two to measure one
+NOT_CONNECTED = "Python worker failed to connect back"
 
 SUMS = {
     "count": ("count(value)", "value BINARY"),
@@ -160,10 +161,8 @@ def micro_batch(kind: str) -> float:
     if kind == "idle_topic":
         reader = reader.option("url", here.url).option("topic", "rows")
     writer = reader.load().writeStream.format("noop")
-    query = writer.option("checkpointLocation", tempfile.mkdtemp(dir=here.folder)).start()
+    query = _begun(writer.option("checkpointLocation", tempfile.mkdtemp(dir=here.folder)), asked)
     try:
-        while len(_moments(asked)) < 1:  # the first query of all takes some seconds to begin
-            query.awaitTermination(0.1)
         query.awaitTermination(2 * IDLE_S)
         while len(_moments(asked)) < IDLE_BATCHES_MIN:  # beside others it may take longer
             query.awaitTermination(0.1)
@@ -172,6 +171,21 @@ def micro_batch(kind: str) -> float:
     times = _moments(asked)
     times = times[len(times) // 2 :]
     return 1000 * statistics.median(after - before for before, after in itertools.pairwise(times))
+
+
+def _begun(writer: Any, asked: str) -> Any:
+    """The query, once its source was asked. The first one of all takes some seconds to begin."""
+    from pyspark.errors import StreamingQueryException
+
+    query = writer.start()
+    while not _moments(asked):
+        try:
+            query.awaitTermination(0.1)
+        except StreamingQueryException as e:  # Spark gives the source's process ten seconds to connect
+            if NOT_CONNECTED not in str(e):
+                raise
+            query = writer.start()
+    return query
 
 
 def _moments(path: str) -> list[float]:

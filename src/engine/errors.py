@@ -3,6 +3,8 @@
 Each class carries three facts: `code`, a stable number that travels on the wire (a duplicate is refused
 when this module loads); `retryable`, whether the same call may succeed later without a change by the
 caller; `layout_stale`, whether the caller should look the topic's layout up again before retrying.
+
+Classes are ordered by code. A code is never changed and never given again; a new error takes the next one, at the end.
 """
 
 from __future__ import annotations
@@ -38,12 +40,6 @@ class NotFoundError(EngineError):
     """A topic, subscription, segment or transaction that does not exist."""
 
     code = 2
-
-
-class SubscriptionNotFoundError(NotFoundError):
-    """The subscription was deleted, whatever there is under its name now; attaching again does not help."""
-
-    code = 43
 
 
 class AlreadyExistsError(EngineError):
@@ -116,27 +112,6 @@ class MemoryLimitError(EngineError):
     retryable = True
 
 
-class PermitTimeoutError(MemoryLimitError):
-    """The broker's memory for this was in use and none came free in the time allowed; try again later."""
-
-    code = 40
-    retryable = True
-
-
-class PermitQueueFullError(MemoryLimitError):
-    """The broker's memory for this is in use, and as many wait for it as may; try again later."""
-
-    code = 41
-    retryable = True
-
-
-class TooManyRequestsError(EngineError):
-    """The broker has as many requests of this kind under way as it takes; try again later."""
-
-    code = 42
-    retryable = True
-
-
 class MessageTooLargeError(EngineError):
     """A key, value, property map or entry is over its limit; nothing was sent."""
 
@@ -156,7 +131,7 @@ class TransactionNotFoundError(EngineError):
 
 
 class InvalidArgumentError(EngineError, ValueError):
-    """An argument has the wrong type, form or range; the text says what would be right."""
+    """An argument has the wrong type, form or range; the text says what it must be."""
 
     code = 17
 
@@ -227,20 +202,6 @@ class ProtocolError(EngineError):
     code = 26
 
 
-class WrongPeerError(ConnectError):
-    """What answers at an address is no broker; connecting once more does not help, another address does."""
-
-    code = 35
-    retryable = False
-
-
-class DataDirectoryError(StorageError):
-    """The data directory cannot be used as it is. The text names it, and says why; trying again does not help."""
-
-    code = 36
-    retryable = False
-
-
 class DataDirectoryBusyError(EngineError):
     """Another process has this data directory open."""
 
@@ -264,3 +225,44 @@ class SchemaError(InvalidArgumentError):
     """A schema does not go together with the topic's, or a value not with its schema."""
 
     code = 30
+
+
+class WrongPeerError(ConnectError):
+    """What answers at an address is no broker; connecting once more does not help, another address does."""
+
+    code = 35
+    retryable = False
+
+
+class DataDirectoryError(StorageError):
+    """The data directory cannot be used as it is. The text names it, and says why; trying again does not help."""
+
+    code = 36
+    retryable = False
+
+
+class PermitTimeoutError(MemoryLimitError):
+    """The broker's memory for this was in use and none came free in the time allowed; try again later."""
+
+    code = 40
+    retryable = True
+
+
+class PermitQueueFullError(MemoryLimitError):
+    """The broker's memory for this is in use, and as many wait for it as may; try again later."""
+
+    code = 41
+    retryable = True
+
+
+class TooManyRequestsError(EngineError):
+    """The broker has as many requests of this kind under way as it takes; try again later."""
+
+    code = 42
+    retryable = True
+
+
+class SubscriptionNotFoundError(NotFoundError):
+    """The subscription was deleted, whatever there is under its name now; attaching again does not help."""
+
+    code = 43

@@ -10,7 +10,7 @@ KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
 
-# One message, one entry (DESIGN section 5).
+# One message, one entry (docs/formats/entry.md).
 MESSAGE_SIZE_MAX = 5 * MIB
 ENTRY_SIZE_MAX = 8 * MIB
 ENTRY_MESSAGES_MAX = 65_535
@@ -20,7 +20,7 @@ PRODUCER_NAME_SIZE_MAX = 256
 ENTRY_HEADER_SIZE = 128  # on disk: do not change
 ENTRY_ALIGNMENT = 8  # on disk: do not change
 
-# The hash rings (DESIGN sections 2 and 4).
+# The hash rings (semantics 1 to 3).
 HASH_RING_SIZE = 0x10000
 BUCKETS_PER_SEGMENT_MAX = 1024
 SEGMENTS_PER_TOPIC_MAX = 1024  # active ones
@@ -29,7 +29,7 @@ LAYOUT_SIZE_MAX = 640 * KIB  # of a topic's record in JSON, sealed segments incl
 # Names.
 NAME_SIZE_MAX = 255
 
-# The wire (DESIGN section 10).
+# The wire (docs/formats/wire.md).
 FRAME_SIZE_MAX = 16 * MIB
 FRAME_HEADER_SIZE_MAX = 1 * MIB
 FRAME_PREFIX_SIZE = 9  # u32 length, u8 type, u32 header length; on the wire: do not change
@@ -37,7 +37,7 @@ FRAME_ALIGNMENT = 8  # on the wire: do not change
 HANDSHAKE_S_MAX = 10.0
 KEEP_ALIVE_S = 30.0
 
-# The segment log (DESIGN section 6).
+# The segment log (docs/formats/log.md).
 LOG_FILE_SIZE_MAX = 256 * MIB
 LOG_FILE_MESSAGES_MAX = 1 << 24  # on disk: do not lower; a log goes on so far above the file that a power cut ended
 LOG_COMMIT_BYTES_MAX = 64 * MIB
@@ -74,7 +74,7 @@ LOOKUPS_MAX = 50_000
 TOPIC_LOADS_MAX = 5_000
 TOPIC_LOAD_S_MAX = 60.0  # to wait for its turn
 
-# Control (DESIGN section 13).
+# Control (docs/configuration.md).
 CONSUMER_GRACE_S = 60.0
 CONTROLLER_IDLE_S = 60.0
 AUTO_SCALE_INTERVAL_S = 60.0
@@ -126,7 +126,7 @@ SCHEMA_EMPTY_TYPES_MAX = 100  # in an Avro value that takes no byte: what such a
 SCHEMA_VALUE_DEPTH_MAX = 1_000  # of types inside each other in one value of a type that contains itself
 SCHEMA_ERROR_SIZE_MAX = 400  # characters of what a library says of a definition
 
-# Transactions (DESIGN section 13).
+# Transactions (docs/transactions.md).
 TRANSACTION_TIMEOUT_S = 60.0
 TRANSACTION_TIMEOUT_S_MIN = 0.001
 TRANSACTION_TIMEOUT_S_MAX = 24 * 3600.0

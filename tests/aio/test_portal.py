@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import random
+import signal
+import sys
 import threading
 
 import pytest
 
-from engine.aio.backoff import Backoff
+from engine.aio.backoff import RetryDelay
 from engine.aio.portal import Portal
 from engine.aio.tasks import Supervisor
 from engine.aio.uv import new_event_loop, run
 from engine.errors import AlreadyClosedError, InvalidArgumentError
+
+UNNOTICED_S = 30.0  # after which a wait that does not notice a signal is given up
 
 
 @pytest.fixture
@@ -48,6 +53,33 @@ def test_submit_and_call(portal):
     done = threading.Event()
     portal.call_soon_threadsafe(done.set)
     assert done.wait(10)
+
+
+def test_a_signal_that_does_not_wake_the_waiting_thread_is_noticed(portal):
+    """The system runs its handler on the portal's thread, so the blocked one hears as little of it as in the race."""
+    caller, left = threading.get_ident(), queue.SimpleQueue[str]()
+
+    async def interrupt() -> None:
+        waiting = threading.Condition.wait.__code__
+        while sys._current_frames()[caller].f_code is not waiting:  # noqa: ASYNC110 - a blocked thread sets no event
+            await asyncio.sleep(0)
+        signal.raise_signal(signal.SIGINT)
+        try:
+            await asyncio.sleep(UNNOTICED_S)
+            left.put("finished, with the caller blocked until then")
+        except asyncio.CancelledError:
+            left.put("cancelled")
+
+    # A thread that blocks drops the interpreter's lock, and here for no other reason: in `wait`, it is asleep.
+    interval, handler = sys.getswitchinterval(), signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.setswitchinterval(UNNOTICED_S)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            portal.run(interrupt())
+    finally:
+        sys.setswitchinterval(interval)
+        signal.signal(signal.SIGINT, handler)
+    assert left.get(timeout=UNNOTICED_S) == "cancelled"
 
 
 def test_waiting_for_oneself_is_refused(portal):
@@ -119,7 +151,7 @@ async def test_supervisor_logs_failures_and_cancels_the_rest(caplog):
 
 def test_backoff_grows_jitters_and_replays():
     def delays(seed: int) -> list[float]:
-        backoff = Backoff(random.Random(seed), initial=0.1, maximum=2.0)
+        backoff = RetryDelay(random.Random(seed), initial=0.1, maximum=2.0)
         return [backoff.next() for _ in range(10)]
 
     assert delays(1) == delays(1) != delays(2)
@@ -127,7 +159,7 @@ def test_backoff_grows_jitters_and_replays():
         ceiling = min(0.1 * 2**n, 2.0)
         assert ceiling / 2 <= delay <= ceiling
     with pytest.raises(InvalidArgumentError):
-        Backoff(random.Random(0), initial=2, maximum=1)
+        RetryDelay(random.Random(0), initial=2, maximum=1)
 
 
 def test_a_thread_that_has_the_ident_of_the_ended_one_may_close():

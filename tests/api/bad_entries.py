@@ -31,7 +31,7 @@ async def hosted(opened: Any, topic: str, segment_id: int = 0) -> Any:
     broker = opened.broker
     for name in await broker.hosting.stored(TopicName.parse(topic)):
         if name.segment_id == segment_id:
-            found = broker.hosting.get(name)
+            found = broker.segments.get(name)
             assert found is not None
             return found
     raise AssertionError(f"{topic} has no segment {segment_id}")

@@ -58,5 +58,5 @@ async def read(client: engine.AsyncClient, ranges: Any, topic: str = "t", **opti
 
 def counted(served: engine.AsyncEngine) -> tuple[int, int]:
     """(messages that were sent, messages that were to be read from files)."""
-    hosted = list(served.broker.hosting)
+    hosted = list(served.broker.segments)
     return sum(h.sent_messages for h in hosted), sum(h.near_messages for h in hosted)

@@ -1,4 +1,4 @@
-"""What a queue gives up goes to another topic: once, with where it is from (SEMANTICS 21)."""
+"""What a queue gives up goes to another topic: once, with where it is from (semantics 21)."""
 
 from __future__ import annotations
 

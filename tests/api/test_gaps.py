@@ -172,7 +172,7 @@ async def test_a_subscription_that_is_moved_back_passes_the_gap_once_more(direct
             left = (await e.admin.get_stats("orders"))["subscriptions"]["queue"]["backlog"]
             messages = [await queue.receive() for _ in range(left)]
             await queue.acknowledge(messages)
-        (hosted,) = e.broker.hosting
+        (hosted,) = e.broker.segments
         assert hosted.subscriptions["queue"].cursor.position == LOG_FILE_MESSAGES_MAX
 
 

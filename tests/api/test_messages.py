@@ -102,7 +102,7 @@ async def test_keyless_messages_spread_over_the_segments(client: engine.AsyncCli
 
 
 async def test_keyless_messages_of_a_named_producer_spread_in_blocks(client: engine.AsyncClient):
-    """Their way follows from their sequence ids, so that they are known when they are sent again (SEMANTICS 24)."""
+    """Their way follows from their sequence ids, so that they are known when they are sent again (semantics 24)."""
     await client.admin.create_topic("t", segments=4)
     async with await client.producer("t", name="p") as producer:
         for _ in range(256 * 40):

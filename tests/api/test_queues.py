@@ -1,4 +1,4 @@
-"""Queue consumption as users see it: hand back, time out, give up, divide, survive (SEMANTICS 10, 13, 20-22, C2)."""
+"""Queue consumption as users see it: hand back, time out, give up, divide, survive (semantics 10, 13, 20 to 22, C2)."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ async def test_the_best_priority_is_served_first_and_others_get_the_rest(client:
 
 
 async def test_queue_consumption_across_splits_and_merges(client: engine.AsyncClient):
-    """SEMANTICS 10: every segment, active and sealed; what is handed back from a sealed one comes again too."""
+    """Semantics 10: every segment, active and sealed; what is handed back from a sealed one comes again too."""
     await publish(client, 60)
     policy = engine.DeadLetter(1)
     async with await client.queue_consumer(

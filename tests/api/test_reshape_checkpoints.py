@@ -25,7 +25,7 @@ async def one(client: engine.AsyncClient) -> engine.AsyncClient:
 
 
 async def test_a_checkpoint_consumer_reads_parents_first_and_to_the_end(one: engine.AsyncClient):
-    """SEMANTICS 10, O1."""
+    """Semantics 10, O1."""
     values: list[bytes] = []
     async with Publisher(one) as publisher:
         consumer = await one.checkpoint_consumer("t", start=engine.Checkpoint.earliest())
@@ -43,7 +43,7 @@ async def test_a_checkpoint_consumer_reads_parents_first_and_to_the_end(one: eng
 
 
 async def test_a_checkpoint_taken_anywhere_yields_exactly_what_follows(one: engine.AsyncClient):
-    """SEMANTICS 27, C3: restored by consumer after consumer, across changes, each message comes once."""
+    """Semantics 27, C3: restored by consumer after consumer, across changes, each message comes once."""
     values: list[bytes] = []
     kept = engine.Checkpoint.earliest()
     async with Publisher(one) as publisher:
@@ -61,7 +61,7 @@ async def test_a_checkpoint_taken_anywhere_yields_exactly_what_follows(one: engi
 
 
 async def test_seek_across_changes(one: engine.AsyncClient):
-    """C3, SEMANTICS 38."""
+    """C3, semantics 38."""
     async with await one.producer("t") as producer, await one.checkpoint_consumer("t") as consumer:
         await producer.send(b"0", key=b"k")
         assert (await consumer.receive(timeout=10)).value == b"0"  # type: ignore[union-attr]
@@ -86,7 +86,7 @@ async def test_seek_across_changes(one: engine.AsyncClient):
 
 
 async def test_group_members_share_the_segments_and_have_them_all_between_them(one: engine.AsyncClient):
-    """SEMANTICS 29."""
+    """Semantics 29."""
     values: list[bytes] = []
     start = engine.Checkpoint.earliest()
     async with contextlib.AsyncExitStack() as stack, Publisher(one) as publisher:
@@ -106,7 +106,7 @@ async def test_group_members_share_the_segments_and_have_them_all_between_them(o
 
 
 async def test_a_groups_checkpoint_is_the_largest_position_of_its_members(client: engine.AsyncClient):
-    """SEMANTICS 27, 29: with members in place and no moves, a group restored goes on where it stood."""
+    """Semantics 27, 29: with members in place and no moves, a group restored goes on where it stood."""
     await client.admin.create_topic("t", segments=2)
     values: list[bytes] = []
     async with Publisher(client) as publisher:
@@ -167,7 +167,7 @@ async def pruned(tmp_path: Path) -> AsyncIterator[tuple[engine.AsyncClient, engi
 
 
 async def test_what_retention_took_is_no_error_to_anybody(pruned: Any):
-    """SEMANTICS 12, 27, 28: ids and checkpoints from before keep their meaning."""
+    """Semantics 12, 27, 28: ids and checkpoints from before keep their meaning."""
     client, kept, ids = pruned
     async with await client.checkpoint_consumer("t", start=kept) as reader:
         assert (await reader.receive(timeout=10)).value == b"2"  # "1" is gone with its segment

@@ -25,7 +25,7 @@ async def one(client: engine.AsyncClient) -> engine.AsyncClient:
 
 
 async def test_stream_consumers_get_each_message_once_and_in_order(one: engine.AsyncClient):
-    """SEMANTICS 7 to 9, O1, O2: over splits and merges, the order of a key holds from consumer to consumer."""
+    """Semantics 7 to 9, O1, O2: over splits and merges, the order of a key holds from consumer to consumer."""
     values: list[bytes] = []
     names = ["a", "b", "c"]
     async with contextlib.AsyncExitStack() as stack, Publisher(one) as publisher:
@@ -40,7 +40,7 @@ async def test_stream_consumers_get_each_message_once_and_in_order(one: engine.A
 
 
 async def test_children_wait_until_their_parent_is_acknowledged(one: engine.AsyncClient):
-    """SEMANTICS 7, 9, 11: delivered is not enough; acknowledging a child's message covers its parents."""
+    """Semantics 7, 9, 11: delivered is not enough; acknowledging a child's message covers its parents."""
     async with await one.stream_consumer("t", "s") as consumer, await one.producer("t") as producer:
         await producer.send(b"parent")
         message = await consumer.receive()
@@ -58,7 +58,7 @@ async def test_children_wait_until_their_parent_is_acknowledged(one: engine.Asyn
 
 
 async def test_an_id_from_before_changes_is_acknowledged_by_another_consumer_object(one: engine.AsyncClient):
-    """SEMANTICS 12."""
+    """Semantics 12."""
     async with await one.producer("t") as producer:
         async with await one.stream_consumer("t", "s", initial_position="earliest") as earlier:
             await producer.send(b"0")
@@ -90,7 +90,7 @@ async def test_an_id_from_before_changes_is_acknowledged_by_another_consumer_obj
 
 
 async def test_what_another_consumer_has_now_is_fenced(client: engine.AsyncClient):
-    """SEMANTICS 12: never a silent no-op."""
+    """Semantics 12: never a silent no-op."""
     await client.admin.create_topic("t", segments=2)
     async with await client.producer("t") as producer:
         async with await client.stream_consumer("t", "s", name="x") as earlier:
@@ -112,7 +112,7 @@ async def test_what_another_consumer_has_now_is_fenced(client: engine.AsyncClien
 
 
 async def test_a_consumer_that_comes_and_goes_stops_nobody_who_acknowledges_seldom(client: engine.AsyncClient):
-    """SEMANTICS 18: what comes back before it was let go is delivered on, without an acknowledgement."""
+    """Semantics 18: what comes back before it was let go is delivered on, without an acknowledgement."""
     await client.admin.create_topic("t", segments=2)
     async with (
         await client.producer("t") as producer,
@@ -135,7 +135,7 @@ async def test_a_consumer_that_comes_and_goes_stops_nobody_who_acknowledges_seld
 
 
 async def test_after_a_seek_everything_comes_again_parents_first(one: engine.AsyncClient):
-    """SEMANTICS 7, 11, 38: acknowledging one of it acknowledges no more than what came before."""
+    """Semantics 7, 11, 38: acknowledging one of it acknowledges no more than what came before."""
     async with await one.stream_consumer("t", "s") as consumer, await one.producer("t") as producer:
         for counter in range(2):
             await asyncio.gather(*(producer.send(b"%d:%d" % (k, counter), key=b"%d" % k) for k in range(KEYS)))
@@ -153,7 +153,7 @@ async def test_after_a_seek_everything_comes_again_parents_first(one: engine.Asy
 
 
 async def test_an_idle_consumer_gets_its_share_at_the_split(client: engine.AsyncClient):
-    """SEMANTICS 15."""
+    """Semantics 15."""
     await client.admin.create_topic("t", entry_buckets=1)
     async with (
         await client.stream_consumer("t", "s", name="a") as a,
@@ -166,7 +166,7 @@ async def test_an_idle_consumer_gets_its_share_at_the_split(client: engine.Async
 
 
 async def test_a_consumer_whose_connection_is_lost_leaves_at_once_all_the_same(client: engine.AsyncClient):
-    """SEMANTICS 13: nobody waits for the end of a grace period; and it does not evict a newer one of its name."""
+    """Semantics 13: nobody waits for the end of a grace period; and it does not evict a newer one of its name."""
     await client.admin.create_topic("t", segments=2)
     a, b = [await client.stream_consumer("t", "s", name=name) for name in ("a", "b")]
     await until(lambda: (len(a.attachments), len(b.attachments)) == (1, 1))
@@ -183,7 +183,7 @@ async def test_a_consumer_whose_connection_is_lost_leaves_at_once_all_the_same(c
 
 
 async def test_connections_lost_in_the_middle_keep_the_share(one: engine.AsyncClient):
-    """SEMANTICS 14, O2: what comes again after a loss begins at or before the last confirmed acknowledgement + 1."""
+    """Semantics 14, O2: what comes again after a loss begins at or before the last confirmed acknowledgement + 1."""
     values: list[bytes] = []
     async with contextlib.AsyncExitStack() as stack, Publisher(one) as publisher:
         for name in ("a", "b"):
@@ -216,7 +216,7 @@ def _tolerant(consumer: engine.AsyncStreamConsumer) -> Callable[..., Awaitable[N
 
 
 async def test_queue_consumers_follow_and_drop_what_is_drained(one: engine.AsyncClient):
-    """SEMANTICS 10, C2: attached to all segments; a message that was acknowledged never comes again."""
+    """Semantics 10, C2: attached to all segments; a message that was acknowledged never comes again."""
     values: list[bytes] = []
     async with contextlib.AsyncExitStack() as stack, Publisher(one) as publisher:
         consumers = [await one.queue_consumer("t", "q", initial_position="earliest") for _ in range(2)]
@@ -232,7 +232,7 @@ async def test_queue_consumers_follow_and_drop_what_is_drained(one: engine.Async
 
 
 async def test_queue_ids_stay_valid_when_their_segment_is_sealed(one: engine.AsyncClient):
-    """SEMANTICS 12."""
+    """Semantics 12."""
     async with await one.queue_consumer("t", "q") as consumer, await one.producer("t") as producer:
         await producer.send(b"0")
         await producer.send(b"1")
@@ -251,7 +251,7 @@ async def test_queue_ids_stay_valid_when_their_segment_is_sealed(one: engine.Asy
 
 
 async def test_after_a_seek_queue_consumers_get_what_they_had_finished(one: engine.AsyncClient):
-    """SEMANTICS 10, 38: also from sealed segments that nobody was attached to any more."""
+    """Semantics 10, 38: also from sealed segments that nobody was attached to any more."""
     async with await one.queue_consumer("t", "q") as consumer, await one.producer("t") as producer:
         await producer.send(b"parent", key=b"k")
         await one.admin.split_segment("t", 0)

@@ -1,4 +1,4 @@
-"""Stream consumers that share a segment by bucket (PIP-486, SEMANTICS 11, 12, 15 to 19)."""
+"""Stream consumers that share a segment by bucket (PIP-486, semantics 11, 12, 15 to 19)."""
 
 from __future__ import annotations
 

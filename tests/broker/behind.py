@@ -12,6 +12,7 @@ from transacting import begin, coordinator, end, entry, send, write
 
 from engine.broker.server import Broker
 from engine.errors import EngineError
+from engine.metadata.store import Put
 from engine.model.transactions import TransactionState, parse_id
 from engine.wire.commands import Command
 
@@ -26,14 +27,14 @@ class Writes:
         self.begun = asyncio.Event()
         self.gates: dict[str, asyncio.Event] = {}
         self.faults: dict[str, list[tuple[Exception, bool]]] = {}  # what it raises, after or before it is done
-        store: Any = broker.hosting._metadata
+        store: Any = broker.segments._metadata
         for name in WRITES:
             monkeypatch.setattr(store, name, self._through(name, getattr(store, name)))
         monkeypatch.setattr(store, "write_all", self._through_all(store.write_all))
 
     def _through(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        async def through(key: str, *arguments: Any, **named: Any) -> Any:
-            if not key.startswith("/txn"):
+        async def through(key: str | Put, *arguments: Any, **named: Any) -> Any:
+            if not (key.key if isinstance(key, Put) else key).startswith("/txn"):
                 return await call(key, *arguments, **named)
             self.names.append(name)
             if name in self.gates:

@@ -39,7 +39,7 @@ async def offsets(peer: Peer, consumer: int, count: int) -> list[int]:
 async def applied(broker: Broker, ident: str) -> None:
     """Nothing is left of a transaction's operations."""
     left, shown = set(), False
-    watch = broker.hosting._metadata.watch(keys.transaction_ops(ident) + "/")
+    watch = broker.segments._metadata.watch(keys.transaction_ops(ident) + "/")
     async with asyncio.timeout(20):
         async for event in watch:
             shown = shown or event.kind is EventKind.SNAPSHOT_END
@@ -52,7 +52,7 @@ async def applied(broker: Broker, ident: str) -> None:
 
 
 def subscription(broker: Broker, segment: str, name: str = "s") -> Any:
-    hosted = broker.hosting.get(SegmentName.parse(segment))
+    hosted = broker.segments.get(SegmentName.parse(segment))
     assert hosted is not None
     return hosted.subscriptions[name]
 

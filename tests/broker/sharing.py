@@ -95,7 +95,7 @@ async def opened(peer: Peer, topic: str = "orders", ends: Sequence[int] = FOUR) 
 
 
 def hosted(broker: Any, subscription: str = "s") -> Any:
-    (segment,) = broker.hosting._hosted.values()
+    (segment,) = broker.segments._hosted.values()
     return segment.subscriptions[subscription]
 
 

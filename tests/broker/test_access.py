@@ -1,4 +1,4 @@
-"""SEMANTICS 25: access modes are about a topic, whatever becomes of its segments, brokers and connections."""
+"""Semantics 25: access modes are about a topic, whatever becomes of its segments, brokers and connections."""
 
 from __future__ import annotations
 
@@ -163,8 +163,8 @@ def test_25_nobody_waits_for_those_who_had_left_before(shared: bool) -> None:
             await asyncio.sleep(10)
             for broker in cluster.brokers.values():
                 assert broker.broker is not None
-                for hosted in broker.broker.hosting:
-                    assert await broker.broker.hosting.unload(hosted)
+                for hosted in broker.broker.segments:
+                    assert await broker.broker.segments.unload(hosted)
             began = loop.time()
             for _ in range(2):
                 producer = await client.producer(TOPIC, access_mode="wait_for_exclusive")
@@ -211,7 +211,7 @@ async def test_25_who_was_cut_off_and_fenced_does_not_come_back(cluster: SimClus
         assert isinstance(outcome, (FencedError, ProducerBusyError))
     await send_all(new)
     assert broker.broker is not None
-    for hosted in broker.broker.hosting:
+    for hosted in broker.broker.segments:
         if not hosted.segment.sealed:
             assert list(hosted.producers) == [new.name]
 

@@ -57,8 +57,8 @@ async def test_subscriptions_over_http(http, broker):
     path = f"{BASE}/orders/subscriptions/billing"
     await call(http, "PUT", path, json={"initialPosition": "earliest"})
     await call(http, "PUT", path, 409)
-    (hosted,) = broker.hosting
-    found = await broker.hosting.subscription(hosted, "billing")
+    (hosted,) = broker.segments
+    found = await broker.subscriptions.open(hosted, "billing")
     assert found.backlog == 10
     await call(http, "POST", f"{path}/clear-backlog")
     assert found.backlog == 0
@@ -103,7 +103,7 @@ async def test_deleting_tells_those_who_are_attached(broker):
     await peer.take(Command.CLOSE_PRODUCER, producer_id=producer)
     _, gone, _ = await peer.take(Command.ERROR, session_id=session["session_id"])
     assert (gone["code"], gone["request_id"]) == (NotFoundError.code, 0)
-    assert len(broker.hosting) == 0
+    assert len(broker.segments) == 0
 
 
 async def test_namespace_policies(http):
@@ -150,7 +150,7 @@ async def test_pages(http, broker):
 async def test_metrics_keep_every_digit(http, broker):
     peer = await Peer.connect(broker)
     await peer.producer(await peer.segment("orders"))
-    (hosted,) = broker.hosting
+    (hosted,) = broker.segments
     hosted.incoming.count(123_456_789, 9_876_543_210_123)
     hosted.incoming.messages_per_s = 1234567.25
     metrics = await call(http, "GET", "/metrics", 200)

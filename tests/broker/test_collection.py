@@ -1,4 +1,4 @@
-"""Sealed segments that go, and stores that nobody names (SEMANTICS 28, 42)."""
+"""Sealed segments that go, and stores that nobody names (semantics 28, 42)."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def test_a_sealed_segment_goes_when_drained_and_past_its_retention(start_b
         assert list(view.layout.segments) == [1, 2]
         assert view.layout.epoch == 2
         assert not view.layout.segment(1).parent_ids
-        assert sorted(n.segment_id for n in (await broker.hosting.on_disk())[ORDERS]) == [1, 2]
+        assert sorted(n.segment_id for n in (await broker.segments.on_disk())[ORDERS]) == [1, 2]
         name = SegmentName.parse(segment)
         assert await broker._own_metadata.get(keys.segment(name)) is None
         assert await broker._own_metadata.get(keys.cursor(name, "s")) is None
@@ -142,7 +142,7 @@ async def test_generations_go_oldest_first_and_at_once(start_broker):
         await drain(peer, segment)
         await broker.parts.retention.look()
         assert await ids(broker) == [2, 5]
-        assert sorted(n.segment_id for n in (await broker.hosting.on_disk())[ORDERS]) == [2, 5]
+        assert sorted(n.segment_id for n in (await broker.segments.on_disk())[ORDERS]) == [2, 5]
 
 
 async def test_a_closed_sealed_segment_is_looked_at_and_closed_again(start_broker):
@@ -151,7 +151,7 @@ async def test_a_closed_sealed_segment_is_looked_at_and_closed_again(start_broke
         segment = await split_topic(broker, peer)
     async with start_broker(retention_time=0.0) as broker:
         await broker.parts.retention.look()
-        assert not len(broker.hosting)
+        assert not len(broker.segments)
         peer = await Peer.connect(broker)
         await drain(peer, segment)
     async with start_broker(retention_time=0.0) as broker:
@@ -167,7 +167,7 @@ async def test_a_sealed_segment_that_lost_its_store_leaves_the_layout(start_brok
             await broker.service.segment_spec("orders", 0), term=await leader_term(broker, "orders")
         )
         with pytest.raises(NotFoundError):
-            await peer.consumer(segment, "reader", None)  # a sealed one is never made anew (SEMANTICS 28)
+            await peer.consumer(segment, "reader", None)  # a sealed one is never made anew (semantics 28)
         await broker.parts.retention.look()
         assert await ids(broker) == [1, 2]
 
@@ -179,7 +179,7 @@ async def test_an_active_segment_never_goes(start_broker):
         for _ in range(3):
             await broker.parts.retention.look()
         assert await ids(broker) == [1, 2]
-        assert sorted(n.segment_id for n in (await broker.hosting.on_disk())[ORDERS]) == [1, 2]
+        assert sorted(n.segment_id for n in (await broker.segments.on_disk())[ORDERS]) == [1, 2]
 
 
 async def test_a_seek_between_the_look_and_the_pruning_saves_the_segment(start_broker, monkeypatch):
@@ -204,16 +204,16 @@ async def test_what_another_broker_owns_is_left_to_it(start_broker, monkeypatch)
         first = await split_topic(broker, peer)
         await drain(peer, first)
         await broker.service.split_segment("orders", 1)
-        for hosted in broker.hosting:
-            await broker.hosting.unload(hosted)
-        opened = broker.hosting.open
+        for hosted in broker.segments:
+            await broker.segments.unload(hosted)
+        opened = broker.segments.open
 
         async def refuse_the_first(spec, *, create):
             if spec.name.segment_id == 0:
                 raise NotOwnerError("it is elsewhere")
             return await opened(spec, create=create)
 
-        monkeypatch.setattr(broker.hosting, "open", refuse_the_first)
+        monkeypatch.setattr(broker.segments, "open", refuse_the_first)
         await broker.parts.retention.look()
         assert await ids(broker) == [0, 1, 2, 3, 4], "1 waits for its parent"
         monkeypatch.undo()
@@ -245,8 +245,8 @@ async def test_the_leader_is_asked_wherever_it_is(start_broker, monkeypatch):
 
 async def make_store(broker, name: SegmentName) -> None:
     """A store that appears on the disk without anybody's word."""
-    await broker.hosting._store.create(name)
-    await broker.hosting._store.release(name)
+    await broker.segments._store.create(name)
+    await broker.segments._store.release(name)
 
 
 def orphan(topic: str = "orders", segment_id: int = 7, start: int = 0, end: int = 0x7FFF) -> SegmentName:
@@ -254,7 +254,7 @@ def orphan(topic: str = "orders", segment_id: int = 7, start: int = 0, end: int 
 
 
 async def sweep(broker) -> int:
-    return await Orphans(broker.service, broker.hosting).look(await broker.hosting.on_disk())
+    return await Orphans(broker.service, broker.segments).look(await broker.segments.on_disk())
 
 
 async def test_42_stores_that_nobody_names_are_swept_at_the_start(start_broker):
@@ -264,17 +264,17 @@ async def test_42_stores_that_nobody_names_are_swept_at_the_start(start_broker):
         await publish(peer, await peer.segment("other"))
         for name in (orphan(), orphan("gone", 0, 0, 0xFFFF), orphan("gone", 4)):
             await make_store(broker, name)
-        await broker.hosting._cursors.create(orphan(), "s", 0)
-        kept = {s.segment_id for s in (await broker.hosting.on_disk())[ORDERS]} - {7}
+        await broker.store.cursors.create(orphan(), "s", 0)
+        kept = {s.segment_id for s in (await broker.segments.on_disk())[ORDERS]} - {7}
     async with start_broker() as broker:
         claim = keys.segment(orphan("gone", 4)), keys.segment(orphan("gone", 0)), keys.segment(orphan())
         async with asyncio.timeout(20):
             while (  # noqa: ASYNC110 - nothing tells
-                sum(map(len, (await broker.hosting.on_disk()).values())) > 4
+                sum(map(len, (await broker.segments.on_disk()).values())) > 4
                 or any([await broker._own_metadata.get(key) for key in claim])
             ):
                 await asyncio.sleep(0.01)
-        disk = await broker.hosting.on_disk()
+        disk = await broker.segments.on_disk()
         assert {n.segment_id for n in disk[ORDERS]} == kept == {0, 1, 2}
         assert len(disk[TopicName.parse("other")]) == 1
         assert await broker._own_metadata.get(keys.cursor(orphan(), "s")) is None
@@ -290,7 +290,7 @@ async def test_a_topic_whose_record_cannot_be_read_keeps_what_it_has(broker, con
     record = await broker._own_metadata.get(keys.topic(ORDERS))
     await broker._own_metadata.put(keys.topic(ORDERS), b"{}", indexes={"topics": "public/default/orders"})
     assert await sweep(broker) == 1, "the others are looked at all the same"
-    assert len((await broker.hosting.on_disk())[ORDERS]) == 3
+    assert len((await broker.segments.on_disk())[ORDERS]) == 3
     await broker._own_metadata.put(keys.topic(ORDERS), record.value, indexes={"topics": "public/default/orders"})
 
 
@@ -302,15 +302,15 @@ async def test_42_while_a_change_is_pending_nothing_of_the_topic_is_swept(broker
 
     async def sweep_first(spec, *, term):
         await make_store(broker, orphan())
-        seen.append(await sweep(broker) + await broker.hosting.remove_orphan(orphan()))
-        seen.append({n.segment_id for n in (await broker.hosting.on_disk())[ORDERS]})
+        seen.append(await sweep(broker) + await broker.segments.remove_orphan(orphan()))
+        seen.append({n.segment_id for n in (await broker.segments.on_disk())[ORDERS]})
         return await terminate(spec, term=term)
 
     monkeypatch.setattr(broker.hosting, "terminate_segment", sweep_first)
     await broker.service.split_segment("orders", 0)
     assert seen == [0, {0, 1, 2, 7}]
     assert await sweep(broker) == 1
-    assert await ids(broker) == sorted(n.segment_id for n in (await broker.hosting.on_disk())[ORDERS])
+    assert await ids(broker) == sorted(n.segment_id for n in (await broker.segments.on_disk())[ORDERS])
 
 
 async def test_42_a_reshape_that_begins_while_an_old_list_is_swept_keeps_its_children(broker, connect, monkeypatch):
@@ -319,10 +319,10 @@ async def test_42_a_reshape_that_begins_while_an_old_list_is_swept_keeps_its_chi
     await publish(peer, await peer.segment("orders"))
     child = orphan("orders", 1)
     await make_store(broker, child)
-    listed = await broker.hosting.on_disk()
+    listed = await broker.segments.on_disk()
     await broker.service.split_segment("orders", 0)
-    assert await Orphans(broker.service, broker.hosting).look(listed) == 0
-    assert not await broker.hosting.remove_orphan(child)
+    assert await Orphans(broker.service, broker.segments).look(listed) == 0
+    assert not await broker.segments.remove_orphan(child)
     assert await ids(broker) == [0, 1, 2]
 
 
@@ -330,18 +330,18 @@ async def test_42_a_segment_that_is_wanted_while_it_is_swept_comes_into_being_be
     """The topic is created in the moment in which what an earlier one of that name left is deleted."""
     name = orphan("orders", 0, 0, 0xFFFF)
     await make_store(broker, name)
-    delete, opened = broker.hosting._store.delete, []
+    delete, opened = broker.segments._store.delete, []
 
     async def delete_while_wanted(name, term):
         await broker.service.create_topic("orders")
         spec = SegmentSpec(name, "fsync", (0xFFFF,))
-        opened.append(asyncio.ensure_future(broker.hosting.open(spec, create=True)))
+        opened.append(asyncio.ensure_future(broker.segments.open(spec, create=True)))
         for _ in range(20):
             await asyncio.sleep(0)
         assert not opened[0].done()
         await delete(name, term)
 
-    monkeypatch.setattr(broker.hosting._store, "delete", delete_while_wanted)
+    monkeypatch.setattr(broker.segments._store, "delete", delete_while_wanted)
     assert await sweep(broker) == 1
     hosted = await opened[0]
     assert hosted.segment.next_offset == 0
@@ -359,12 +359,12 @@ async def test_42_a_topic_made_anew_keeps_its_segments_and_loses_what_the_old_on
     await broker.service.create_topic("orders")
     segment = await peer.segment("orders")
     await publish(peer, segment)
-    term = [h.term for h in broker.hosting]
+    term = [h.term for h in broker.segments]
     for name in left:
         await make_store(broker, name)
     assert await sweep(broker) == 3
-    assert [h.term for h in broker.hosting] == term, "the live segment of the same id keeps its owner"
-    assert [n.segment_id for n in (await broker.hosting.on_disk())[ORDERS]] == [0]
+    assert [h.term for h in broker.segments] == term, "the live segment of the same id keeps its owner"
+    assert [n.segment_id for n in (await broker.segments.on_disk())[ORDERS]] == [0]
     await publish(peer, segment)
 
 

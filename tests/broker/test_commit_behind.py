@@ -38,13 +38,13 @@ async def test_frames_and_their_end_are_one_write_and_one_frame_of_receipts(
     broker: Broker, connect: Any, writes: Writes
 ) -> None:
     sender = await Sender.ready(await connect())
-    before = broker.hosting.operations.written
+    before = broker.segments.operations.written
     await until(lambda: not any(hosted(broker, segment).transactions.busy for segment in sender.segments))
     writes.names.clear()
     sender.send(b"a", b"b", b"c")
     assert await sender.end(3, mark=7) == COMMITTED
     assert [name for name in writes.names if name.startswith("put")] == ["put_with_sequence"]
-    assert broker.hosting.operations.written == before + 1
+    assert broker.segments.operations.written == before + 1
     one, other = sender.producers
     assert await sender.receipts() == [(one, 1), (one, 2), (other, 1)]
     for segment, last in zip(sender.segments, (3, 2), strict=True):
@@ -57,7 +57,7 @@ async def test_nothing_is_left_behind(broker: Broker, connect: Any) -> None:
     sender = await Sender.ready(await connect())
     sender.send(b"a", b"b")
     assert await sender.end(2) == COMMITTED
-    assert not broker.hosting.operations._gathered
+    assert not broker.segments.operations._gathered
     (connection,) = broker.connections
     assert len(connection.sends) == 0
     for segment in sender.segments:
@@ -109,7 +109,7 @@ async def test_a_writer_that_fails_keeps_nobody_else_waiting(
     assert await sender.end(2) == COMMITTED
     await until(lambda: hosted(broker, sender.segments[1]).readable == 2)
     assert len(await sender.receipts()) == 1
-    assert "is committed is not told" in caplog.text
+    assert "could not be acknowledged" in caplog.text
     for append in list(hosted(broker, sender.segments[0]).transactions._confirming.values()):
         append.abandon()  # nobody ever will
 
@@ -124,7 +124,7 @@ async def test_another_count_than_came_leaves_it_open(broker: Broker, connect: A
     assert await sender.end(sent) == OPEN
     assert len(await sender.receipts() + await sender.receipts()) == 2
     assert await records(broker, sender.transaction) == 2
-    assert not broker.hosting.operations._gathered
+    assert not broker.segments.operations._gathered
     assert await state(broker, sender.transaction) is OPEN
     assert await sender.end(None) == COMMITTED
 
@@ -185,7 +185,7 @@ async def test_an_abort_waits_for_nothing(broker: Broker, connect: Any) -> None:
     for wrong in ({"action": "abort"}, {"mark": -1}, {"mark": 1 << 63}):
         with pytest.raises(InvalidArgumentError):
             await sender.end(0, **wrong)
-    assert not broker.hosting.operations._gathered
+    assert not broker.segments.operations._gathered
     sender.transaction = f"{1:016x}"
     with pytest.raises(TransactionNotFoundError):
         await sender.end(0)
@@ -211,7 +211,7 @@ async def test_an_abort_that_is_first_is_a_conflict_for_the_end_and_the_frames(
     for segment in sender.segments:
         await until(lambda segment=segment: hosted(broker, segment).readable == 2)
         assert list(hosted(broker, segment).transactions.visibility.hidden) == [1]
-    assert not broker.hosting.operations._gathered
+    assert not broker.segments.operations._gathered
 
 
 async def test_what_comes_while_it_is_committed_comes_too_late(broker: Broker, connect: Any, writes: Writes) -> None:
@@ -335,7 +335,7 @@ async def test_a_record_that_nobody_knows_of_is_found(
 ) -> None:
     """Header and record were written, the answer is lost, and then nobody can be asked: all of it counts, here too."""
     sender = await Sender.ready(await connect())
-    store: Any = broker.hosting._metadata
+    store: Any = broker.segments._metadata
     get, failures = store.get, [EngineError("out of reach")]
 
     async def out_of_reach(key: str) -> Any:

@@ -134,7 +134,7 @@ async def test_garbage_after_the_handshake_ends_the_connection(broker):
     peer.stream._transport.write(b"\xff" * 64)
     await asyncio.wait_for(peer.lost, 10)
     assert not broker.connections
-    assert all(not hosted.producers for hosted in broker.hosting)
+    assert all(not hosted.producers for hosted in broker.segments)
 
 
 async def test_half_a_frame_and_then_nothing_is_dropped(start_broker):
@@ -229,7 +229,7 @@ async def test_losing_the_connection_detaches_everything(connect, broker):
     await peer.consumer(segment, "exclusive")
     await peer.consumer(segment, "queue", "q")
     await peer.consumer(segment, "reader", None)
-    (hosted,) = broker.hosting
+    (hosted,) = broker.segments
     assert hosted.in_use
     peer.stream.abort()
     await asyncio.wait_for(peer.lost, 10)

@@ -252,7 +252,7 @@ async def test_a_sealed_segment_with_withheld_messages_is_not_drained(cluster: S
     await broker.admin.split_segment("topic://public/default/t", 0)
     await producer.send(b"now", key="k")
     assert await values(consumer, 20) == [b"now"]
-    sealed = next(hosted for hosted in broker.hosting if hosted.segment.sealed)
+    sealed = next(hosted for hosted in broker.segments if hosted.segment.sealed)
     subscription = sealed.subscriptions["s"]
     assert subscription.backlog == sealed.segment.next_offset > 0
     assert not subscription.drained
@@ -264,7 +264,7 @@ async def test_a_sealed_segment_with_withheld_messages_is_not_drained(cluster: S
 
 @virtual
 async def test_what_is_on_its_way_to_a_sealed_segment_keeps_its_time(cluster: SimCluster) -> None:
-    """Entries that are split anew for the children carry the column along (SEMANTICS 23)."""
+    """Entries that are split anew for the children carry the column along (semantics 23)."""
     client = await started(cluster)
     broker = cluster.brokers["b1"].broker
     assert broker is not None

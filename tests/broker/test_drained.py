@@ -1,4 +1,4 @@
-"""When a sealed segment is drained for a subscription, and who is told (SEMANTICS 7)."""
+"""When a sealed segment is drained for a subscription, and who is told (semantics 7)."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ async def test_07_a_watch_that_begins_later_sees_the_same(start_broker, how: str
         await peer.ack(consumer, position=3)
         await peer.ask(Command.CLOSE_CONSUMER, consumer_id=consumer)
         if how == "unloaded":
-            (hosted,) = broker.hosting
-            assert await broker.hosting.unload(hosted)
+            (hosted,) = broker.segments
+            assert await broker.segments.unload(hosted)
             await _finish(broker, segment, spec)
     if how == "restarted":
         async with start_broker() as broker:
@@ -99,9 +99,9 @@ async def _finish(broker, segment: str, spec) -> None:
     consumer = await peer.consumer(segment, "exclusive")
     assert [o for o, _ in await peer.messages(consumer, 2)] == [3, 4]
     assert watch.fired == 0
-    (hosted,) = broker.hosting
+    (hosted,) = broker.segments
     await peer.ask(Command.CLOSE_CONSUMER, consumer_id=consumer)
-    assert not await broker.hosting.unload(hosted), "somebody waits for it"
+    assert not await broker.segments.unload(hosted), "somebody waits for it"
     consumer = await peer.consumer(segment, "exclusive")
     await peer.ack(consumer, position=5)
     await watch.wait()
@@ -123,7 +123,7 @@ async def test_07_a_segment_without_a_store_is_drained(broker, connect):
     _, spec = await sealed_topic(broker, await connect())
     await broker.hosting.delete_segment(spec, term=await leader_term(broker, "orders"))
     await Watch(broker, spec).wait()
-    assert not await broker.hosting._store.exists(spec.name), "looking makes none (SEMANTICS 28)"
+    assert not await broker.segments._store.exists(spec.name), "looking makes none (semantics 28)"
 
 
 async def test_07_a_seek_and_a_cleared_backlog_count(broker, connect):
@@ -142,16 +142,16 @@ async def test_07_a_seek_and_a_cleared_backlog_count(broker, connect):
 
 async def test_07_trouble_with_the_segment_delays_the_watch_and_does_not_end_it(broker, connect, monkeypatch):
     _, spec = await sealed_topic(broker, await connect(), 0)
-    (hosted,) = broker.hosting
-    await broker.hosting.unload(hosted)
-    opened, failures = broker.hosting.open, [StorageError("not now"), NotOwnerError("just closed")]
+    (hosted,) = broker.segments
+    await broker.segments.unload(hosted)
+    opened, failures = broker.segments.open, [StorageError("not now"), NotOwnerError("just closed")]
 
     async def fail_first(spec, *, create):
         if failures:
             raise failures.pop()
         return await opened(spec, create=create)
 
-    monkeypatch.setattr(broker.hosting, "open", fail_first)
+    monkeypatch.setattr(broker.segments, "open", fail_first)
     await Watch(broker, spec).wait()
     assert not failures
 
@@ -166,7 +166,7 @@ async def test_12_an_acknowledgement_that_could_not_be_saved_does_not_drain(brok
     await peer.messages(exclusive, 5)
     await peer.messages(queue, 5)
     watch = Watch(broker, spec)
-    metadata = broker.hosting._cursors._metadata
+    metadata = broker.store.cursors._metadata
     put, broken = metadata.put, True
 
     async def refuse(*args, **kwargs):
@@ -180,8 +180,8 @@ async def test_12_an_acknowledgement_that_could_not_be_saved_does_not_drain(brok
             await act
     await asyncio.sleep(0.05)
     assert watch.fired == 0
-    (hosted,) = broker.hosting
-    assert not await broker.hosting.drained(hosted, ["s"]), "nor may retention think so"
+    (hosted,) = broker.segments
+    assert not await broker.subscriptions.drained(hosted, ["s"]), "nor may retention think so"
     with pytest.raises(StorageError):  # nor whoever assigns segments to consumers
         await broker.hosting.backlog(spec, "s")
     assert not [f for f in peer.frames if f[0] is Command.REACHED_END and f[1]["consumer_id"] == queue]
@@ -199,7 +199,7 @@ async def test_07_an_acknowledgement_on_its_way_while_the_segment_is_sealed_drai
     await peer.receipts(producer, 5)
     queue = await peer.consumer(segment, "queue", "q")
     await peer.messages(queue, 5)
-    metadata = broker.hosting._cursors._metadata
+    metadata = broker.store.cursors._metadata
     put, gate = metadata.put, asyncio.Event()
 
     async def slow_put(key, *args, **kwargs):
@@ -230,7 +230,7 @@ async def test_the_backlog_counts_only_what_is_there_and_not_acknowledged(broker
     await peer.messages(consumer, 20)
     await peer.ack(consumer, ranges=[[5, 9], [15, 15]])
     assert await broker.hosting.backlog(spec, "s") == 14
-    (hosted,) = broker.hosting
+    (hosted,) = broker.segments
     monkeypatch.setattr(type(hosted.segment), "first_offset", property(lambda self: 10))
     assert await broker.hosting.backlog(spec, "s") == 9
     watch = Watch(broker, spec)

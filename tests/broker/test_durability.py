@@ -99,7 +99,7 @@ async def test_the_term_grows_with_every_opening(start_broker):
         async with start_broker() as broker:
             peer = await Peer.connect(broker)
             await peer.producer(await peer.segment("orders"))
-            terms += [hosted.term for hosted in broker.hosting]
+            terms += [hosted.term for hosted in broker.segments]
     assert terms == [1, 2, 3]
 
 
@@ -123,7 +123,7 @@ async def test_a_sealed_segment_ends_its_consumers_and_producers(start_broker):
         queue = await peer.consumer(segment, "queue", "q")
         await peer.messages(consumer, 10)
         await peer.messages(queue, 10)
-        (hosted,) = broker.hosting
+        (hosted,) = broker.segments
         drained: list[str] = []
         broker.hosting.watch_drained(hosted.spec, "s", lambda: drained.append("s"))
         end = await broker.hosting.terminate_segment(hosted.spec, term=await leader_term(broker, "orders"))
@@ -150,7 +150,7 @@ async def test_retention_deletes_what_is_acknowledged_and_old(start_broker, monk
             peer.publish(producer, [entry])
         await peer.receipts(producer, 40)
         consumer = await peer.consumer(segment, "exclusive", credit=0)
-        (hosted,) = broker.hosting
+        (hosted,) = broker.segments
         assert await broker.parts.retention.look() == 0
         await peer.ack(consumer, position=20)
         monkeypatch.setattr(broker.clock, "time_ms", lambda: 2**50)
@@ -171,7 +171,7 @@ async def test_retention_looks_at_closed_segments_too(start_broker, monkeypatch)
     async with start_broker(retention_time=0.0, log_file_size=64 << 20) as broker:
         monkeypatch.setattr(broker.clock, "time_ms", lambda: 2**50)
         assert await broker.parts.retention.look() == 2
-        assert not len(broker.hosting), "it is closed again"
+        assert not len(broker.segments), "it is closed again"
         peer = await Peer.connect(broker)
         answer = await peer.ask(Command.SEGMENT_OFFSET, topic=await peer.segment("orders"), at="earliest")
         assert answer["result"]["first"] > 0

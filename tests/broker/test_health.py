@@ -102,8 +102,8 @@ async def test_while_it_closes_it_lives_and_is_not_ready(tmp_path, monkeypatch):
 
 
 async def test_what_is_being_answered_is_answered_before_it_closes(broker, http, monkeypatch):
-    gate = Gate(broker.admin.create_topic)
-    monkeypatch.setattr(broker.admin, "create_topic", gate)
+    gate = Gate(broker.admin.local.create_topic)
+    monkeypatch.setattr(broker.admin.local, "create_topic", gate)
     asked = asyncio.create_task(call(http, "PUT", "/admin/v2/scalable/public/default/orders"))
     await gate.reached.wait()
     closing = asyncio.create_task(broker.close())

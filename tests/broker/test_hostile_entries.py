@@ -35,7 +35,7 @@ async def test_each_is_refused_alone_with_a_typed_error(connect, broker):
     peer.publish(producer, [good(sequence + 100)])
     assert (await peer.receipts(producer, 1))[1] == [taken]
     assert not [frame for frame in peer.frames if frame[0] is Command.CLOSE_PRODUCER]
-    assert broker.hosting.get(SegmentName.parse(segment)).refused_entries == sum(not form.taken for form in FORMS)
+    assert broker.segments.get(SegmentName.parse(segment)).refused_entries == sum(not form.taken for form in FORMS)
 
 
 async def test_what_came_in_one_frame_is_refused_as_one(connect):

@@ -23,7 +23,7 @@ def values(n: int) -> list[bytes]:
 
 async def unload_idle(broker) -> int:
     """What one look sees as idle, the next one unloads."""
-    loop = IdleLoop(broker.hosting, 0.0)
+    loop = IdleLoop(broker.segments, 0.0)
     return await loop.look() + await loop.look()
 
 
@@ -41,7 +41,7 @@ async def test_an_idle_segment_is_closed_and_comes_back_with_everything(broker, 
     assert await unload_idle(broker) == 0
     await peer.ask(Command.CLOSE_CONSUMER, consumer_id=consumer)
     assert await unload_idle(broker) == 1
-    assert len(broker.hosting) == 0
+    assert len(broker.segments) == 0
     consumer = await peer.consumer(segment, "exclusive")
     assert await peer.messages(consumer, 6) == [(i, b"%08d" % i) for i in range(4, 10)]
     producer = await peer.producer(segment)
@@ -55,12 +55,12 @@ async def test_whoever_asks_while_a_segment_is_being_closed_gets_it_again(broker
     segment = await peer.segment("orders")
     for _ in range(20):
         await peer.ask(Command.SEGMENT_OFFSET, topic=segment, at="latest")
-        (hosted,) = broker.hosting
-        leaving = asyncio.ensure_future(broker.hosting.unload(hosted))
+        (hosted,) = broker.segments
+        leaving = asyncio.ensure_future(broker.segments.unload(hosted))
         await asyncio.sleep(0)
         answers = await asyncio.gather(*(peer.producer(segment, f"p{i}") for i in range(3)))
         assert await leaving
-        (again,) = broker.hosting
+        (again,) = broker.segments
         assert again is not hosted
         assert again.term == hosted.term + 1
         assert len(again.producers) == 3
@@ -72,10 +72,10 @@ async def test_nobody_attaches_to_what_was_closed(broker):
     peer = await Peer.connect(broker)
     segment = await peer.segment("orders")
     await peer.ask(Command.SEGMENT_OFFSET, topic=segment, at="latest")
-    (hosted,) = broker.hosting
+    (hosted,) = broker.segments
     await broker.service.create_subscription("orders", "s")
-    subscription = await broker.hosting.subscription(hosted, "s")
-    await broker.hosting.unload(hosted)
+    subscription = await broker.subscriptions.open(hosted, "s")
+    await broker.segments.unload(hosted)
     (connection,) = broker.connections
     for attach in (
         lambda: hosted.access.attach(Applicant(connection, 1, "p", SHARED)),
@@ -85,7 +85,7 @@ async def test_nobody_attaches_to_what_was_closed(broker):
         with pytest.raises(NotOwnerError, match="attach again"):
             attach()
     with pytest.raises(NotOwnerError):
-        await broker.hosting.subscription(hosted, "other")
+        await broker.subscriptions.open(hosted, "other")
 
 
 async def test_the_loop_closes_what_is_idle(start_broker):
@@ -94,7 +94,7 @@ async def test_the_loop_closes_what_is_idle(start_broker):
         for i in range(20):
             await peer.ask(Command.SEGMENT_OFFSET, topic=await peer.segment(f"t{i}"), at="latest")
         async with asyncio.timeout(20):
-            while len(broker.hosting):  # noqa: ASYNC110 - nothing tells
+            while len(broker.segments):  # noqa: ASYNC110 - nothing tells
                 await asyncio.sleep(0.01)
 
 
@@ -108,7 +108,7 @@ async def test_redelivery_counts_outlive_the_last_consumer(broker, connect):
     for count in range(4):
         consumer = await peer.consumer(segment, "queue")
         _, header, _ = await peer.take(Command.MESSAGE, consumer_id=consumer)
-        assert header.get("redelivered") == ([[0, 2, count]] if count else None), "it grows (SEMANTICS 22)"
+        assert header.get("redelivered") == ([[0, 2, count]] if count else None), "it grows (semantics 22)"
         await peer.ask(Command.CLOSE_CONSUMER, consumer_id=consumer)
     assert await unload_idle(broker) == 0, "the counts are nowhere else"
     consumer = await peer.consumer(segment, "queue")
@@ -128,9 +128,9 @@ async def test_l1_ownership_is_taken_from_a_store_that_is_unsure(start_broker, m
         terms = []
         for _ in range(30):
             await peer.ask(Command.SEGMENT_OFFSET, topic=segment, at="latest")
-            (hosted,) = broker.hosting
+            (hosted,) = broker.segments
             terms.append(hosted.term)
-            await broker.hosting.unload(hosted)
+            await broker.segments.unload(hosted)
         assert terms == sorted(set(terms)), "each claim has a term of its own"
         faulty.unknown_rate = 2.0
         with pytest.raises(StorageError, match="try again"):

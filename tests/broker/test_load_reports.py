@@ -324,7 +324,7 @@ def test_a_zombie_writes_nothing_over_its_successor():
     """The owner is cut off from the store, its segment goes to another broker; when it is back, it has lost it."""
 
     async def owner_of(cluster: SimCluster) -> SimBroker:
-        (name,) = [name for name, b in cluster.brokers.items() if b.broker is not None and len(b.broker.hosting)]
+        (name,) = [name for name, b in cluster.brokers.items() if b.broker is not None and len(b.broker.segments)]
         return cluster.brokers[name]
 
     async def body(cluster: SimCluster) -> None:

@@ -135,16 +135,16 @@ async def test_d1_brokers_that_share_their_metadata_log_and_delete_nothing(tmp_p
 
     broker = await started(MemoryMetadataStore(clock))
     await use(broker)
-    disk = await broker.hosting.on_disk()
+    disk = await broker.segments.on_disk()
     await broker.close()
     with caplog.at_level(logging.ERROR):
         broker = await started(MemoryMetadataStore(clock))
     assert "orders/0000-ffff-0" in caplog.text
     async with asyncio.timeout(60):
         while "are they the right ones?" not in caplog.text:
-            assert await Orphans(broker.service, broker.hosting).look(disk) == 0
+            assert await Orphans(broker.service, broker.segments).look(disk) == 0
             await asyncio.sleep(0)
-    assert disk.items() <= (await broker.hosting.on_disk()).items()
+    assert disk.items() <= (await broker.segments.on_disk()).items()
     await broker.close()
 
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from engine.broker.transactions.operations import PARTS_MAX, Operations
-from engine.control.transactions.operations import Operation, operations_in
+from engine.control.transactions.operations import RecordedOperation, operations_in
 from engine.errors import StorageError
 from engine.limits import METADATA_WRITE_ALL_MAX
 from engine.metadata.memory import MemoryMetadataStore
@@ -57,7 +57,7 @@ def operations(store: Unsure) -> Operations:
     return Operations(store)
 
 
-async def written(operations: Operations, number: int = 1, first: int = 0) -> list[Operation]:
+async def written(operations: Operations, number: int = 1, first: int = 0) -> list[RecordedOperation]:
     """To all segments at once."""
     found = await asyncio.gather(*(operations.append(number, write(segment, first)) for segment in SEGMENTS))
     return [msgspec.structs.replace(one, late=False) for one in found]  # nobody has begun these transactions
@@ -193,7 +193,7 @@ async def test_who_stops_waiting_leaves_it_to_the_others(store: Unsure, operatio
     asked = [asyncio.ensure_future(operations.append(1, write(segment))) for segment in SEGMENTS]
     await asyncio.sleep(0)
     asked[0].cancel()
-    assert [isinstance(r, Operation) for r in await asyncio.gather(*asked, return_exceptions=True)] == [
+    assert [isinstance(r, RecordedOperation) for r in await asyncio.gather(*asked, return_exceptions=True)] == [
         False,
         True,
         True,

@@ -196,9 +196,9 @@ async def test_the_operations_of_what_is_gone_are_forgotten_when_they_are_collec
         await peer.messages(consumer, COUNT)
         ident = await begin(peer)
         await peer.ack(consumer, ranges=[[0, 4]], transaction=ident)
-        record = (await broker.hosting.operations.acks(SegmentName.parse(segment), "s"))[0]
+        record = (await broker.segments.operations.acks(SegmentName.parse(segment), "s"))[0]
         await broker.admin.delete_topic("work")
-        await broker.hosting.operations.append(parse_id(ident), record.facts)  # as one that was on its way
+        await broker.segments.operations.append(parse_id(ident), record.facts)  # as one that was on its way
         await end(peer, ident, "abort")
         assert await broker.transactions.collect() == 1
         await applied(broker, ident)
@@ -227,7 +227,7 @@ async def test_acknowledgements_in_what_is_no_open_transaction(broker):
     here = subscription(broker, segment)
     assert not here.pending.in_use
     assert here.backlog == COUNT
-    assert len(broker.hosting.headers) == 0
+    assert len(broker.segments.headers) == 0
 
 
 async def test_one_that_is_not_attached_any_more_acknowledges_nothing(broker):

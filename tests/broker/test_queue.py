@@ -1,4 +1,4 @@
-"""Queue consumption: dealing in turn, individual acknowledgements, redelivery (SEMANTICS 20-22, C2)."""
+"""Queue consumption: dealing in turn, individual acknowledgements, redelivery (semantics 20 to 22, C2)."""
 
 from __future__ import annotations
 

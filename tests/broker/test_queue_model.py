@@ -1,7 +1,7 @@
 """The dispatcher of a queue against a slow reference, a plain table of messages, on virtual time.
 
 At most one holder, none lost, counts right, none delivered after its acknowledgement or before its time, what came
-back goes first, and nobody is served while somebody of a better priority has room (SEMANTICS 22, C2).
+back goes first, and nobody is served while somebody of a better priority has room (semantics 22, C2).
 """
 
 from __future__ import annotations

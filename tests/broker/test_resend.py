@@ -1,4 +1,4 @@
-"""Entries that come again in other batches than before (SEMANTICS 24), with raw frames."""
+"""Entries that come again in other batches than before (semantics 24), with raw frames."""
 
 from __future__ import annotations
 

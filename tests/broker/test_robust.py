@@ -37,7 +37,7 @@ async def test_stray_names_in_a_topics_directory_stop_no_retention(start_broker,
         (place / "lost+found").mkdir()
         (place / "notes.txt").write_text("mine")
         assert [n.segment_id for n in await broker.hosting.stored(ORDERS)] == [0, 1, 2]
-        assert await broker.hosting.rolled([ORDERS]) == []
+        assert await broker.segments.rolled([ORDERS]) == []
         assert await broker.parts.retention.look() >= 0
 
 
@@ -85,17 +85,17 @@ async def test_a_metadata_store_that_hangs_does_not_keep_segments_from_closing(s
         async def never() -> None:
             await asyncio.Event().wait()
 
-        monkeypatch.setattr(broker.hosting, "_close_cursors", never)
+        monkeypatch.setattr(broker.segments, "_close_cursors", never)
         await asyncio.wait_for(broker.hosting.close(), 10)
-        assert not len(broker.hosting)
+        assert not len(broker.segments)
 
 
 async def test_terms_of_leaders_are_remembered_for_so_many_topics(broker, monkeypatch):
     monkeypatch.setattr(engine.broker.hosting.leader_terms, "_TOPICS_MAX", 3)
-    terms = LeaderTerms(broker.hosting._metadata)
+    terms = LeaderTerms(broker.segments._metadata)
     for number in range(5):
         topic = TopicName.parse(f"t{number}")
-        stat = await broker.hosting._metadata.put(keys.controller(topic), b"x")
+        stat = await broker.segments._metadata.put(keys.controller(topic), b"x")
         await terms.confirm(topic, stat.version)
     assert len(terms._seen) == 3
     with pytest.raises(FencedError):

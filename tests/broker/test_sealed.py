@@ -102,7 +102,7 @@ async def test_23_a_sealed_segment_of_the_present_layout_sends_producers_to_wait
         for access in ("shared", "exclusive", "exclusive_with_fencing", "wait_for_exclusive"):
             with pytest.raises(SegmentSealedError, match="sealed at 3"):
                 await peer.producer(segment, access=access)
-        (hosted,) = broker.hosting
+        (hosted,) = broker.segments
         assert hosted.segment._seal_confirmed, "before anybody is told of it (D4)"
         assert (await seal(broker)).offset == 3, "whoever finishes the change gets the same end"
 
@@ -116,14 +116,14 @@ async def test_25_a_producer_that_waits_for_exclusive_access_hears_that_the_segm
     await seal(broker)
     with pytest.raises(SegmentSealedError):
         await waiting
-    (hosted,) = broker.hosting
+    (hosted,) = broker.segments
     assert not hosted.producers
 
 
 async def test_a_failed_seal_lets_appends_in_again_and_is_repeated(broker, connect, monkeypatch):
     peer = await connect()
     segment = await published(peer, 2)
-    (hosted,) = broker.hosting
+    (hosted,) = broker.segments
     finish = hosted.segment._commit.finish
 
     async def refuse(state):
@@ -248,8 +248,8 @@ async def test_16_exclusive_consumers_attach_to_sealed_segments_before_and_after
         await peer.take(Command.REACHED_END, consumer_id=consumer, end=5)
         await peer.ack(consumer, position=3)
         await peer.ask(Command.CLOSE_CONSUMER, consumer_id=consumer)
-        (hosted,) = broker.hosting
-        assert await broker.hosting.unload(hosted)
+        (hosted,) = broker.segments
+        assert await broker.segments.unload(hosted)
         consumer = await peer.consumer(segment, "exclusive")
         assert [o for o, _ in await peer.messages(consumer, 2)] == [3, 4]
     async with start_broker() as broker:
@@ -268,7 +268,7 @@ async def test_everybody_hears_of_the_end_also_when_whoever_asked_for_it_has_gon
     await peer.messages(queue, 3)
     await peer.messages(alone, 3)
     await peer.ack(queue, ranges=[[0, 2]])
-    (hosted,) = broker.hosting
+    (hosted,) = broker.segments
     drained = asyncio.Event()
     broker.hosting.watch_drained(hosted.spec, "q", drained.set)
     await round_trip(peer, segment)
@@ -294,10 +294,10 @@ async def test_g3_neither_unloading_nor_closing_the_broker_undoes_a_seal(start_b
             spec = await broker.service.segment_spec(how, 0)
             term = await leader_term(broker, how)
             sealing = asyncio.ensure_future(broker.hosting.terminate_segment(spec, term=term))
-            while not broker.hosting.get(spec.name).segment.sealing:  # noqa: ASYNC110 - nothing tells
+            while not broker.segments.get(spec.name).segment.sealing:  # noqa: ASYNC110 - nothing tells
                 await asyncio.sleep(0)
             if how == "unload":
-                assert not await broker.hosting.unload(broker.hosting.get(spec.name)), "it is in use"
+                assert not await broker.segments.unload(broker.segments.get(spec.name)), "it is in use"
                 assert (await sealing).offset == 3
             elif how == "cancel":
                 sealing.cancel()

@@ -43,20 +43,20 @@ async def test_42_children_are_created_with_cursors_at_the_earliest_once(broker)
     for spec in specs:
         assert await broker.hosting.subscriptions(spec) == ["a", "b"]
         assert await broker.hosting.backlog(spec, "a") == 0
-        assert broker.hosting.get(spec.name).segment.next_offset == 0
+        assert broker.segments.get(spec.name).segment.next_offset == 0
     await broker.hosting.create_segment(specs[0], ["c"], term=term)
     assert await broker.hosting.subscriptions(specs[0]) == ["a", "b", "c"], "a subscription may join at a repetition"
 
 
 async def test_d2_a_child_is_never_made_of_what_an_earlier_topic_left(broker):
     specs, term = await split_by_hand(broker)
-    left = await broker.hosting.open(specs[0], create=True)
+    left = await broker.segments.open(specs[0], create=True)
     await left.segment.seal()
     with pytest.raises(StorageError, match="earlier topic"):
         await broker.hosting.create_segment(specs[0], [], term=term)
     await broker.hosting.delete_segment(specs[0], term=term)
     await broker.hosting.create_segment(specs[0], [], term=term)
-    assert not broker.hosting.get(specs[0].name).segment.sealed
+    assert not broker.segments.get(specs[0].name).segment.sealed
 
 
 async def test_creating_a_live_segment_once_more_changes_nothing(broker, connect):
@@ -64,7 +64,7 @@ async def test_creating_a_live_segment_once_more_changes_nothing(broker, connect
     await published(peer, 3)
     spec, term = await broker.service.segment_spec("orders", 0), await leader_term(broker, "orders")
     await broker.hosting.create_segment(spec, [], term=term)
-    assert broker.hosting.get(spec.name).segment.next_offset == 3
+    assert broker.segments.get(spec.name).segment.next_offset == 3
 
 
 async def test_a_deleted_segment_leaves_nothing_and_everybody_is_told(broker, connect):
@@ -83,7 +83,7 @@ async def test_a_deleted_segment_leaves_nothing_and_everybody_is_told(broker, co
         _, closing, _ = await peer.take(command, **{field: ident})
         assert closing["code"] == NotFoundError.code
     assert await broker.hosting.subscriptions(spec) == []
-    assert not await broker.hosting._store.exists(spec.name)
+    assert not await broker.segments._store.exists(spec.name)
     statistics = await broker.hosting.statistics(spec)
     assert statistics.next_offset == 0
     assert await broker._own_metadata.get(keys.segment(spec.name)) is None
@@ -117,23 +117,23 @@ async def test_l1_only_the_present_leader_is_obeyed(broker, connect):
     await hosting.create_segment(spec, [], term=newer)
     with pytest.raises(FencedError):
         await hosting.terminate_segment(spec, term=term)
-    assert not hosting.get(spec.name).segment.sealed
+    assert not broker.segments.get(spec.name).segment.sealed
 
 
 async def test_l1_a_leader_that_is_overtaken_while_its_call_waits_does_no_harm(broker, monkeypatch):
     """Its term was right when it asked, and is not when the segment is open at last."""
     hosting, spec = broker.hosting, await _spec_of_new(broker)
     term = await leader_term(broker, "orders")
-    gate, opened = asyncio.Event(), hosting.open
+    gate, opened = asyncio.Event(), broker.segments.open
 
     async def slow_open(spec, *, create):
         hosted = await opened(spec, create=create)
         await gate.wait()
         return hosted
 
-    monkeypatch.setattr(hosting, "open", slow_open)
+    monkeypatch.setattr(broker.segments, "open", slow_open)
     sealing = asyncio.ensure_future(hosting.terminate_segment(spec, term=term))
-    while hosting.get(spec.name) is None:  # noqa: ASYNC110 - nothing tells
+    while broker.segments.get(spec.name) is None:  # noqa: ASYNC110 - nothing tells
         await asyncio.sleep(0)
     await broker.service._controllers.release(TopicName.parse("orders"))
     newer = await leader_term(broker, "orders")
@@ -141,7 +141,7 @@ async def test_l1_a_leader_that_is_overtaken_while_its_call_waits_does_no_harm(b
     gate.set()
     with pytest.raises(FencedError):
         await sealing
-    assert not hosting.get(spec.name).segment.sealed
+    assert not broker.segments.get(spec.name).segment.sealed
 
 
 async def _spec_of_new(broker):

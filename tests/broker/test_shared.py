@@ -1,4 +1,4 @@
-"""A segment that several stream consumers share, bucket by bucket (PIP-486, SEMANTICS 16 to 20)."""
+"""A segment that several stream consumers share, bucket by bucket (PIP-486, semantics 16 to 20)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from engine.wire.commands import Command
 # -- attaching ---------------------------------------------------------------------------------------------------------
 
 
-async def test_rule_16_who_shares_a_segment_has_its_boundaries_or_its_layout_is_stale(connect):
+async def test_semantics_16_who_shares_a_segment_has_its_boundaries_or_its_layout_is_stale(connect):
     peer = await connect()
     segment, _ = await opened(peer)
     with pytest.raises(NotOwnerError, match=r"boundaries \[16383, 32767, 49151, 65535\], not \[32767, 65535\]"):
@@ -33,7 +33,7 @@ async def test_rule_16_who_shares_a_segment_has_its_boundaries_or_its_layout_is_
     await share(peer, segment, "a")
 
 
-async def test_rule_16_each_bucket_goes_to_one_sharer_and_stays_in_order(connect, broker):
+async def test_semantics_16_each_bucket_goes_to_one_sharer_and_stays_in_order(connect, broker):
     peer = await connect()
     segment, publisher = await opened(peer)
     consumers = [await share(peer, segment, name) for name in "abcd"]
@@ -60,7 +60,7 @@ async def test_more_sharers_than_buckets_leaves_some_idle(connect, broker):
     assert sorted(len(taken(peer, consumer)) for consumer in consumers) == [0, 2, 2]
 
 
-async def test_rule_18_shared_and_exclusive_never_coexist(connect):
+async def test_semantics_18_shared_and_exclusive_never_coexist(connect):
     peer, other = await connect(), await connect()
     segment, _ = await opened(peer)
     lone = await peer.consumer(segment, "exclusive", name="a")
@@ -77,7 +77,7 @@ async def test_rule_18_shared_and_exclusive_never_coexist(connect):
     await peer.consumer(segment, "exclusive", name="a")
 
 
-async def test_rule_18_the_other_modes_earlier_session_of_the_same_consumer_makes_room(connect):
+async def test_semantics_18_the_other_modes_earlier_session_of_the_same_consumer_makes_room(connect):
     peer, again = await connect(), await connect()
     segment, publisher = await opened(peer)
     await publisher.publish([0, 1])
@@ -111,7 +111,7 @@ async def test_a_sharer_that_attaches_again_keeps_its_buckets_and_gets_what_it_h
 # -- moving buckets ----------------------------------------------------------------------------------------------------
 
 
-async def test_rule_17_a_moving_bucket_is_withheld_until_what_is_in_flight_is_acknowledged(connect, broker):
+async def test_semantics_17_a_moving_bucket_is_withheld_until_what_is_in_flight_is_acknowledged(connect, broker):
     peer = await connect()
     segment, publisher = await opened(peer)
     a = await share(peer, segment, "a")
@@ -137,7 +137,7 @@ async def test_rule_17_a_moving_bucket_is_withheld_until_what_is_in_flight_is_ac
 
 
 @pytest.mark.parametrize("lost", [True, False])
-async def test_rule_17_what_a_sharer_that_is_gone_held_goes_first_and_in_order(connect, lost):
+async def test_semantics_17_what_a_sharer_that_is_gone_held_goes_first_and_in_order(connect, lost):
     leaver, peer = await connect(), await connect()
     segment, publisher = await opened(peer)
     a = await share(leaver, segment, "a", credit=0)
@@ -156,7 +156,7 @@ async def test_rule_17_what_a_sharer_that_is_gone_held_goes_first_and_in_order(c
         assert [o for own, o in before + after if own == bucket] == [bucket, bucket + 4, bucket + 8, bucket + 12]
 
 
-async def test_rule_13_a_sharer_that_closes_acknowledges_nothing(connect):
+async def test_semantics_13_a_sharer_that_closes_acknowledges_nothing(connect):
     peer = await connect()
     segment, publisher = await opened(peer)
     a, b = await share(peer, segment, "a"), await share(peer, segment, "b")

@@ -1,4 +1,4 @@
-"""Acknowledgements in a shared segment, and what who reads it alone afterwards is sent (SEMANTICS 12, 18, 19, C4)."""
+"""Acknowledgements in a shared segment, and what who reads it alone afterwards is sent (semantics 12, 18, 19, C4)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.wire.commands import Command
 # -- acknowledging -----------------------------------------------------------------------------------------------------
 
 
-async def test_rule_19_a_cumulative_ack_is_individual_acks_of_what_lies_at_or_before_it(start_broker):
+async def test_semantics_19_a_cumulative_ack_is_individual_acks_of_what_lies_at_or_before_it(start_broker):
     async with start_broker() as broker:
         peer = await Peer.connect(broker)
         segment, publisher = await opened(peer)
@@ -46,7 +46,9 @@ async def test_c4_acks_in_buckets_of_others_are_fenced_and_those_of_ones_own_sav
     await ack(peer, a, position=4)  # nothing of it is left to be acknowledged
 
 
-async def test_rule_12_an_id_kept_from_an_earlier_attachment_is_good_although_nothing_was_read_since(connect, broker):
+async def test_semantics_12_an_id_kept_from_an_earlier_attachment_is_good_although_nothing_was_read_since(
+    connect, broker
+):
     peer = await connect()
     segment, publisher = await opened(peer)
     await publisher.publish([0, 1, 2, 3] * 5)
@@ -63,7 +65,7 @@ async def test_rule_12_an_id_kept_from_an_earlier_attachment_is_good_although_no
     assert hosted(broker).backlog == 0
 
 
-async def test_rule_12_of_what_was_not_read_yet_others_buckets_are_fenced(connect, broker):
+async def test_semantics_12_of_what_was_not_read_yet_others_buckets_are_fenced(connect, broker):
     peer = await connect()
     segment, publisher = await opened(peer)
     await publisher.publish([0, 1, 2, 3] * 2)
@@ -115,7 +117,7 @@ async def test_which_buckets_are_open_below_a_position_can_be_asked(connect):
 # -- exclusive after shared --------------------------------------------------------------------------------------------
 
 
-async def test_rule_18_who_reads_alone_after_sharing_is_not_sent_what_is_acknowledged(connect, broker):
+async def test_semantics_18_who_reads_alone_after_sharing_is_not_sent_what_is_acknowledged(connect, broker):
     peer = await connect()
     segment, publisher = await opened(peer)
     await publisher.publish([0, 1, 2, 3] * 10, per_entry=3)

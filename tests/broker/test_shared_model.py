@@ -1,4 +1,4 @@
-"""Random sharing of a segment against a slow reference: who may be sent what, and when (SEMANTICS 16 to 20, C2, C4)."""
+"""Random sharing of a segment against a slow reference: who may be sent what, and when (semantics 16 to 20, C2, C4)."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class World:
             assert busy
             return
         assert not busy
-        position = next(iter(self.broker.hosting._hosted.values())).subscriptions["s"].cursor.position
+        position = next(iter(self.broker.segments._hosted.values())).subscriptions["s"].cursor.position
         self.members = [*others, Attached(peer, ident, name, mode, position)]
         if credit:
             peer.flow(ident, credit)
@@ -176,7 +176,7 @@ async def finish(world: World, rng: random.Random) -> None:
         for member in world.members:
             await world.acknowledge(member, rng, everything=True)
     assert world.acknowledged == set(range(len(world.publisher.buckets)))
-    subscription = next(iter(world.broker.hosting._hosted.values())).subscriptions["s"]
+    subscription = next(iter(world.broker.segments._hosted.values())).subscriptions["s"]
     assert (subscription.backlog, subscription.cursor.acked_count) == (0, 0)
     sharing = subscription.sharing
     assert sharing is None or sharing.withheld == 0
@@ -191,7 +191,7 @@ async def finish(world: World, rng: random.Random) -> None:
     ),
     steps=st.integers(1, 40),
 )
-def test_rules_16_to_20_whatever_happens(seed: int, ends: tuple[int, ...], steps: int) -> None:
+def test_semantics_16_to_20_whatever_happens(seed: int, ends: tuple[int, ...], steps: int) -> None:
     """Of a bucket: first deliveries without a gap and in order, one holder at a time, nothing acknowledged again."""
     with tempfile.TemporaryDirectory() as directory:
         asyncio.run(scenario(seed, ends, steps, Path(directory)))

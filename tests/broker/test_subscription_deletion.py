@@ -84,8 +84,8 @@ async def test_a_subscribe_that_a_deletion_overtakes_leaves_nothing(broker: Brok
     peer = await Peer.connect(broker)
     segment = await peer.segment("orders")
     await broker.service.ensure_subscription("orders", "s", initial_position="earliest")
-    hosting, held, opened = broker.hosting, asyncio.Event(), asyncio.Event()
-    subscription = hosting.subscription
+    subscriptions, held, opened = broker.subscriptions, asyncio.Event(), asyncio.Event()
+    subscription = subscriptions.open
 
     async def late(*args):
         found = await subscription(*args) if where == "opened" else None
@@ -93,7 +93,7 @@ async def test_a_subscribe_that_a_deletion_overtakes_leaves_nothing(broker: Brok
         await opened.wait()
         return found or await subscription(*args)
 
-    monkeypatch.setattr(hosting, "subscription", late)
+    monkeypatch.setattr(subscriptions, "open", late)
     attaching = asyncio.ensure_future(attach(peer, segment, mode))
     await held.wait()
     await broker.service.delete_subscription("orders", "s")
@@ -101,7 +101,7 @@ async def test_a_subscribe_that_a_deletion_overtakes_leaves_nothing(broker: Brok
     with pytest.raises(SubscriptionNotFoundError):
         await attaching
     assert await leftovers(broker) == []
-    assert not hosting.get(SegmentName.parse(segment)).subscriptions
+    assert not broker.segments.get(SegmentName.parse(segment)).subscriptions
 
 
 @pytest.mark.parametrize("mode", MODES)

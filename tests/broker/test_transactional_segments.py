@@ -63,7 +63,7 @@ async def test_what_was_decided_stays_so_when_nobody_knows_the_transaction_any_m
             await write(peer, producer, sequence, [b"%d" % sequence], transaction)
             await end(peer, transaction, "commit" if sequence % 3 else "abort")
         await collect(broker)
-        assert not await broker.hosting._metadata.list_keys("/txn", "/txo")
+        assert not await broker.segments._metadata.list_keys("/txn", "/txo")
     wanted = [b"%d" % i for i in range(12) if i % 3]
     for _ in range(2):
         async with start_broker() as broker:
@@ -84,9 +84,9 @@ async def test_headers_stay_until_a_segment_that_is_not_open_has_settled(start_b
         await write(peer, producer, 1, [b"b"])
     async with start_broker(**QUICK) as broker:
         await decide(broker, transaction, state)
-        assert broker.hosting.get(SegmentName.parse(segment)) is None
+        assert broker.segments.get(SegmentName.parse(segment)) is None
         await collect(broker)
-        assert not await broker.hosting._metadata.list_keys("/txn", "/txo")
+        assert not await broker.segments._metadata.list_keys("/txn", "/txo")
     async with start_broker() as broker:
         peer = await Peer.connect(broker)
         wanted = [b"a", b"b"] if state is COMMITTED else [b"b"]
@@ -101,11 +101,11 @@ async def test_an_unused_segment_is_not_closed_while_something_is_undecided(brok
     await write(peer, producer, 0, [b"a"], transaction)
     await peer.ask(Command.CLOSE_PRODUCER, producer_id=producer)
     found = hosted(broker, segment)
-    assert not await broker.hosting.unload(found)
+    assert not await broker.segments.unload(found)
     await end(peer, transaction)
     await until(lambda: found.readable == 1)
     await found.transactions.settle()
-    assert await broker.hosting.unload(found)
+    assert await broker.segments.unload(found)
     assert await everything(peer, segment, 1) == [b"a"]
 
 
@@ -167,14 +167,14 @@ async def test_a_segment_is_sealed_when_all_in_it_has_its_record(broker, connect
     transaction = await begin(peer)
     await write(peer, producer, 0, [b"first"], transaction)
     gate, asked = asyncio.Event(), asyncio.Event()
-    gather = broker.hosting.operations.gather
+    gather = broker.segments.operations.gather
 
     async def held(*args: Any) -> None:
         asked.set()
         await gate.wait()
         gather(*args)
 
-    monkeypatch.setattr(broker.hosting.operations, "gather", lambda *args: broker.tasks.spawn(held(*args)))
+    monkeypatch.setattr(broker.segments.operations, "gather", lambda *args: broker.tasks.spawn(held(*args)))
     send(peer, producer, [entry(1, [b"second"], transaction)], transaction)
     await asked.wait()
     sealing = asyncio.create_task(hosted(broker, segment).seal())
@@ -201,11 +201,11 @@ async def test_retention_leaves_what_is_undecided(start_broker, action: str) -> 
         await broker.service.split_segment("orders", 0)
         await broker.parts.retention.look()
         opened = hosted(broker, segment)
-        assert await broker.hosting.acknowledged(opened, []) == 0
+        assert await broker.subscriptions.acknowledged(opened, []) == 0
         await end(peer, transaction, action)
         await until(lambda: not opened.transactions.open_transactions)
         await broker.parts.retention.look()
-        assert broker.hosting.get(SegmentName.parse(segment)) is None
+        assert broker.segments.get(SegmentName.parse(segment)) is None
 
 
 # -- deletion ------------------------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ async def test_a_topic_of_the_same_name_begins_without_what_transactions_left(br
     await write(peer, producer, 1, [b"b"], open_one)
     await end(peer, aborted, "abort")
     await broker.service.delete_topic("orders")
-    metadata = broker.hosting._metadata
+    metadata = broker.segments._metadata
     assert await metadata.get(keys.visibility(SegmentName.parse(segment))) is None
     assert not await metadata.list_keys("/txn-op/", "/txn-op0")
     assert await peer.segment("orders") == segment
@@ -235,11 +235,11 @@ async def test_a_late_record_of_an_earlier_segment_of_the_name_is_forgotten(star
         segment = await peer.segment("orders")
         transaction = await begin(peer)
         await write(peer, await peer.producer(segment), 0, [b"a"], transaction)
-        (record,) = await broker.hosting.operations.writes(SegmentName.parse(segment))
+        (record,) = await broker.segments.operations.writes(SegmentName.parse(segment))
         await broker.service.delete_topic("orders")
         assert await peer.segment("orders") == segment
         await write(peer, await peer.producer(segment), 0, [b"new"])
-        await broker.hosting.operations.append(record.number, record.facts)
+        await broker.segments.operations.append(record.number, record.facts)
         await end(peer, transaction, "commit")
         await collect(broker)
         assert await broker.transactions.coordinator.find(record.number) is None
@@ -255,5 +255,5 @@ async def test_without_transactions_nothing_is_kept_for_them(broker, connect) ->
     for sequence in range(3):
         await write(peer, await peer.producer(segment, f"p{sequence}"), 0, [b"v"], producer=f"p{sequence}")
     assert hosted(broker, segment).transactions is None
-    assert await broker.hosting._metadata.get(keys.visibility(SegmentName.parse(segment))) is None
-    assert broker.hosting.headers._version is None, "nothing is watched"
+    assert await broker.segments._metadata.get(keys.visibility(SegmentName.parse(segment))) is None
+    assert broker.segments.headers._version is None, "nothing is watched"

@@ -147,7 +147,7 @@ async def test_what_nobody_gets_counts_as_acknowledged(broker, connect, mode: st
     await end(peer, tail, "abort")
     await until(lambda: hosted(broker, segment).readable == 6)
     assert await broker.hosting.backlog(spec, mode) == 0
-    assert await broker.hosting.acknowledged(hosted(broker, segment), [mode]) == 6, "retention may take all of it"
+    assert await broker.subscriptions.acknowledged(hosted(broker, segment), [mode]) == 6, "retention may take all of it"
     cursor = hosted(broker, segment).subscriptions[mode].cursor
     assert (cursor.position, cursor.acked_count) == (4, 0), "no gap stays in the cursor"
     await broker.service.create_subscription("orders", "new", initial_position="earliest")
@@ -283,13 +283,13 @@ async def test_a_producer_that_leaves_takes_with_it_what_had_not_its_turn(broker
     producer = await peer.producer(segment)
     transaction = await begin(peer)
     hold = asyncio.Event()
-    found = broker.hosting.transactions.begin
+    found = broker.segments.transactions.begin
 
     async def held(of: Any) -> Any:
         await hold.wait()
         return await found(of)
 
-    broker.hosting.transactions.begin = held
+    broker.segments.transactions.begin = held
     send(peer, producer, [entry(0, [b"held"], transaction)], transaction)
     send(peer, producer, [entry(1, [b"behind"])])
     await peer.ask(Command.CLOSE_PRODUCER, producer_id=producer)

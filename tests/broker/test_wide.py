@@ -26,7 +26,7 @@ async def test_a_wide_topic_is_opened_and_read_without_a_look_at_all_of_it_per_s
             for number in range(SEGMENTS * 8):
                 p.send_nowait(b"x", key=str(number))
             await p.flush()
-        assert len(e.broker.hosting) > SEGMENTS / 2
+        assert len(e.broker.segments) > SEGMENTS / 2
         stream = await e.stream_consumer("wide", "s", initial_position="earliest")
         queue = await e.queue_consumer("wide", "q", initial_position="earliest")
         lone = await e.checkpoint_consumer("wide", start=engine.Checkpoint.earliest())
@@ -35,7 +35,7 @@ async def test_a_wide_topic_is_opened_and_read_without_a_look_at_all_of_it_per_s
             await consumer.close()
         assert (await e.admin.get_stats("wide"))["segmentCount"] == SEGMENTS
         await e.broker.parts.retention.look()
-        assert len(e.broker.hosting) == SEGMENTS
+        assert len(e.broker.segments) == SEGMENTS
         assert len(parses) < 8, len(parses)
 
 

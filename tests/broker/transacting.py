@@ -90,7 +90,7 @@ async def latest(peer: Peer, segment: str) -> int:
 
 def hosted(broker: Broker, segment: str) -> HostedSegment:
     """The open segment."""
-    found = broker.hosting.get(SegmentName.parse(segment))
+    found = broker.segments.get(SegmentName.parse(segment))
     assert found is not None
     return found
 

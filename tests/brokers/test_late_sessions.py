@@ -29,7 +29,7 @@ def test_what_is_owned_after_a_partition_is_held_for_good(seconds: float):
             assert message is not None
             await asyncio.sleep(0.05)
             await consumer.acknowledge(message)
-        leases = [hosted.segment.lease for hosted in broker.broker.hosting]
+        leases = [hosted.segment.lease for hosted in broker.broker.segments]
         assert len(leases) == 8
         assert all(lease.held for lease in leases)
 

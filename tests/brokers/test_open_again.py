@@ -19,8 +19,8 @@ async def owner_of_the_first(cluster: SimCluster) -> tuple[SimBroker, SegmentNam
     await cluster.brokers["b1"].broker.admin.create_topic(str(TOPIC), segments=1)
     producer = await cluster.client("c").producer(str(TOPIC))
     await producer.send(b"1")
-    (owner,) = [b for b in cluster.brokers.values() if len(b.broker.hosting)]
-    (hosted,) = owner.broker.hosting
+    (owner,) = [b for b in cluster.brokers.values() if len(b.broker.segments)]
+    (hosted,) = owner.broker.segments
     return owner, hosted.name
 
 
@@ -29,7 +29,7 @@ def test_a_segment_whose_lease_is_over_is_opened_under_a_new_one() -> None:
 
     async def body(cluster: SimCluster) -> None:
         owner, name = await owner_of_the_first(cluster)
-        hosting = owner.broker.hosting
+        hosting = owner.broker.segments
         before = hosting.get(name)
         before.segment.lease.end()
         assert hosting.get(name) is None
@@ -48,7 +48,7 @@ def test_g2_a_segment_whose_topic_has_gone_is_not_made_again() -> None:
 
     async def body(cluster: SimCluster) -> None:
         owner, name = await owner_of_the_first(cluster)
-        hosting = owner.broker.hosting
+        hosting = owner.broker.segments
         spec = hosting.get(name).spec
         await cluster.brokers["b1"].broker.admin.delete_topic(str(TOPIC))
         with pytest.raises(NotFoundError, match="any more"):

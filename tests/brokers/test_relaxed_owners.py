@@ -41,7 +41,7 @@ async def revive(stopped: list[Any]) -> None:
 async def strike(cluster: SimCluster, rng: random.Random, stopped: list[Any]) -> None:
     """End the owner of most of it, some way, when those that were stopped before are back."""
     await revive(stopped)
-    victim = max(cluster.brokers.values(), key=lambda b: len(b.broker.hosting))
+    victim = max(cluster.brokers.values(), key=lambda b: len(b.broker.segments))
     how = rng.choice(ENDS)
     getattr(victim, how)() if how == "suspend" else await getattr(victim, how)()
     stopped.append(victim)

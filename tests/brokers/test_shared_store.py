@@ -44,7 +44,7 @@ async def names_of(cluster: SimCluster) -> list[SegmentName]:
 def owners(cluster: SimCluster) -> dict[str, set[int]]:
     """Which segments each running broker has open."""
     running = {name: b.broker for name, b in cluster.brokers.items() if b.broker is not None}
-    return {name: {h.name.segment_id for h in broker.hosting} for name, broker in running.items()}
+    return {name: {h.name.segment_id for h in broker.segments} for name, broker in running.items()}
 
 
 async def send(producer: Any, numbers: range) -> None:
@@ -118,7 +118,7 @@ def test_d1_nothing_acknowledged_is_lost_when_an_owner_goes(how: str) -> None:
         stream = await client.stream_consumer(str(TOPIC), "stream", initial_position="earliest")
         await send(producer, range(60))
         assert await receive(stream, 60) == set(range(60))
-        victim = max(cluster.brokers.values(), key=lambda b: len(b.broker.hosting))
+        victim = max(cluster.brokers.values(), key=lambda b: len(b.broker.segments))
         await getattr(victim, how)()
         started = cluster.loop.time()
         await send(producer, range(60, 120))
@@ -166,14 +166,14 @@ def _another(cluster: SimCluster, broker: SimBroker) -> SimBroker:
 def test_c4_a_fenced_owner_saves_no_acknowledgement() -> None:
     async def body(cluster: SimCluster) -> None:
         zombie, _ = await owner_of(cluster, "k")
-        (hosted,) = list(zombie.broker.hosting)
+        (hosted,) = list(zombie.broker.segments)
         await cluster.brokers["b1"].broker.admin.create_subscription(str(TOPIC), "s", initial_position="earliest")
-        subscription = await zombie.broker.hosting.subscription(hosted, "s")
+        subscription = await zombie.broker.subscriptions.open(hosted, "s")
         zombie.isolate()
         await asyncio.sleep(cluster.config.session_timeout + 0.5)
         with pytest.raises(EngineError):
             await subscription.ack_cumulative(1)
-        assert not len(zombie.broker.hosting), "it has let go of everything"
+        assert not len(zombie.broker.segments), "it has let go of everything"
         zombie.rejoin()
         await asyncio.sleep(5)
         assert zombie.broker.members.brokers.lives(zombie.url, None), "it is back, with nothing"
@@ -284,7 +284,7 @@ def test_who_does_not_own_a_segment_names_the_owner() -> None:
         other = _another(cluster, owner).broker
         spec = await other.service.segment_spec(TOPIC, segment)
         with pytest.raises(NotOwnerError, match=owner.url):
-            await other.hosting.open(spec, create=True)
+            await other.segments.open(spec, create=True)
         found = await other.members.host.statistics(spec)
         assert found.next_offset == 1
 
@@ -298,8 +298,8 @@ def test_an_idle_segment_is_released_for_whoever_placement_names() -> None:
         for client in list(cluster._clients):
             await client.close()
         await asyncio.sleep(1)
-        (hosted,) = [h for h in owner.broker.hosting if h.name.segment_id == segment]
-        assert await owner.broker.hosting.unload(hosted)
+        (hosted,) = [h for h in owner.broker.segments if h.name.segment_id == segment]
+        assert await owner.broker.segments.unload(hosted)
         record = await cluster.metadata.get(keys.segment(hosted.name))
         assert b'"owner": null' in record.value
         await owner.kill()

@@ -74,7 +74,7 @@ def test_every_broker_tells_of_new_owners_and_controllers() -> None:
         assert len(before) == 6
         assert all(w.owners == before for w in watchers)
         for broker in cluster.brokers.values():
-            opened = {str(h.name.segment_id) for h in broker.broker.hosting}
+            opened = {str(h.name.segment_id) for h in broker.broker.segments}
             assert opened == {s for s, url in before.items() if url == broker.url}
         assert {w.updates[-1]["dag"]["controllerBrokerUrl"] for w in watchers} == {cluster.brokers["b1"].url}
         await _b1_dies(cluster, watchers[1:], before)

@@ -56,7 +56,7 @@ class Piece:
         after = Dedup(self.range, self.bucket_ends)
         for image in self._inherited:
             before.load(image, from_parent=True)
-            after.load(before.inherited_snapshot(), from_parent=True)
+            after.load(before.parents_snapshot(), from_parent=True)
         offset = 0
         for data in self.entries[:at]:
             claims = log.entries(data)
@@ -128,7 +128,7 @@ class ReshapedTopic:
             for parent in parents:
                 parent.sealed = True
                 parent.children.append(child.ident)
-                child.inherit(parent.dedup.bequest())
+                child.inherit(parent.dedup.child_snapshot())
         self.epoch += 1
 
     def lineage(self) -> list[Piece]:

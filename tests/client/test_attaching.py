@@ -155,7 +155,7 @@ async def test_an_ack_that_is_refused_for_now_is_sent_again_with_pauses(broker: 
 
 
 async def test_a_cumulative_ack_that_cannot_be_saved_says_so_and_saves_the_rest():
-    """SEMANTICS 12: never remembered optimistically. Repeatable with the same outcome."""
+    """Semantics 12: never remembered optimistically. Repeatable with the same outcome."""
     broker = await two_segments()
     async with broker.client() as client, await client.stream_consumer("t", "s") as consumer:
         while len(batch := await consumer.receive_batch()) < 2 or len(batch.positions) < 2:

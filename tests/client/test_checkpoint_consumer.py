@@ -14,7 +14,7 @@ from engine.wire.commands import Command
 
 
 async def test_latest_is_resolved_at_creation_for_every_segment():
-    """SEMANTICS 27."""
+    """Semantics 27."""
     broker = FakeBroker(segments=2)
     broker.publish(0, [b"old"] * 3)
     async with broker.client() as client, await client.checkpoint_consumer("t") as consumer:
@@ -64,7 +64,7 @@ class Family(FakeBroker):
 
 
 async def test_a_child_comes_after_all_its_parents():
-    """SEMANTICS 10: also when a parent is caught up first and sealed later, with no further message."""
+    """Semantics 10: also when a parent is caught up first and sealed later, with no further message."""
     broker = Family(segments=3)
     broker.publish(0, [b"a", b"b"])
     broker.publish(2, [b"child"])
@@ -80,7 +80,7 @@ async def test_a_child_comes_after_all_its_parents():
 
 
 async def test_a_segment_deleted_by_retention_is_skipped():
-    """SEMANTICS 28."""
+    """Semantics 28."""
     broker = Family(segments=3)
     broker.sealed = {0: 5, 1: 0}
     del broker.blocks[0]
@@ -121,7 +121,7 @@ async def take(consumer, count: int) -> list[bytes]:
 
 
 async def test_children_are_read_when_their_parents_are_delivered(broker: FakeBroker):
-    """SEMANTICS 10: for a merge both, through generations, and when the parent was caught up before it was sealed."""
+    """Semantics 10: for a merge both, through generations, and when the parent was caught up before it was sealed."""
     async with (
         broker.client() as client,
         await client.checkpoint_consumer("t", start=Checkpoint.earliest()) as consumer,
@@ -141,7 +141,7 @@ async def test_children_are_read_when_their_parents_are_delivered(broker: FakeBr
 
 
 async def test_the_end_of_a_segment_that_is_here_needs_no_broker_any_more(broker: FakeBroker):
-    """SEMANTICS 28: retention takes what is not delivered yet; it was fetched before."""
+    """Semantics 28: retention takes what is not delivered yet; it was fetched before."""
     broker.publish(0, [b"a", b"b", b"c"])
     async with (
         broker.client() as client,
@@ -158,7 +158,7 @@ async def test_the_end_of_a_segment_that_is_here_needs_no_broker_any_more(broker
 
 
 async def test_a_checkpoint_restored_after_changes_yields_exactly_what_follows(broker: FakeBroker):
-    """SEMANTICS 27, C3: what was silent is carried forward, what was born later is read from its start."""
+    """Semantics 27, C3: what was silent is carried forward, what was born later is read from its start."""
     broker.publish(0, [b"a", b"b"])
     async with broker.client() as client:
         async with await client.checkpoint_consumer("t", start=Checkpoint.earliest()) as consumer:
@@ -181,7 +181,7 @@ async def test_a_checkpoint_restored_after_changes_yields_exactly_what_follows(b
 
 
 async def test_latest_covers_sealed_segments(broker: FakeBroker):
-    """SEMANTICS 27."""
+    """Semantics 27."""
     broker.publish(0, [b"a"] * 3)
     left, right = broker.reshape([0], 2)
     broker.publish(right, [b"b"])
@@ -218,7 +218,7 @@ async def test_a_layout_that_a_checkpoint_is_of_is_waited_for(broker: FakeBroker
 
 
 async def test_a_group_member_reads_its_share_and_parents_first():
-    """SEMANTICS 10, 29: it registers as a reader, and what is not in its share is not waited for."""
+    """Semantics 10, 29: it registers as a reader, and what is not in its share is not waited for."""
     broker = FakeBroker(segments=2)
     broker.publish(0, [b"a"])
     broker.publish(1, [b"b"])
@@ -269,7 +269,7 @@ async def test_a_segment_that_comes_to_a_member_is_read_from_its_start_checkpoin
 
 
 async def test_an_idle_member_waits_for_its_share_and_latest_is_of_its_creation():
-    """SEMANTICS 15, 27."""
+    """Semantics 15, 27."""
     broker = FakeBroker(segments=2)
     broker.publish(1, [b"old"])
     broker.assigned = []

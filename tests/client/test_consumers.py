@@ -35,7 +35,7 @@ async def test_receive_and_receive_batch(broker: FakeBroker):
 
 
 async def test_receive_order_is_first_come_first_served(broker: FakeBroker):
-    """SEMANTICS 41."""
+    """Semantics 41."""
     async with broker.client() as client, await client.stream_consumer("t", "s") as consumer:
         receives = [asyncio.ensure_future(consumer.receive()) for _ in range(3)]
         await broker.settle()
@@ -60,7 +60,7 @@ async def test_a_consumer_that_closes_attaches_to_nothing_new(broker: FakeBroker
 
 
 async def test_a_cancelled_receive_consumes_nothing(broker: FakeBroker):
-    """SEMANTICS 41, also when the message is there and the receive has been woken but has not run."""
+    """Semantics 41, also when the message is there and the receive has been woken but has not run."""
     async with broker.client() as client, await client.stream_consumer("t", "s") as consumer:
         receives = [asyncio.ensure_future(consumer.receive()) for _ in range(3)]
         await broker.settle()
@@ -89,7 +89,7 @@ async def test_a_receive_that_comes_later_does_not_overtake(broker: FakeBroker):
 
 
 async def test_close_fails_receives_that_wait(broker: FakeBroker):
-    """SEMANTICS 41; and everything after it, iteration ends."""
+    """Semantics 41; and everything after it, iteration ends."""
     async with broker.client() as client:
         consumer = await client.stream_consumer("t", "s")
         waiting = asyncio.ensure_future(consumer.receive())
@@ -142,7 +142,7 @@ async def test_damaged_data_is_an_error_and_never_a_message(broker: FakeBroker):
 
 
 async def test_a_cumulative_ack_is_the_position_vector_of_its_message():
-    """SEMANTICS 11: every segment advances to what had been delivered by then, never beyond."""
+    """Semantics 11: every segment advances to what had been delivered by then, never beyond."""
     broker = FakeBroker(segments=2)
     async with broker.client() as client, await client.stream_consumer("t", "s") as consumer:
         broker.publish(0, [b"a0", b"a1"])
@@ -175,7 +175,7 @@ async def test_acknowledging_a_batch_acknowledges_its_last_message():
 
 
 async def test_an_ack_is_remembered_only_when_confirmed(broker: FakeBroker):
-    """SEMANTICS 12: an ack lost with its connection is sent again, an id from before stays valid."""
+    """Semantics 12: an ack lost with its connection is sent again, an id from before stays valid."""
     broker.publish(0, [b"a", b"b"])
     async with broker.client() as client, await client.stream_consumer("t", "s") as consumer:
         batch = await consumer.receive_batch()
@@ -218,7 +218,7 @@ async def test_what_is_acknowledged_after_a_reconnect_is_not_delivered_once_more
 
 
 async def test_closing_acknowledges_nothing_and_leaves_by_instance(broker: FakeBroker):
-    """SEMANTICS 13."""
+    """Semantics 13."""
     broker.publish(0, [b"a"])
     async with broker.client() as client:
         consumer = await client.stream_consumer("t", "s", name="me")
@@ -232,7 +232,7 @@ async def test_closing_acknowledges_nothing_and_leaves_by_instance(broker: FakeB
 
 
 async def test_a_segment_that_moves_away_is_released_when_its_delivered_messages_are_acknowledged():
-    """SEMANTICS 18."""
+    """Semantics 18."""
     broker = FakeBroker(segments=2)
     broker.publish(0, [b"a", b"b"])
     async with broker.client() as client, await client.stream_consumer("t", "s") as consumer:
@@ -264,7 +264,7 @@ async def test_a_segment_with_nothing_delivered_moves_at_once():
 
 
 async def test_an_idle_consumer_is_registered_and_assigned_nothing(broker: FakeBroker):
-    """SEMANTICS 15."""
+    """Semantics 15."""
     broker.assigned = []
     async with broker.client() as client, await client.stream_consumer("t", "s") as consumer:
         assert await consumer.receive(timeout=0.01) is None
@@ -298,7 +298,7 @@ async def test_an_ack_that_nobody_confirms_runs_out_of_time(broker: FakeBroker):
 
 
 async def test_a_queue_consumer_attaches_to_every_segment():
-    """SEMANTICS 10: active and sealed."""
+    """Semantics 10: active and sealed."""
     broker = FakeBroker(segments=3)
     broker.sealed[0] = 1
     broker.publish(0, [b"old"])

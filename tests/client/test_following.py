@@ -36,7 +36,7 @@ async def consumer(request: pytest.FixtureRequest, broker: FakeBroker) -> AsyncI
 
 
 async def test_a_layout_is_applied_only_if_its_epoch_is_newer_and_addresses_of_the_same(broker: FakeBroker):
-    """SEMANTICS 37."""
+    """Semantics 37."""
     broker.epoch = 5
     async with broker.client() as client, await client.queue_consumer("t", "s") as consumer:
         session = consumer.session
@@ -122,7 +122,7 @@ async def test_an_attachment_at_an_owner_of_yesterday_moves(consumer, broker: Fa
 
 
 async def test_a_consumer_registers_where_the_controller_is_now(broker: FakeBroker):
-    """SEMANTICS 14: under its name and instance; it does not leave the old one."""
+    """Semantics 14: under its name and instance; it does not leave the old one."""
     broker.publish(0, [b"a"])
     async with broker.client() as client, await client.stream_consumer("t", "s", name="me") as consumer:
         assert await take(consumer, 1) == [b"a"]
@@ -140,7 +140,7 @@ async def test_a_consumer_registers_where_the_controller_is_now(broker: FakeBrok
 
 
 async def test_a_consumer_leaves_where_the_controller_is_by_then(broker: FakeBroker):
-    """SEMANTICS 13: by its instance, without registering again, which would take the name from a newer consumer."""
+    """Semantics 13: by its instance, without registering again, which would take the name from a newer consumer."""
     broker.owners = {0: A}
     async with broker.client() as client:
         consumer = await client.stream_consumer("t", "s", name="me")
@@ -178,7 +178,7 @@ async def test_assignments_apply_once_and_never_backwards():
 
 
 async def test_a_sealed_parent_stays_until_it_is_acknowledged_and_its_childs_acks_cover_it(broker: FakeBroker):
-    """SEMANTICS 7, 9, 11."""
+    """Semantics 7, 9, 11."""
     broker.publish(0, [b"a", b"b"])
     async with broker.client() as client, await client.stream_consumer("t", "s") as consumer:
         batch = await consumer.receive_batch()
@@ -204,7 +204,7 @@ async def test_a_sealed_parent_stays_until_it_is_acknowledged_and_its_childs_ack
 
 
 async def test_an_id_kept_by_an_earlier_consumer_means_the_same_to_a_later_one():
-    """SEMANTICS 12: what is ours is acknowledged, what others acknowledged is fine, what they have is fenced."""
+    """Semantics 12: what is ours is acknowledged, what others acknowledged is fine, what they have is fenced."""
     broker = FakeBroker(segments=3)
     for segment in range(3):
         broker.publish(segment, [b"%d" % segment] * 2)
@@ -229,7 +229,7 @@ async def test_an_id_kept_by_an_earlier_consumer_means_the_same_to_a_later_one()
 
 
 async def test_an_id_from_segments_that_are_gone_since_is_no_error(broker: FakeBroker):
-    """SEMANTICS 12: retention takes only what every subscription has acknowledged."""
+    """Semantics 12: retention takes only what every subscription has acknowledged."""
     broker.publish(0, [b"a"])
     async with broker.client() as client:
         async with await client.stream_consumer("t", "s") as earlier:
@@ -279,7 +279,7 @@ async def test_a_share_that_leaves_and_returns_while_it_attaches_is_attached_onc
 
 
 async def test_only_what_was_delivered_since_it_came_holds_a_segment_that_leaves():
-    """SEMANTICS 18: what was delivered before a loss is not waited for, its consumer may never acknowledge it."""
+    """Semantics 18: what was delivered before a loss is not waited for, its consumer may never acknowledge it."""
     broker = FakeBroker(segments=2)
     broker.publish(0, [b"a", b"b"])
     async with broker.client() as client, await client.stream_consumer("t", "s") as consumer:
@@ -294,7 +294,7 @@ async def test_only_what_was_delivered_since_it_came_holds_a_segment_that_leaves
 
 
 async def test_what_comes_again_after_a_seek_is_not_covered_by_the_first_of_it():
-    """SEMANTICS 11: a position vector is of what was delivered, and nothing of the other segment was, since."""
+    """Semantics 11: a position vector is of what was delivered, and nothing of the other segment was, since."""
     broker = FakeBroker(segments=2)
     for segment in range(2):
         broker.publish(segment, [b"a", b"b"])
@@ -314,7 +314,7 @@ async def test_what_comes_again_after_a_seek_is_not_covered_by_the_first_of_it()
 
 
 async def test_a_sealed_segment_that_retention_took_is_skipped(consumer, broker: FakeBroker):
-    """SEMANTICS 28: also when the news of its end have not come yet."""
+    """Semantics 28: also when the news of its end have not come yet."""
     await broker.until(lambda: consumer.attachments[0].connected)
     connections, broker.connections = broker.connections, []
     broker.assigned = broker.reshape([0], 2)
@@ -340,7 +340,7 @@ async def test_an_active_segment_without_its_subscription_ends_the_consumer(cons
 
 
 async def test_a_queue_consumer_takes_up_new_segments_and_drops_drained_ones(broker: FakeBroker):
-    """SEMANTICS 10; ids stay valid."""
+    """Semantics 10; ids stay valid."""
     broker.publish(0, [b"a"])
     async with broker.client() as client, await client.queue_consumer("t", "s") as consumer:
         old = await consumer.receive()

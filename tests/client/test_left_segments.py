@@ -56,7 +56,7 @@ async def test_an_id_of_a_stream_names_no_segment_that_was_left_acknowledged(bro
         assert broker.cursors == {**dict.fromkeys(range(parent), 2), parent: 1}
 
 
-async def test_rule_11_what_was_left_unacknowledged_is_named_until_it_is_acknowledged():
+async def test_semantics_11_what_was_left_unacknowledged_is_named_until_it_is_acknowledged():
     """Whoever does it."""
     broker = FakeBroker(segments=2)
     broker.publish(0, [b"a", b"b"])
@@ -96,7 +96,7 @@ async def test_pruned_segments_are_in_no_id_and_no_checkpoint(broker: FakeBroker
         await share(broker, [left, right])
         broker.publish(left, [b"c"])
         message = await consumer.receive()
-        if kind == "checkpoint":  # SEMANTICS 27: what is sealed is kept
+        if kind == "checkpoint":  # semantics 27: what is sealed is kept
             assert dict(message.id.positions) == {0: 2, left: 1}
             assert dict((await consumer.checkpoint()).positions) == {0: 2, left: 1, right: 0}
         broker.prune(0)
@@ -130,7 +130,7 @@ async def test_a_subscription_that_is_gone_is_no_acknowledgement():
 # -- coming back -------------------------------------------------------------------------------------------------
 
 
-async def test_rule_18_a_segment_that_comes_back_before_it_was_let_go_is_delivered_on():
+async def test_semantics_18_a_segment_that_comes_back_before_it_was_let_go_is_delivered_on():
     """Nothing is skipped, nothing comes twice, and no acknowledgement is needed for it."""
     broker = FakeBroker(segments=2)
     values = [b"%d" % n for n in range(8)]

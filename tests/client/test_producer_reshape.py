@@ -1,4 +1,4 @@
-"""SEMANTICS 23-26: a producer through split, merge and rebucket."""
+"""Semantics 23 to 26: a producer through split, merge and rebucket."""
 
 from __future__ import annotations
 

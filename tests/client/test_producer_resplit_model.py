@@ -1,4 +1,4 @@
-"""SEMANTICS 23, 24: whatever happens to a topic and to connections, each message lands once, per key in order.
+"""Semantics 23, 24: whatever happens to a topic and to connections, each message lands once, per key in order.
 
 The real batcher, its re-splitting and the real duplicate detection; what the client does in between is a model.
 """

@@ -1,4 +1,4 @@
-"""SEMANTICS 24: who numbers its messages goes on behind `acknowledged_sequence_id`, and misses nothing."""
+"""Semantics 24: who numbers its messages goes on behind `acknowledged_sequence_id`, and misses nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stream consumer with some of the buckets of a segment (SEMANTICS 11, 12, 16, 18, 19)."""
+"""A stream consumer with some of the buckets of a segment (semantics 11, 12, 16, 18, 19)."""
 
 from __future__ import annotations
 

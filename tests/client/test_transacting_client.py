@@ -263,7 +263,7 @@ async def consuming(broker: FakeBroker, client: object) -> AsyncStreamConsumer:
 
 
 async def test_nothing_is_acknowledged_before_the_commit(broker: FakeBroker):
-    """SEMANTICS 12: what was aborted is acknowledged by a later acknowledgement of the same id."""
+    """Semantics 12: what was aborted is acknowledged by a later acknowledgement of the same id."""
     broker.publish(0, [b"a", b"b"])
     async with broker.client() as client, await consuming(broker, client) as consumer:
         message = await consumer.receive()

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from engine.control.policy.autoscale import decide
-from engine.control.policy.decisions import Decision, Merge, Nothing, Reason, Rebucket, Split
+from engine.control.policy.decisions import Decision, Merge, Nothing, Rebucket, ScaleReason, Split
 from engine.model.autoscale import AutoScalePolicy
 from engine.model.layout import SegmentLayout
 from engine.model.load import ReportedLoad, SegmentLoadStats
@@ -69,11 +69,11 @@ def said(decision: Decision) -> object:
     return replace(decision, held=())
 
 
-def reasons(decision: Decision) -> list[Reason]:
+def reasons(decision: Decision) -> list[ScaleReason]:
     """What was held back."""
     return [held.reason for held in decision.held]
 
 
-def nothing(reason: Reason = Reason.SETTLED) -> Nothing:
+def nothing(reason: ScaleReason = ScaleReason.SETTLED) -> Nothing:
     """Nothing, for this reason."""
     return Nothing(reason)

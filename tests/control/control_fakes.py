@@ -11,7 +11,13 @@ from typing import Any
 
 from engine.clock import Clock
 from engine.control.base.config import ControlConfig
-from engine.control.base.ports import SegmentEnd, SegmentSpec, SegmentStatistics, SubscriptionStatistics, TopicView
+from engine.control.base.ports import (
+    HostedSegmentStatistics,
+    SegmentEnd,
+    SegmentSpec,
+    SubscriptionStatistics,
+    TopicView,
+)
 from engine.control.base.topic_records import INDEX_TOPICS, index_key
 from engine.control.service import ScalableTopicService
 from engine.errors import EngineError, FencedError
@@ -161,13 +167,13 @@ class FakeHost:
         for drained in list(self.waiting.get(key, [])):
             self._fire(key, drained)
 
-    async def statistics(self, spec: SegmentSpec) -> SegmentStatistics:
+    async def statistics(self, spec: SegmentSpec) -> HostedSegmentStatistics:
         segment_id = spec.name.segment_id
         subscriptions = {
             name: SubscriptionStatistics(backlog=self.backlogs.get((segment_id, name), 0), msg_rate_out=1.0)
             for name in self.cursors.get(segment_id, {})
         }
-        return SegmentStatistics(next_offset=10, size_bytes=100, msg_rate_in=2.0, subscriptions=subscriptions)
+        return HostedSegmentStatistics(next_offset=10, size_bytes=100, msg_rate_in=2.0, subscriptions=subscriptions)
 
     def segment_url(self, name: SegmentName) -> str:
         return "engine://owner:6650"

@@ -17,7 +17,7 @@ KINDS = ("split", "merge", "rebucket")
 PARENTS = {"split": [0], "merge": [0, 1], "rebucket": [1]}
 CHILDREN = {"split": 2, "merge": 1, "rebucket": 1}
 
-# Where a fault can meet a change, in the order of SEMANTICS 42: around each of what it asks of hosts, and around each
+# Where a fault can meet a change, in the order of semantics 42: around each of what it asks of hosts, and around each
 # of its three writes of the topic's record.
 HOST_CALLS = ("subscriptions", "create_segment", "terminate_segment", "inherit")
 WRITES = ("begin", "terminate", "commit")

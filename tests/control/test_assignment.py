@@ -56,13 +56,13 @@ def test_segments_are_dealt_by_range_start_not_by_id() -> None:
     ("layout", "drained", "readable"),
     [
         (FLAT4, set(), [0, 1, 2, 3]),
-        # SEMANTICS 8: children wait, over a generation that is drained itself.
+        # Semantics 8: children wait, over a generation that is drained itself.
         (DEEP, set(), [0]),
         (DEEP, {1}, [0]),
         (DEEP, {0}, [1, 2]),
-        # SEMANTICS 9: a drained parent is out.
+        # Semantics 9: a drained parent is out.
         (DEEP, {0, 1}, [3, 4, 2]),
-        # SEMANTICS 8: a merged child waits for all its parents.
+        # Semantics 8: a merged child waits for all its parents.
         (MERGED, set(), [0, 1]),
         (MERGED, {0}, [1]),
         (MERGED, {1}, [0]),
@@ -101,7 +101,7 @@ def test_pip_486_more_consumers_than_segments_share_by_bucket() -> None:
     layout = with_buckets(8)  # segment 1, in place of 0
     assert assign(layout, STREAM, {0}, list("edcba")) == together(dict.fromkeys("abcde", 1))
     assert assign(layout, STREAM, {0}, ["a"]) == alone({"a": (1,)})
-    ten = assign(layout, STREAM, {0}, list("abcdefghij"))  # SEMANTICS 15: the surplus is idle
+    ten = assign(layout, STREAM, {0}, list("abcdefghij"))  # semantics 15: the surplus is idle
     assert ten == together(dict.fromkeys("abcdefgh", 1) | {"i": None, "j": None})
 
 
@@ -159,7 +159,7 @@ def test_semantics_15_every_segment_of_a_group_has_one_owner_and_order_does_not_
     shares = assign(layout, CHECKPOINT, drained, names)
     assert shares == assign(layout, CHECKPOINT, drained, list(reversed(names)))
     assert shares.keys() == set(names)
-    assert all(mode is EXCLUSIVE for share in shares.values() for _, mode in share)  # SEMANTICS 29
+    assert all(mode is EXCLUSIVE for share in shares.values() for _, mode in share)  # semantics 29
     assert sorted(i for share in shares.values() for i, _ in share) == (sorted(layout.segments) if names else [])
 
 

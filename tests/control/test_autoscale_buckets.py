@@ -1,4 +1,4 @@
-"""Whether `decide` rebuckets: every rule of PIP-486 with its boundary, as tables (SEMANTICS 31)."""
+"""Whether `decide` rebuckets: every rule of PIP-486 with its boundary, as tables (semantics 31)."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from autoscale_cases import (
 )
 
 from engine.control.policy.autoscale import decide
-from engine.control.policy.decisions import Decision, Held, Merge, Nothing, Reason, Rebucket, Split
+from engine.control.policy.decisions import Decision, HeldBack, Merge, Nothing, Rebucket, ScaleReason, Split
 from engine.model.layout import SegmentLayout
 from engine.model.reshape import rebucket_segment, split_segment
 
-CONSUMERS, BUCKETS, COLD = Reason.CONSUMERS, Reason.BUCKETS, Reason.COLD
+CONSUMERS, BUCKETS, COLD = ScaleReason.CONSUMERS, ScaleReason.BUCKETS, ScaleReason.COLD
 
 
 # Rebuckets for consumers.
@@ -61,7 +61,7 @@ def test_semantics_31_on_a_cold_topic_consumers_get_buckets(
 
 def test_semantics_31_only_segments_below_the_target_are_rebucketed() -> None:
     layout = rebucket_segment(topic(2, 4), 0, 8, LONG_AGO_MS)  # 2 with 8 buckets, 1 with 2
-    assert said(ask(layout, {}, 10)) == nothing(Reason.UNKNOWN_LOAD)
+    assert said(ask(layout, {}, 10)) == nothing(ScaleReason.UNKNOWN_LOAD)
     assert ask(layout, {}, 11) == Rebucket(((1, 8),), BUCKETS)  # ceil(11 / 2) = 6, then 8
 
 
@@ -73,7 +73,7 @@ def test_semantics_31_the_floor_is_looked_for_in_the_busiest_segment() -> None:
 @pytest.mark.parametrize(
     ("consumers", "expected"),
     [
-        (4, nothing(Reason.MAX_SEGMENTS)),
+        (4, nothing(ScaleReason.MAX_SEGMENTS)),
         (5, Rebucket(((0, 4), (1, 4)), BUCKETS)),
     ],
 )
@@ -82,7 +82,7 @@ def test_semantics_31_a_topic_at_its_most_segments_gets_buckets_however_hot_it_i
 ) -> None:
     decision = ask(topic(2), loads(9_000, 9_000), consumers, replace(POLICY, max_segments=2))
     assert said(decision) == expected
-    assert reasons(decision) == [Reason.MAX_SEGMENTS]
+    assert reasons(decision) == [ScaleReason.MAX_SEGMENTS]
 
 
 def test_64_segments_and_200_consumers_get_4_buckets_each() -> None:
@@ -95,8 +95,8 @@ def test_64_segments_and_200_consumers_get_4_buckets_each() -> None:
 def test_semantics_31_rebuckets_have_a_cooldown_of_their_own(age_s: float, done: bool) -> None:
     born_ms = NOW_MS - round(age_s * 1000)
     layout = rebucket_segment(topic(), 0, 8, born_ms)
-    held = Held(Reason.REBUCKET_COOLDOWN, born_ms + 60_000)
-    expected = Rebucket(((1, 16),), BUCKETS) if done else Nothing(Reason.REBUCKET_COOLDOWN, (held,))
+    held = HeldBack(ScaleReason.REBUCKET_COOLDOWN, born_ms + 60_000)
+    expected = Rebucket(((1, 16),), BUCKETS) if done else Nothing(ScaleReason.REBUCKET_COOLDOWN, (held,))
     assert ask(layout, {}, 9) == expected
 
 
@@ -114,7 +114,7 @@ def test_semantics_31_a_split_is_no_rebucket_and_does_not_hold_one_back() -> Non
 )
 def test_semantics_31_a_split_inside_its_cooldown_does_not_fall_through_to_a_rebucket(reported: Loads) -> None:
     layout = split_segment(topic(), 0, NOW_MS - 10_000)
-    assert reasons(ask(layout, reported, 9, traffic=False)) == [Reason.SPLIT_COOLDOWN]
+    assert reasons(ask(layout, reported, 9, traffic=False)) == [ScaleReason.SPLIT_COOLDOWN]
 
 
 def test_what_a_young_segment_inherits_is_forgotten_when_it_has_reported_for_a_window() -> None:
@@ -123,7 +123,7 @@ def test_what_a_young_segment_inherits_is_forgotten_when_it_has_reported_for_a_w
 
 
 def test_members_of_checkpoint_groups_never_share_so_they_get_no_buckets() -> None:
-    """SEMANTICS 29; and on a cold topic no segments either (SEMANTICS 31)."""
+    """Semantics 29; and on a cold topic no segments either (semantics 31)."""
     assert decide(topic(), {}, {}, POLICY, NOW_MS, checkpoint_consumers={"g": 50}) == nothing()
 
 
@@ -133,7 +133,7 @@ def test_no_segment_gets_more_than_max_buckets() -> None:
     decision = ask(layout, {}, 99, policy)
     assert decision == Rebucket(((0, 6),), BUCKETS)
     later = ask(act(layout, decision, NOW_MS), {}, 99, policy, now_ms=NOW_MS + HOUR_MS)
-    assert later == Nothing(Reason.MAX_BUCKETS, (Held(Reason.MAX_BUCKETS),))
+    assert later == Nothing(ScaleReason.MAX_BUCKETS, (HeldBack(ScaleReason.MAX_BUCKETS),))
 
 
 # Fewer buckets.
@@ -146,9 +146,9 @@ def wide(buckets: int, age_ms: int = HOUR_MS) -> SegmentLayout:
 @pytest.mark.parametrize(
     ("buckets", "peak", "expected"),
     [
-        (16, 1, Rebucket(((1, 8),), Reason.IDLE_BUCKETS)),  # four times the budget: twice the budget
+        (16, 1, Rebucket(((1, 8),), ScaleReason.IDLE_BUCKETS)),  # four times the budget: twice the budget
         (15, 1, nothing()),
-        (32, 5, Rebucket(((1, 16),), Reason.IDLE_BUCKETS)),  # 5 consumers need 8
+        (32, 5, Rebucket(((1, 16),), ScaleReason.IDLE_BUCKETS)),  # 5 consumers need 8
         (16, 5, nothing()),
         (64, None, nothing()),  # it is not known how many there were
     ],
@@ -172,7 +172,7 @@ def test_pip_486_buckets_are_lowered_after_merges_and_outside_the_cooldown() -> 
         layout = rebucket_segment(layout, segment_id, 64, LONG_AGO_MS)
     assert said(ask(layout, {2: load(), 3: load()}, peak_consumers=0)) == Merge(2, 3, COLD)
     policy = replace(POLICY, min_segments=2)
-    expected = Rebucket(((2, 4), (3, 4)), Reason.IDLE_BUCKETS)
+    expected = Rebucket(((2, 4), (3, 4)), ScaleReason.IDLE_BUCKETS)
     assert said(ask(layout, {2: load(), 3: load()}, policy=policy, peak_consumers=0)) == expected
     policy = replace(POLICY, rebucket_cooldown=7_200.0, merge_window=10.0)
     assert ask(wide(64), {1: load(0)}, policy=policy, peak_consumers=0) == nothing()

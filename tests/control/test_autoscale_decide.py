@@ -21,13 +21,13 @@ from autoscale_cases import (
 )
 
 from engine.control.policy.autoscale import decide
-from engine.control.policy.decisions import Decision, Held, Nothing, Reason, Split
+from engine.control.policy.decisions import Decision, HeldBack, Nothing, ScaleReason, Split
 from engine.limits import MIB
 from engine.model.autoscale import AutoScalePolicyOverride, resolve
 from engine.model.layout import PendingChange
 from engine.model.reshape import merge_segments, prune_segment, rebucket_segment, split_segment
 
-CONSUMERS, LOAD, COLD = Reason.CONSUMERS, Reason.LOAD, Reason.COLD
+CONSUMERS, LOAD, COLD = ScaleReason.CONSUMERS, ScaleReason.LOAD, ScaleReason.COLD
 
 
 # Who is asked.
@@ -35,17 +35,17 @@ CONSUMERS, LOAD, COLD = Reason.CONSUMERS, Reason.LOAD, Reason.COLD
 
 def test_a_topic_that_is_disabled_is_left_alone() -> None:
     hot = loads(99_999)
-    assert ask(topic(), hot, 9, replace(POLICY, enabled=False)) == nothing(Reason.DISABLED)
+    assert ask(topic(), hot, 9, replace(POLICY, enabled=False)) == nothing(ScaleReason.DISABLED)
 
 
 def test_semantics_34_a_policy_that_contradicts_itself_disables_and_raises_nothing() -> None:
     policy = resolve(POLICY, AutoScalePolicyOverride.of({"min_segments": 65}))
-    assert ask(topic(), loads(99_999), 9, policy) == nothing(Reason.INVALID_POLICY)
+    assert ask(topic(), loads(99_999), 9, policy) == nothing(ScaleReason.INVALID_POLICY)
 
 
 def test_nothing_is_decided_while_a_change_is_pending() -> None:
     layout = replace(topic(), change=PendingChange("split", "children"))
-    assert ask(layout, loads(99_999), 9) == nothing(Reason.PENDING)
+    assert ask(layout, loads(99_999), 9) == nothing(ScaleReason.PENDING)
 
 
 # Splits for consumers.
@@ -127,17 +127,17 @@ def test_when_consumers_came_traffic_is_not_judged() -> None:
 
 
 def test_a_segment_that_has_not_reported_is_never_overloaded() -> None:
-    assert said(ask(topic(2), {0: load(9_000)})) == nothing(Reason.UNKNOWN_LOAD)
+    assert said(ask(topic(2), {0: load(9_000)})) == nothing(ScaleReason.UNKNOWN_LOAD)
 
 
 # What holds a split back.
 
 
-@pytest.mark.parametrize(("limit", "expected"), [(3, Split(0, LOAD)), (2, nothing(Reason.MAX_SEGMENTS))])
+@pytest.mark.parametrize(("limit", "expected"), [(3, Split(0, LOAD)), (2, nothing(ScaleReason.MAX_SEGMENTS))])
 def test_there_are_never_more_than_max_segments(limit: int, expected: Decision) -> None:
     decision = ask(topic(2), loads(20_000, 5_000), policy=replace(POLICY, max_segments=limit))
     assert said(decision) == said(expected)
-    assert reasons(decision) == ([] if isinstance(expected, Split) else [Reason.MAX_SEGMENTS])
+    assert reasons(decision) == ([] if isinstance(expected, Split) else [ScaleReason.MAX_SEGMENTS])
 
 
 @pytest.mark.parametrize("consumers", [0, 3])
@@ -149,7 +149,9 @@ def test_a_split_waits_for_the_cooldown_of_the_last_one(consumers: int, age_s: f
     if done:
         assert decision == Split(1, CONSUMERS if consumers else LOAD)
     else:
-        assert decision == Nothing(Reason.SPLIT_COOLDOWN, (Held(Reason.SPLIT_COOLDOWN, born_ms + 60_000),))
+        assert decision == Nothing(
+            ScaleReason.SPLIT_COOLDOWN, (HeldBack(ScaleReason.SPLIT_COOLDOWN, born_ms + 60_000),)
+        )
         assert isinstance(decision, Nothing)
         assert decision.again_ms == born_ms + 60_000
 
@@ -164,18 +166,18 @@ def test_semantics_33_neither_a_merge_nor_a_rebucket_starts_the_cooldown_of_spli
 def test_semantics_33_a_split_of_what_has_been_split_again_or_merged_since_still_counts() -> None:
     layout = split_segment(topic(2), 0, NOW_MS - 30_000)
     layout = merge_segments(layout, 2, 3, NOW_MS - 10_000)  # no active segment is a split's child now
-    assert reasons(ask(layout, {4: load(20_000), 1: load(2_000)})) == [Reason.SPLIT_COOLDOWN]
+    assert reasons(ask(layout, {4: load(20_000), 1: load(2_000)})) == [ScaleReason.SPLIT_COOLDOWN]
 
 
 def test_what_does_not_say_how_it_came_to_be_starts_every_cooldown() -> None:
     layout = prune_segment(split_segment(topic(), 0, NOW_MS - 30_000), 0)
-    assert reasons(ask(layout, {1: load(20_000), 2: load(0)})) == [Reason.SPLIT_COOLDOWN]
+    assert reasons(ask(layout, {1: load(20_000), 2: load(0)})) == [ScaleReason.SPLIT_COOLDOWN]
     assert ask(layout, {1: load(20_000), 2: load(0)}, now_ms=NOW_MS + 30_000) == Split(1, LOAD)
 
 
 def test_a_clock_that_was_set_back_ends_no_cooldown() -> None:
     layout = split_segment(topic(), 0, NOW_MS + HOUR_MS)
-    assert reasons(ask(layout, {1: load(20_000), 2: load(9_000)})) == [Reason.SPLIT_COOLDOWN]
+    assert reasons(ask(layout, {1: load(20_000), 2: load(9_000)})) == [ScaleReason.SPLIT_COOLDOWN]
 
 
 def test_one_hash_value_is_not_split_the_next_one_is() -> None:
@@ -183,6 +185,6 @@ def test_one_hash_value_is_not_split_the_next_one_is() -> None:
     while layout.active[0].hash_range.width > 1:
         layout = split_segment(layout, layout.active[0].segment_id, now)
     narrow, other = layout.active[0].segment_id, layout.active[-1].segment_id
-    assert said(ask(layout, {narrow: load(50_000)})) == nothing(Reason.ONE_HASH_VALUE)
+    assert said(ask(layout, {narrow: load(50_000)})) == nothing(ScaleReason.ONE_HASH_VALUE)
     assert ask(layout, {narrow: load(50_000), other: load(12_000)}) == Split(other, LOAD)
     assert ask(layout, {narrow: load(5_000), other: load(2_000)}, 99) == Split(other, CONSUMERS)

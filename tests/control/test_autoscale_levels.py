@@ -1,4 +1,4 @@
-"""Auto-scale policies of topics, namespaces and brokers, through the control plane (SEMANTICS 34)."""
+"""Auto-scale policies of topics, namespaces and brokers, through the control plane (semantics 34)."""
 
 from __future__ import annotations
 

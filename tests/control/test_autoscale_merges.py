@@ -20,12 +20,12 @@ from autoscale_cases import (
     topic,
 )
 
-from engine.control.policy.decisions import Decision, Merge, Nothing, Reason, Split
+from engine.control.policy.decisions import Decision, Merge, Nothing, ScaleReason, Split
 from engine.limits import BUCKETS_PER_SEGMENT_MAX, MIB
 from engine.model.layout import SegmentLayout
 from engine.model.reshape import merge_segments, split_segment
 
-COLD, LOAD = Reason.COLD, Reason.LOAD
+COLD, LOAD = ScaleReason.COLD, ScaleReason.LOAD
 
 
 # Merges.
@@ -40,22 +40,24 @@ def test_neighbours_below_all_thresholds_are_merged(rate: str, at: float) -> Non
     assert ask(topic(2), {0: load(), 1: load(**{rate: at})}) == nothing()
 
 
-@pytest.mark.parametrize(("since_s", "expected"), [(300, Merge(0, 1, COLD)), (299.999, nothing(Reason.MERGE_WINDOW))])
+@pytest.mark.parametrize(
+    ("since_s", "expected"), [(300, Merge(0, 1, COLD)), (299.999, nothing(ScaleReason.MERGE_WINDOW))]
+)
 def test_semantics_32_both_must_have_been_cold_for_the_window(since_s: float, expected: Decision) -> None:
     assert said(ask(topic(2), {0: load(5, since_s=since_s), 1: load(7)})) == expected
     assert said(ask(topic(2), {0: load(5), 1: load(7, since_s=since_s)})) == expected
 
 
 def test_semantics_32_what_has_not_reported_is_unknown_and_never_cold() -> None:
-    assert said(ask(topic(2), {0: load()})) == nothing(Reason.UNKNOWN_LOAD)
-    assert said(ask(topic(2), {})) == nothing(Reason.UNKNOWN_LOAD)
-    assert said(ask(topic(3), {0: load(), 2: load()})) == nothing(Reason.UNKNOWN_LOAD)  # no neighbours
+    assert said(ask(topic(2), {0: load()})) == nothing(ScaleReason.UNKNOWN_LOAD)
+    assert said(ask(topic(2), {})) == nothing(ScaleReason.UNKNOWN_LOAD)
+    assert said(ask(topic(3), {0: load(), 2: load()})) == nothing(ScaleReason.UNKNOWN_LOAD)  # no neighbours
     assert ask(topic(1), {}) == nothing()
 
 
 def test_a_merged_segment_does_not_inherit_that_its_parents_were_cold() -> None:
     layout = merge_segments(topic(3), 0, 1, NOW_MS - HOUR_MS)
-    assert said(ask(layout, loads(0, 0, 0))) == nothing(Reason.UNKNOWN_LOAD)
+    assert said(ask(layout, loads(0, 0, 0))) == nothing(ScaleReason.UNKNOWN_LOAD)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +91,7 @@ def test_of_equally_cold_pairs_the_one_with_the_fewest_merges_goes_first() -> No
 def test_a_merge_waits_for_the_cooldown_of_the_last_one(age_s: float, done: bool) -> None:
     layout = merge_segments(topic(3), 0, 1, NOW_MS - round(age_s * 1000))
     decision = ask(layout, {2: load(), 3: load()})
-    assert said(decision) == (Merge(3, 2, COLD) if done else nothing(Reason.MERGE_COOLDOWN))
+    assert said(decision) == (Merge(3, 2, COLD) if done else nothing(ScaleReason.MERGE_COOLDOWN))
     if isinstance(decision, Nothing):
         assert decision.again_ms is None  # merges are lazy: the tick will do
 
@@ -102,7 +104,7 @@ def test_a_split_does_not_start_the_cooldown_of_merges() -> None:
 def test_there_are_never_fewer_than_min_segments() -> None:
     known = loads(0, 0, 0)
     assert ask(topic(3), known, policy=replace(POLICY, min_segments=2)) == Merge(0, 1, COLD)
-    assert said(ask(topic(3), known, policy=replace(POLICY, min_segments=3))) == nothing(Reason.MIN_SEGMENTS)
+    assert said(ask(topic(3), known, policy=replace(POLICY, min_segments=3))) == nothing(ScaleReason.MIN_SEGMENTS)
 
 
 def deep(merges: int) -> SegmentLayout:
@@ -121,7 +123,7 @@ def test_semantics_6_a_lineage_with_the_most_merges_is_merged_no_more(merges: in
     layout = deep(merges)
     first, second = (s.segment_id for s in layout.active)
     decision = ask(layout, {first: load(), second: load()})
-    assert said(decision) == (Merge(first, second, COLD) if done else nothing(Reason.MAX_DEPTH))
+    assert said(decision) == (Merge(first, second, COLD) if done else nothing(ScaleReason.MAX_DEPTH))
     assert said(ask(layout, {first: load(20_000), second: load()})) == Split(first, LOAD)  # it is still split
 
 
@@ -135,7 +137,7 @@ def test_a_split_that_is_held_back_does_not_hold_merges_back() -> None:
     layout = split_segment(topic(3), 0, NOW_MS - 1)  # 3, 4, 1, 2
     decision = ask(layout, {3: load(20_000), 4: load(2_000), 1: load(), 2: load()})
     assert said(decision) == Merge(1, 2, COLD)
-    assert reasons(decision) == [Reason.SPLIT_COOLDOWN]
+    assert reasons(decision) == [ScaleReason.SPLIT_COOLDOWN]
 
 
 # What one rule does the other does not undo.
@@ -145,9 +147,9 @@ def test_a_split_that_is_held_back_does_not_hold_merges_back() -> None:
     ("rates", "consumers", "expected"),
     [
         ([750, 750], 1, Merge(0, 1, COLD)),
-        ([750, 750], 2, nothing(Reason.SPLIT_AGAIN)),  # together above the floor: two consumers would split it
+        ([750, 750], 2, nothing(ScaleReason.SPLIT_AGAIN)),  # together above the floor: two consumers would split it
         ([450, 450], 2, Merge(0, 1, COLD)),  # together below it: they share its buckets
-        ([450, 450, 5_000], 3, nothing(Reason.SPLIT_AGAIN)),
+        ([450, 450, 5_000], 3, nothing(ScaleReason.SPLIT_AGAIN)),
         ([450, 450, 5_000], 2, Merge(0, 1, COLD)),
     ],
 )
@@ -160,11 +162,11 @@ def test_a_merge_leaves_consumers_what_they_would_split_for(
 def test_a_merge_makes_nothing_that_is_overloaded() -> None:
     policy = replace(POLICY, split_msg_rate_in_threshold=1_500.0)
     assert ask(topic(2), loads(700, 700), policy=policy) == Merge(0, 1, COLD)
-    assert said(ask(topic(2), loads(800, 800), policy=policy)) == nothing(Reason.SPLIT_AGAIN)
+    assert said(ask(topic(2), loads(800, 800), policy=policy)) == nothing(ScaleReason.SPLIT_AGAIN)
 
 
 def test_a_merge_takes_no_buckets_that_consumers_need() -> None:
     most = BUCKETS_PER_SEGMENT_MAX
     layout = topic(2, 2 * most)
-    assert said(ask(layout, loads(1, 1), most + 1)) == nothing(Reason.SPLIT_AGAIN)
+    assert said(ask(layout, loads(1, 1), most + 1)) == nothing(ScaleReason.SPLIT_AGAIN)
     assert said(ask(layout, loads(1, 1), most)) == Merge(0, 1, COLD)

@@ -1,4 +1,4 @@
-"""A watch of the metadata store breaks off: what happened until it runs again is heard of then (SEMANTICS 37)."""
+"""A watch of the metadata store breaks off: what happened until it runs again is heard of then (semantics 37)."""
 
 from __future__ import annotations
 

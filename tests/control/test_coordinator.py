@@ -1,4 +1,4 @@
-"""Consumers that join, drop, come back, leave and expire, on virtual time (SEMANTICS 13 to 15)."""
+"""Consumers that join, drop, come back, leave and expire, on virtual time (semantics 13 to 15)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sealed segments and consumers: who waits for whom (SEMANTICS 7 to 10)."""
+"""Sealed segments and consumers: who waits for whom (semantics 7 to 10)."""
 
 from __future__ import annotations
 

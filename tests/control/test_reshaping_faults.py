@@ -1,4 +1,4 @@
-"""Splits, merges and rebuckets cut short at every point: the old layout without orphans, or the new one."""
+"""Splits, merges and rebuckets cut short at every point: the old layout and no orphans, or the new (semantics 42)."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ async def test_semantics_10_checkpoint_groups_get_parents_and_children_of_a_new_
     await service.merge_segments("orders", 3, 1)
     await settle()
     shares = [ids(channel.pushed[-1]) for channel in channels]
-    assert sorted(shares[0] + shares[1]) == [0, 1, 2, 3, 4]  # no segment is shared (SEMANTICS 29)
+    assert sorted(shares[0] + shares[1]) == [0, 1, 2, 3, 4]  # no segment is shared (semantics 29)
     assert shares[1] == [3, 1, 4] or shares[1] == [3, 4, 1]
     await service.prune_segment("orders", 0)
     await settle()

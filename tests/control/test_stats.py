@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from control_fakes import Brokers, virtual
 
-from engine.control.base.ports import SegmentSpec, SegmentStatistics
+from engine.control.base.ports import HostedSegmentStatistics, SegmentSpec
 from engine.errors import TimeoutError
 
 
@@ -16,7 +16,7 @@ async def test_a_segment_whose_owner_does_not_answer_is_marked_and_the_others_ha
     await service.create_subscription("orders", "sub")
     real = brokers.host.statistics
 
-    async def statistics(spec: SegmentSpec) -> SegmentStatistics:
+    async def statistics(spec: SegmentSpec) -> HostedSegmentStatistics:
         if spec.name.segment_id == 1:
             raise TimeoutError("no owner answered")
         return await real(spec)

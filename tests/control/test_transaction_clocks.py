@@ -9,6 +9,7 @@ from transaction_world import ABORTED, COMMITTED, World
 
 from engine.control.transactions.coordinator import TransactionCoordinator
 from engine.errors import TransactionConflictError, TransactionNotFoundError
+from engine.model.transactions import TransactionOperation
 
 DAY_S = 86_400
 DAY_MS = DAY_S * 1000
@@ -41,7 +42,7 @@ async def test_a_step_changes_no_deadline_in_a_running_process(world: World, ste
     assert await looks(world, coordinator, 2.5) == 0
     assert await looks(world, coordinator, 1.0) == 1
     ended = await coordinator.get(view.number)
-    assert ended.header.standing == "ABORTED (its timeout was over)"
+    assert ended.header.standing == "ABORTED (timed out)"
 
 
 @pytest.mark.parametrize("step_ms", [-DAY_MS, DAY_MS])
@@ -154,13 +155,28 @@ async def test_set_forward_ends_no_retention(world: World, named: bool) -> None:
     assert (await world.sweep(coordinator))[1] == 1  # not a month later
 
 
-async def test_set_back_the_draft_of_a_commit_is_made_anew(world: World) -> None:
+class SetBack:
+    """The last messages of a commit: none. The clock is set back while they are on their way."""
+
+    known = None
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def so_far(self) -> list[TransactionOperation]:
+        return []
+
+    async def stored(self) -> list[TransactionOperation]:
+        self._world.clock.jump(-DAY_MS)
+        return []
+
+
+async def test_set_back_the_header_of_a_commit_is_made_anew(world: World) -> None:
     coordinator = world.coordinator()
     view = await coordinator.begin(60)
-    draft = await coordinator.draft_commit(view.number, None)
-    world.clock.jump(-DAY_MS)
-    ended, _ = await coordinator.commit_with(view.number, None, None, None, draft)
-    assert ended.header.finalized_ms == world.clock.time_ms()
+    ended = await coordinator.commit_behind(view.number, None, None, SetBack(world))
+    assert ended is not None
+    assert ended.view.header.finalized_ms == world.clock.time_ms()
 
 
 async def test_an_abort_by_hand_is_told_from_a_timeout(world: World) -> None:
@@ -168,7 +184,7 @@ async def test_an_abort_by_hand_is_told_from_a_timeout(world: World) -> None:
     view = await coordinator.begin(60)
     world.clock.jump(DAY_MS)
     await coordinator.end(view.number, ABORTED)
-    with pytest.raises(TransactionConflictError, match="somebody did that"):
+    with pytest.raises(TransactionConflictError, match="on request"):
         await coordinator.end(view.number, COMMITTED)
 
 

@@ -180,7 +180,7 @@ async def cursor(root: str, report: Report, workers: Workers) -> None:
 
 
 async def check_cursors(root: str, history: History) -> None:
-    """C1: a confirmed acknowledgement survives, and nothing is acknowledged that nobody acknowledged."""
+    """C1: a confirmed acknowledgement survives, and no other message is acknowledged."""
     metadata = await SqliteMetadataStore.open(f"{root}/metadata", clock=SystemClock())
     found = dict(await CursorStore(metadata).list(NAME))
     for subscription, position in history.confirmed.items():
@@ -257,16 +257,16 @@ async def check(root: str, history: History) -> None:
 
 def check_contents(found: dict[int, bytes], history: History, first_offset: int) -> None:
     """D1 to D5."""
-    legal = {value(*who): who for who in history.sent}
+    legal = {value(*sent) for sent in history.sent}
     for (producer, sequence), offset in history.acked.items():
         if offset >= max(first_offset, history.retained if first_offset else 0):
             assert found.get(offset) == value(producer, sequence), f"D1: {producer} {sequence} at {offset}"
-    assert set(found.values()) <= set(legal), "D2: nobody sent that"
+    assert set(found.values()) <= legal, "D2: never sent"
     assert len(set(found.values())) == len(found), "D3: twice in the log"
     for offset, text in history.delivered.items():
         assert offset < first_offset or found.get(offset) == text.encode(), f"D5: {offset} was delivered"
-    for who, error in history.failed.items():
-        assert error == "UnknownOutcomeError" or value(*who) not in found.values(), f"{error} of {who}, yet it is there"
+    for message, error in history.failed.items():
+        assert error == "UnknownOutcomeError" or value(*message) not in found.values(), f"{message}: stored, {error}"
 
 
 async def check_resend(segment: Segment, history: History, found: dict[int, bytes]) -> None:

@@ -1,6 +1,6 @@
 """What a broker does to a topic's shape before it is killed, and what must hold when the next one has started.
 
-SEMANTICS 42: a crash at any point leaves either the old layout, with stores to collect, or the new one.
+Semantics 42: a crash at any point leaves either the old layout, with stores to collect, or the new one.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ async def hosted_of(broker: Broker, segment_id: int) -> HostedSegment:
     """One of the topic's segments, open."""
     layout = await layout_of(broker)
     spec = await broker.service.segment_spec(TOPIC, segment_id)
-    return await broker.hosting.open(spec, create=layout.segment(segment_id).active)
+    return await broker.segments.open(spec, create=layout.segment(segment_id).active)
 
 
 async def publish(broker: Broker, report: Report, producer: str, sequences: Iterable[int]) -> int:
@@ -88,7 +88,7 @@ async def prepared(broker: Broker, report: Report, segments: int = 1) -> None:
     for producer in HASHES:
         await publish(broker, report, producer, range(4))
     hosted = await hosted_of(broker, 0)
-    await (await broker.hosting.subscription(hosted, "s")).ack_cumulative(3)
+    await (await broker.subscriptions.open(hosted, "s")).ack_cumulative(3)
     report("confirmed", "s", 3)
 
 
@@ -148,7 +148,7 @@ async def resume(root: str, report: Report, arm: Arm) -> None:
             await broker.service.split_segment(TOPIC, 0)
         assert (await layout_of(broker)).change is not None
         broker.hosting.inherit = inherit  # type: ignore[method-assign]
-        await broker.service.close()  # nobody resumes it here any more
+        await broker.service.close()  # the change is not resumed in this process
     arm()
     async with running(root) as broker:
         await settled(broker)
@@ -161,7 +161,7 @@ async def prune(root: str, report: Report, arm: Arm) -> None:
         await prepared(broker, report)
         await broker.service.split_segment(TOPIC, 0)
         hosted = await hosted_of(broker, 0)
-        await (await broker.hosting.subscription(hosted, "s")).ack_cumulative(8)
+        await (await broker.subscriptions.open(hosted, "s")).ack_cumulative(8)
         report("gone", "0")
         arm()
         assert broker.parts.retention is not None
@@ -213,11 +213,11 @@ async def check_layout(broker: Broker, scenario: str, history: History, layout: 
 
 async def exists(broker: Broker, segment_id: int) -> bool:
     """Whether the segment has a store."""
-    return await broker.hosting._store.exists((await broker.service.segment_spec(TOPIC, segment_id)).name)
+    return await broker.segments._store.exists((await broker.service.segment_spec(TOPIC, segment_id)).name)
 
 
 async def check_messages(broker: Broker, history: History, layout: SegmentLayout) -> None:
-    """D1 to D4; then producers that know of nothing send everything again, to today's owners (D3, SEMANTICS 24)."""
+    """D1 to D4; then producers that know of nothing send everything again, to today's owners (D3, semantics 24)."""
     for _ in range(2):
         found: dict[tuple[int, int], bytes] = {}
         for segment_id in layout.segments:
@@ -225,10 +225,10 @@ async def check_messages(broker: Broker, history: History, layout: SegmentLayout
             found |= {(segment_id, o): v for o, v in (await read_all(hosted.segment)).items()}
         values = list(found.values())
         assert len(set(values)) == len(values), "D3: twice in the log"
-        assert set(values) <= {value(*who) for who in history.sent}, "D2: nobody sent that"
-        for who, place in history.acked.items():
+        assert set(values) <= {value(*sent) for sent in history.sent}, "D2: never sent"
+        for acked, place in history.acked.items():
             if place[0] in layout.segments:
-                assert found.get(tuple(place), None) == value(*who), f"D1: {who} at {place}"
+                assert found.get(tuple(place), None) == value(*acked), f"D1: {acked} at {place}"
         for producer in HASHES:
             sequences = range(1 + max((s for p, s in history.sent if p == producer), default=-1))
             assert await publish(broker, lambda *_: None, producer, sequences) == len(sequences)
@@ -238,7 +238,7 @@ async def check_cursors(broker: Broker, scenario: str, layout: SegmentLayout) ->
     """Every segment has the subscription: parents where it stood, children at the earliest (C1)."""
     for info in layout.segments.values():
         hosted = await hosted_of(broker, info.segment_id)
-        found = await broker.hosting.known_subscription(hosted, "s")
+        found = await broker.subscriptions.find(hosted, "s")
         assert found is not None, f"{info.segment_id} has no cursor"
         position = {"prune": 8}.get(scenario, 3) if info.segment_id == 0 else 0
         assert found.cursor.position == position
@@ -249,8 +249,8 @@ async def swept(broker: Broker, wanted: set[int]) -> set[int]:
     on_disk: set[int] = set()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(20):
-            while (on_disk := {n.segment_id for n in (await broker.hosting.on_disk())[TOPIC]}) != wanted:
-                await Orphans(broker.service, broker.hosting).look(await broker.hosting.on_disk())
+            while (on_disk := {n.segment_id for n in (await broker.segments.on_disk())[TOPIC]}) != wanted:
+                await Orphans(broker.service, broker.segments).look(await broker.segments.on_disk())
                 await asyncio.sleep(0.01)
     return on_disk
 
@@ -258,7 +258,7 @@ async def swept(broker: Broker, wanted: set[int]) -> set[int]:
 async def check_rest(broker: Broker, scenario: str) -> None:
     """Nothing is left over once it was swept; and what did not take place can be done now."""
     assert broker.parts.retention is not None
-    await Orphans(broker.service, broker.hosting).look(await broker.hosting.on_disk())
+    await Orphans(broker.service, broker.segments).look(await broker.segments.on_disk())
     if scenario == "prune":
         await broker.parts.retention.look()
     layout = await layout_of(broker)
@@ -266,7 +266,7 @@ async def check_rest(broker: Broker, scenario: str) -> None:
     on_disk = await swept(broker, set(layout.segments))
     assert on_disk == set(layout.segments), f"on disk are {on_disk}, in the layout {set(layout.segments)}"
     prefix = keys.subscription(TOPIC, "s") + "/cursors/"
-    cursors = await broker.hosting._metadata.list_keys(prefix, keys.prefix_end(prefix))
-    assert {int(k.removeprefix(prefix)) for k in cursors} <= set(layout.segments), "a cursor of nobody's"
+    cursors = await broker.segments._metadata.list_keys(prefix, keys.prefix_end(prefix))
+    assert {int(k.removeprefix(prefix)) for k in cursors} <= set(layout.segments), "a cursor of a segment that is gone"
     await broker.service.split_segment(TOPIC, layout.active[0].segment_id)
     assert (await layout_of(broker)).epoch == layout.epoch + 1

@@ -1,4 +1,4 @@
-"""kill -9 at the durable calls of split, merge, undo, resumption and pruning: SEMANTICS 42 holds afterwards."""
+"""kill -9 at the durable calls of split, merge, undo, resumption and pruning: semantics 42 holds afterwards."""
 
 from __future__ import annotations
 

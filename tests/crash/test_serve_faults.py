@@ -128,7 +128,7 @@ def test_a_disk_that_fails_for_a_while(serve: Callable[[], Served], error: int, 
         producer = client.producer("orders")
         after = send_all(producer, values[15:])
         assert set(after.values()) == {"ok"}, "the segment goes on, with the same server"
-        assert set(send_all(other, values[5:]).values()) == {"ok"}, "and so does everybody else"
+        assert set(send_all(other, values[5:]).values()) == {"ok"}, "and so do the others"
         outcomes |= failing | after
     server.end()
     server = serve()
@@ -154,7 +154,7 @@ def test_a_failed_sync_of_the_metadata_is_said_and_mended_by_a_restart(serve: Ca
             server.arm(FAIL_ONCE, errno.EIO, SYNCS)
             with pytest.raises(engine.EngineError):
                 consumer.acknowledge_cumulative(second)
-            assert server.health() == 503, "whoever watches over it is told"
+            assert server.health() == 503, "the health check must report it"
             producer.send(b"2")  # publishing does not need the metadata
     server.end()
     server = serve()

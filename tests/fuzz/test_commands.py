@@ -167,7 +167,7 @@ async def test_credit_beyond_all_bounds_is_as_much_as_can_be(tmp_path, mode, num
 
 
 async def test_answers_are_typed(tmp_path):
-    """The error of whoever asks for nonsense is his own, and short."""
+    """A malformed request fails with a typed, short error, and fails no other request."""
     broker = Broker(tmp_path)
     await broker.start()
     try:

@@ -1,4 +1,4 @@
-"""Values that nobody of good will would send: by type, at the edges, and of the wrong type inside the right one."""
+"""Hostile field values: edge cases of each type, and values of the wrong type inside a container of the right one."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import pytest
 
 from engine.errors import DataDirectoryError
 from engine.metadata.image import Image
-from engine.metadata.library import Connection, Library, LibraryError, find_library
+from engine.metadata.library import Library, LibraryError, SqliteConnection, find_library
 
 SQLITE_ROW = 100
 
@@ -25,7 +25,7 @@ def library() -> Library:
     return found
 
 
-def answer(connection: Connection, text: str) -> str:
+def answer(connection: SqliteConnection, text: str) -> str:
     """The first column of the first row."""
     functions = connection.library._functions
     functions.sqlite3_column_text.restype = ctypes.c_char_p

@@ -17,7 +17,7 @@ from engine.errors import CorruptionError, DiskFullError, EngineError
 from engine.metadata.image import Image
 from engine.metadata.mark import SLOT_POSITIONS, SLOT_SIZE, Mark, read_version
 from engine.metadata.sqlite import SqliteMetadataStore
-from engine.metadata.witness import Witness
+from engine.metadata.witness import MarkPolicy
 from engine.storage.disk.metadata_commits import NativeCommits
 
 NAMES = ("metadata.db", "metadata.db-wal", "metadata.mark")
@@ -225,7 +225,7 @@ async def test_a_renewed_mark_takes_the_file_as_it_is(path, opened, clock) -> No
     write(path, {**after, "metadata.db": before["metadata.db"], "metadata.db-wal": b""})
     with pytest.raises(CorruptionError):
         load(path)
-    image = Image(path, Witness.RENEW)
+    image = Image(path, MarkPolicy.RENEW)
     kept = [row.record.key for row in image.load()]
     image.close()
     assert [key for key, _ in load(path)] == kept

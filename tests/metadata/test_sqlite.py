@@ -20,7 +20,7 @@ from engine.errors import (
     StorageError,
 )
 from engine.metadata.commits import ImageCommits
-from engine.metadata.image import Step
+from engine.metadata.image import ImageStep
 from engine.metadata.library import find_library
 from engine.metadata.sqlite import SqliteMetadataStore
 from engine.metadata.store import OutcomeUnknownError
@@ -146,7 +146,7 @@ class Failing:
     def __init__(self, error: Exception) -> None:
         self.error = error
 
-    def post(self, step: Step, done: Done) -> None:
+    def post(self, step: ImageStep, done: Done) -> None:
         asyncio.get_running_loop().call_soon(done, None, self.error)
 
     def close(self) -> None:

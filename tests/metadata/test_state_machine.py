@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from engine.clock import SystemClock
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.sqlite import SqliteMetadataStore
-from engine.metadata.store import ABSENT, ANY, ConflictError, Delete, EventKind, Put
+from engine.metadata.store import ABSENT, ANY, Append, ConflictError, Delete, EventKind, Put
 
 KEYS = st.sampled_from(["/a", "/a/b", "/a/c", "/b", "/c/d"])
 KINDS = st.sampled_from(["any", "absent", "present"])
@@ -111,7 +111,7 @@ class Model:
         expected, last = self.expected(key, kind), self.store.version
         try:
             stat, record = await self.store.put_with_sequence(
-                key, b"w", expected, "/s", b"s", indexes=indexes, appended_indexes=appended_indexes
+                Put(key, b"w", expected, indexes=indexes), Append("/s", b"s", indexes=appended_indexes)
             )
         except ConflictError:
             assert not self.met(key, kind)

@@ -1,4 +1,4 @@
-"""Conformance: watches. They may collapse events, never lose the last state (SEMANTICS 37)."""
+"""Conformance: watches. They may collapse events, never lose the last state (semantics 37)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_a_waiting_reader_is_woken(store):
     assert shown(await reading) == [(PUT, "/w/1")]
 
 
-async def test_s37_events_of_a_key_collapse_into_the_last(store):
+async def test_semantics_37_events_of_a_key_collapse_into_the_last(store):
     watch = store.watch("/w/")
     await take(watch, 1)
     for i in range(100):

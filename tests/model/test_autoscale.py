@@ -1,4 +1,4 @@
-"""Auto-scale policies: fields, overrides, how they resolve (SEMANTICS 34), and where they are kept."""
+"""Auto-scale policies: fields, overrides, how they resolve (semantics 34), and where they are kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layouts: creation, reshaping, lineage and JSON, against every rule of SEMANTICS 2 to 6."""
+"""Layouts: creation, reshaping, lineage and JSON, against every rule of semantics 2 to 6."""
 
 from __future__ import annotations
 

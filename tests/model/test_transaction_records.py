@@ -36,7 +36,7 @@ SEGMENT = SegmentName.parse("segment://public/default/orders/0000-ffff-0")
 def test_an_open_one_ends_either_way_and_stays_so(state: TransactionState) -> None:
     ended = HEADER.ended(state, 7)
     assert (ended.state, ended.finalized_ms) == (state, 7)
-    assert ended.ended(state, 9) is ended  # SEMANTICS 36
+    assert ended.ended(state, 9) is ended  # semantics 36
     other = ABORTED if state is COMMITTED else COMMITTED
     with pytest.raises(TransactionConflictError, match=f"already {state}"):
         ended.ended(other, 9)
@@ -60,7 +60,7 @@ def test_a_timeout_that_begins_again() -> None:
 def test_what_ended_it_is_written_down() -> None:
     """The wall clock does not say: it may have been set in between."""
     expired, aborted = HEADER.ended(ABORTED, 7, expired=True), HEADER.ended(ABORTED, 99)
-    assert (expired.standing, aborted.standing) == ("ABORTED (its timeout was over)", "ABORTED (somebody did that)")
+    assert (expired.standing, aborted.standing) == ("ABORTED (timed out)", "ABORTED (on request)")
     for header in (expired, aborted):
         assert TransactionHeader._parse(header.to_json()) == header
     old = {"state": "ABORTED", "timeout_ms": 60, "created_ms": 1, "finalized_ms": 60}

@@ -183,7 +183,7 @@ def test_messages_leak_nothing():
 # Rule 11: a cumulative acknowledgement is a position vector captured at delivery.
 
 
-def test_rule_11_an_id_holds_what_was_delivered_up_to_it():
+def test_semantics_11_an_id_holds_what_was_delivered_up_to_it():
     a, b = numbered(3, 10, segment=1), numbered(2, 50, segment=2)
     batch = batch_of((a, 1, 3), (b, 0, 2), (numbered(1, 13, segment=1), 0, 1), base={1: 11, 7: 99})
     assert [m.id for m in batch] == [
@@ -199,7 +199,7 @@ def test_rule_11_an_id_holds_what_was_delivered_up_to_it():
     assert batch.positions == {1: 14, 7: 99, 2: 52}
 
 
-def test_rule_11_a_slice_of_a_batch_keeps_the_ids():
+def test_semantics_11_a_slice_of_a_batch_keeps_the_ids():
     batch = batch_of((numbered(3, 10, 1), 0, 3), (numbered(2, 50, 2), 0, 2), (numbered(4, 13, 1), 1, 4), base={5: 5})
     ids = [m.id for m in batch]
     for start in range(-1, 9):

@@ -48,7 +48,7 @@ def test_messages_come_in_the_order_of_arrival():
     assert (waiting.messages, waiting.bytes) == (0, 0)
 
 
-def test_rule_11_positions_are_those_of_the_moment_of_delivery():
+def test_semantics_11_positions_are_those_of_the_moment_of_delivery():
     waiting = queue(positions={9: 5})
     waiting.push([entry(3, 10), entry(2, 50, segment=2), entry(2, 13)])
     one = waiting.pop_message()
@@ -194,7 +194,7 @@ def test_putting_aside_keeps_the_place_in_another_entry():
     assert drain(waiting) == [0, 1, 2, 3]
 
 
-def test_rule_11_a_position_that_was_forgotten_is_in_no_later_vector():
+def test_semantics_11_a_position_that_was_forgotten_is_in_no_later_vector():
     waiting = queue(positions={9: 5})
     waiting.push([entry(4, 10), entry(2, 0, segment=2)])
     first = waiting.pop_message()

@@ -166,7 +166,7 @@ def test_a_bad_layout_changes_nothing() -> None:
     assert [e.segment_id for e in sealed(subject)] == [0]
 
 
-def test_rule_2_bucket_ends_tile_the_whole_ring_in_every_segment() -> None:
+def test_semantics_2_bucket_ends_tile_the_whole_ring_in_every_segment() -> None:
     subject = batcher(([0, 0x8000], [1, 2], [QUARTERS, QUARTERS]))
     subject.add_columns([b""] * 2000, [b"%d" % i for i in range(2000)])
     entries = sealed(subject)

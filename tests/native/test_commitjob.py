@@ -10,7 +10,7 @@ import pytest
 
 from engine._native.jobs.commitjob import FUNCTIONS, CommitJob, Statements
 from engine.metadata.image import STATEMENTS, Image
-from engine.metadata.library import Connection, Library, find_library
+from engine.metadata.library import Library, SqliteConnection, find_library
 
 FULL, CONSTRAINT, ERROR = 13, 19, 1
 ROW = ("/k", b"value", 7, 1, 2, None, None, 99)
@@ -23,7 +23,7 @@ class Database:
         self.path = path
         self.image = Image(path)
         self.image.load()
-        self.connection: Connection = self.image.connect(library)
+        self.connection: SqliteConnection = self.image.connect(library)
         prepared = {name: self.connection.prepare(text) for name, text in STATEMENTS.items()}
         self.statements = Statements(self.connection.address, library.addresses(FUNCTIONS), prepared)
 

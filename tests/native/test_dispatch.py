@@ -49,7 +49,7 @@ def sent(parcels: list[Any]) -> dict[int, bytes]:
     return {sharer: joined(payload) for sharer, payload, _, _ in parcels}
 
 
-def test_rule_20_entries_are_routed_whole_by_their_stamp():
+def test_semantics_20_entries_are_routed_whole_by_their_stamp():
     """Each sharer gets its entries in one payload; what has no owner is due."""
     a, b, c = entry(0, 0x3FFF, 0, 2), entry(0x8000, 0x8000, 2, 3), entry(0x4000, 0x7FFF, 5)
     d, e = entry(0xFFFF, 0xFFFF, 6, 4), entry(0, 0, 10)
@@ -61,7 +61,7 @@ def test_rule_20_entries_are_routed_whole_by_their_stamp():
     assert ledger.floor == 0
 
 
-def test_rule_17_a_moving_bucket_is_withheld_until_all_of_it_is_acknowledged():
+def test_semantics_17_a_moving_bucket_is_withheld_until_all_of_it_is_acknowledged():
     ledger = ledger_of([0, 0, 0, 0])
     first, second = entry(0, 0, 0, 5), entry(1, 1, 5, 5)
     assert sent(ledger.route(first, *credit(MUCH, MUCH))) == {0: first}
@@ -118,7 +118,7 @@ def test_skipped_are_the_messages_that_are_acknowledged():
     assert ledger.floor == 14
 
 
-def test_rule_19_a_position_acknowledges_what_is_at_or_before_it():
+def test_semantics_19_a_position_acknowledges_what_is_at_or_before_it():
     ledger = ledger_of([0, 0, 0, 0])
     ledger.route(b"".join(entry(0x4000 * (i % 4), 0x4000 * (i % 4), i) for i in range(8)), *credit(MUCH))
     assert acknowledge(ledger, 0, [(bucket, 6) for bucket in (1, 2, 0)]) == (3, [[4, 5]], [])

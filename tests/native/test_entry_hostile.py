@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from engine._native.consume.batch import MessageBatch, decode_block
 from engine._native.format.entry import verify, walk
+from engine._native.serve import log
 from engine.errors import CorruptionError
 from engine.limits import ENTRY_SIZE_MAX
 
@@ -158,6 +159,39 @@ def test_properties_that_are_no_map_of_text(packed: bytes):
     for ask in (lambda: batch[1].properties, batch.to_arrow, entry.messages):
         with pytest.raises(CorruptionError, match="segment 3, offset 101: the properties"):
             ask()
+
+
+# The edges of UTF-8: first and last of each length; then overlong forms, surrogates, cut sequences, stray bytes.
+TEXTS = [
+    b"plain", b"long enough to be looked at in blocks", b"\xc2\x80", b"\xdf\xbf", b"\xe0\xa0\x80", b"\xed\x9f\xbf",
+    b"\xee\x80\x80", b"\xef\xbf\xbf", b"\xf0\x90\x80\x80", b"\xf4\x8f\xbf\xbf",
+    b"\xc0\x80", b"\xc1\xbf", b"\xe0\x9f\xbf", b"\xed\xa0\x80", b"\xed\xbf\xbf", b"\xf0\x8f\xbf\xbf",
+    b"\xf4\x90\x80\x80", b"\xf5\x80\x80\x80", b"\x80", b"\xff", b"\xc3", b"\xe2\x82", b"\xf0\x9f\x98", b"\xc3(",
+    b"\xe2(\xa1",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("around", [b"", b"eight by"])
+def test_broker_and_readers_take_the_same_text_as_python(text: bytes, around: bytes):
+    text = around + text + around
+    packed = b"\x81\xa1a\xd9" + bytes([len(text)]) + text
+    body = struct.pack("<2i", 0, 1) + b"v".ljust(8, b"\0") + struct.pack("<2i", 0, len(packed))
+    body += packed.ljust(-(-len(packed) // 8) * 8, b"\0") + b"producer"
+    block = encode([PlainMessage(b"v", sequence_id=0)], flags=PROPERTIES, body=body, stamp=STAMP)
+    [entry] = decode_block(block, 77, 3)
+    batch = MessageBatch("t", [(entry, 0, 1)], {}, lambda *_: None)
+    asks = [lambda: log.entries(block), lambda: batch[0].properties, lambda: batch.to_arrow().validate(full=True)]
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        for ask in asks:
+            with pytest.raises(CorruptionError):
+                ask()
+    else:
+        for ask in asks:
+            ask()
+        assert batch[0].properties == {"a": text.decode()}
 
 
 def mutate(rng: random.Random, entry: bytes) -> bytes:

@@ -139,7 +139,7 @@ def test_an_unknown_hash_is_refused() -> None:
             key32(b"a", algorithm)
 
 
-def test_rule_1_segment_and_bucket_hash_are_disjoint_halves() -> None:
+def test_semantics_1_segment_and_bucket_hash_are_disjoint_halves() -> None:
     """With the same bits for both, the keys of one of 64 segments would fall into few of its 64 buckets."""
     hashes = hash_keys([b"key-%d" % i for i in range(100_000)])
     for segment in (0, 17, 63):

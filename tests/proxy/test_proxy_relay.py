@@ -11,8 +11,8 @@ import aiohttp
 import pytest
 
 import engine
-from engine.broker.admin.openapi import OPERATIONS
 from engine.errors import ConnectError
+from engine.model.admin_operations import OPERATIONS
 from engine.proxy.config import ProxyConfig
 from engine.proxy.http import METRICS
 from engine.proxy.server import Proxy
@@ -132,12 +132,12 @@ async def test_every_route_of_the_admin_api_is_relayed_to_its_path(serve) -> Non
         proxy = Proxy(ProxyConfig(brokers=("engine://127.0.0.1:1",), broker_admin=f"http://127.0.0.1:{stub.port}"))
         address = "http://{}:{}".format(*await proxy.serve_admin("127.0.0.1", 0))
         try:
-            for method, path, *_ in OPERATIONS:
-                if path in ("/health", "/ready", METRICS):
+            for row in OPERATIONS:
+                if row.path in ("/health", "/ready", METRICS):
                     continue
-                target = path.replace("{", "a%2Fb%25%3F%C3%BC-").replace("}", "")
-                assert (await said(address, method.upper(), target + "?x=%2F&y=1", None))[0] == 200
-                line = f"{method.upper()} {target}?x=%2F&y=1 HTTP/1.1".encode()
+                target = row.path.replace("{", "a%2Fb%25%3F%C3%BC-").replace("}", "")
+                assert (await said(address, row.verb, target + "?x=%2F&y=1", None))[0] == 200
+                line = f"{row.verb} {target}?x=%2F&y=1 HTTP/1.1".encode()
                 assert stub.heard[-1].partition(b"\r\n")[0] == line
         finally:
             await proxy.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from engine.control.transactions.headers import HeaderRecords
 from engine.metadata.store import ANY
@@ -12,11 +13,14 @@ def end_without_comparing(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on."""
     put, put_with = HeaderRecords.put, HeaderRecords.put_with
 
-    async def blindly(headers, draft, expected):
-        return await put(headers, draft, ANY if draft.header.state.final else expected)
+    def blind(write):
+        return replace(write, put=replace(write.put, expected=ANY))
 
-    async def blindly_with(headers, draft, expected, recording):
-        return await put_with(headers, draft, ANY, recording)
+    async def blindly(headers, write):
+        return await put(headers, blind(write) if write.header.state.final else write)
+
+    async def blindly_with(headers, write, recording):
+        return await put_with(headers, blind(write), recording)
 
     monkeypatch.setattr(HeaderRecords, "put", blindly)
     monkeypatch.setattr(HeaderRecords, "put_with", blindly_with)

@@ -64,12 +64,13 @@ class CrashPoints:
         metadata.write_all = self._through_all(metadata.write_all)
 
     def _through(self, operation: str, call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        async def through(key: str, *arguments: Any, **named: Any) -> Any:
-            value = None
-            if operation.startswith("put"):
-                value = arguments[0] if arguments else named["value"]
-            due = self._due(label_of(operation, key, value))
-            return await self._around(due, lambda: call(key, *arguments, **named))
+        async def through(key: str | Put, *arguments: Any, **named: Any) -> Any:
+            if isinstance(key, Put):
+                label = label_of(operation, key.key, key.value)
+            else:
+                put = operation.startswith("put")
+                label = label_of(operation, key, (arguments[0] if arguments else named["value"]) if put else None)
+            return await self._around(self._due(label), lambda: call(key, *arguments, **named))
 
         return through
 

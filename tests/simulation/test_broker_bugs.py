@@ -10,7 +10,7 @@ from broker_faults import TOPIC, Spy
 
 from engine.broker.hosting.open_segments import OpenSegments
 from engine.broker.hosting.ownership import OwnerLease
-from engine.storage.commit.commit import Committer
+from engine.storage.commit.committer import Committer
 from engine.testing.checker import check
 from engine.testing.cluster import DEFAULT_CONFIG, simulate
 from engine.testing.metadata import _FarSession

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from spark_queries import started
 
 import engine
 
@@ -92,7 +93,7 @@ def test_a_stream_waits_for_what_is_undecided_and_loses_none(
     found = Order()
     frame = reads.stream(topic, "key STRING, value STRING", startingOffsets="earliest")
     writer = frame.writeStream.foreachBatch(found).option("checkpointLocation", str(tmp_path / "checkpoint"))
-    query = writer.start()
+    query = started(writer.start)
     try:
         seen = send()
         kept, dropped = broker.transaction(timeout=OPEN_S), broker.transaction(timeout=OPEN_S)

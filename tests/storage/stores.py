@@ -57,9 +57,11 @@ async def read_blocks(segment: Segment, offset: int = 0, max_bytes: int = 1 << 2
     return blocks
 
 
-def forget_tail(segment: Segment) -> None:
+def forget_tails(store: SegmentStore) -> None:
     """Let the next reads come from files."""
-    segment._context.cache.clear(segment._reader.tail)
+    limit = store.statistics().cache_limit
+    store.resize_cache(0)
+    store.resize_cache(limit)
 
 
 def log_files(store: SegmentStore, of: SegmentName) -> list[Path]:

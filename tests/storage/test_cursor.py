@@ -228,7 +228,7 @@ class _Lease:
 
 
 async def test_c1_what_a_lease_refuses_is_not_acknowledged_in_memory_either() -> None:
-    """Else the position that others are told would be one that nobody saved."""
+    """Otherwise a position would be reported that is not saved."""
     lease = _Lease()
     cursor = await CursorStore(MemoryMetadataStore(SystemClock())).create(name(), "s", 5, lease)
     lease.held = False

@@ -1,4 +1,4 @@
-"""SEMANTICS 24: duplicates are recognised per producer and bucket, across restarts, rolls, splits and merges."""
+"""Semantics 24: duplicates are recognised per producer and bucket, across restarts, rolls, splits and merges."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stores import QUARTERS, make_store, name
 from engine._native.serve.log import Claim
 from engine.errors import InvalidArgumentError
 from engine.model.hashrange import HashRange
-from engine.storage.dedup.dedup import BEQUEST_RECORDS_MAX, LANES_MAX, Dedup
+from engine.storage.dedup.dedup import CHILD_RECORDS_MAX, LANES_MAX, Dedup
 
 
 def keyed(sequence: int, bucket: int, segment_hash: int = 0, *, last: int | None = None, producer: str = "p") -> bytes:
@@ -108,7 +108,7 @@ async def test_24_children_inherit_through_split_and_merge(tmp_path: Path) -> No
     await child.inherit([merged.dedup_snapshot()])
     assert await offset_of(child, keyed(5, 0x0000, 0x9000)) == (-1, True), "inherited from the merged one"
     assert await offset_of(child, keyed(1, 0x0000, 0x9000, last=2)) == (-1, True), "and through it from its parent"
-    assert child.last_sequence("p") == 5, "of its own range; the left one's is known to who inherits that"
+    assert child.last_sequence("p") == 5, "of its own range; the left child inherits that of the left one"
     child.release()
     merged.release()
 
@@ -162,9 +162,9 @@ def test_24_what_is_bequeathed_does_not_grow_with_the_generations() -> None:
         merged.record(claim(sequence, sequence + 4, 0), sequence, sequence)
         children = [Dedup(half, (0x7FFF, 0xFFFF)) for half in halves]
         for child in children:
-            child.load(merged.bequest(), from_parent=True)
+            child.load(merged.child_snapshot(), from_parent=True)
         children[0].record(claim(sequence + 5, sequence + 9, 0), sequence, sequence)
-        known = b"".join(child.bequest() for child in children)
+        known = b"".join(child.child_snapshot() for child in children)
         sizes.append(len(known))
     assert max(sizes[5:]) == min(sizes[5:])
 
@@ -174,13 +174,13 @@ def test_24_too_many_producers_for_a_child_and_the_silent_ones_are_forgotten() -
     first = Dedup(HashRange.whole(), QUARTERS)
     for producer in range(3000):
         first.record(Claim(0, 136, 1, 1, 0, 0, 0, 0, producer, 0, 0), producer, producer)
-    parent.load(first.bequest(), from_parent=True)
-    for producer in (5, *range(3000, 3000 + BEQUEST_RECORDS_MAX - 1)):
+    parent.load(first.child_snapshot(), from_parent=True)
+    for producer in (5, *range(3000, 3000 + CHILD_RECORDS_MAX - 1)):
         parent.record(Claim(0, 136, 1, 1, 0, 0, 0, 0, producer, 7, 7), producer, producer)
-    bequest = parent.bequest()
-    assert len(bequest) <= 48 * (BEQUEST_RECORDS_MAX + 5)
+    bequest = parent.child_snapshot()
+    assert len(bequest) <= 48 * (CHILD_RECORDS_MAX + 5)
     child.load(bequest, from_parent=True)
-    assert [child.last_sequence(p) for p in (4, 5, 2999, 3000, 3000 + BEQUEST_RECORDS_MAX - 2)] == [-1, 7, -1, 7, 7]
+    assert [child.last_sequence(p) for p in (4, 5, 2999, 3000, 3000 + CHILD_RECORDS_MAX - 2)] == [-1, 7, -1, 7, 7]
 
 
 def claim(first: int, last: int, bucket: int) -> Claim:

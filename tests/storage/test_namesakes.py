@@ -134,7 +134,7 @@ async def test_l1_a_deletion_that_comes_late_deletes_nothing_of_the_new_segment(
 
 @pytest.mark.parametrize("left", ["0-5.log", "0-5.log.new", "inherited-5", "deleted-5"])
 async def test_l1_the_mark_of_a_late_deletion_is_not_for_the_new_segment(tmp_path: Path, left: str) -> None:
-    """Whoever deleted was killed behind the mark; whoever opens the new one finishes that, and no more."""
+    """The deleter was killed after writing its mark; opening the new segment completes that deletion, and no more."""
     store, new = await namesake(tmp_path)
     await append(new, 1)
     await new.inherit([])

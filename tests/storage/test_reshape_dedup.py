@@ -1,4 +1,4 @@
-"""SEMANTICS 23, 24 over real segments: what was durable in a parent is recognised in its children and in theirs.
+"""Semantics 23, 24 over real segments: what was durable in a parent is recognised in its children and in theirs.
 
 A producer that never knows what arrived sends again, split anew by message, through splits, merges, rebuckets and
 crashes at every point between the seal and the moment in which the children know.

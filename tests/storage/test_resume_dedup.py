@@ -1,4 +1,4 @@
-"""SEMANTICS 24: a program that dies and resumes under its producer's name stores each message once, in order.
+"""Semantics 24: a program that dies and resumes under its producer's name stores each message once, in order.
 
 It numbers its messages itself and knows nothing of its earlier lives. It asks how far everything is stored, over all
 segments, and sends again from there, in batches that end elsewhere, to a topic that has another shape by then.

@@ -1,4 +1,4 @@
-"""Sealing under power cuts, signals and disk faults: a seal that anybody was told of stays, with its end (D4, G3)."""
+"""Sealing under power cuts, signals and disk faults: a seal that was reported stays, with the same end (D4, G3)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from engine.testing.loop import run_virtual
 
 
 class SealingWorld(World):
-    """As its base, but in each life somebody seals the segment after a while."""
+    """As its base; in each life the segment is also sealed at a random moment."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
-        self.end: int | None = None  # once somebody was told
+        self.end: int | None = None  # once it was reported
 
     async def opened(self) -> Segment:
-        """As an owner opens it: a seal that is seen is confirmed before anybody hears of it."""
+        """As an owner opens it: a seal that is found is confirmed before it is reported."""
         segment = await self.store().create(NAME, bucket_ends=BUCKETS)
         if segment.sealed:
             self.tell(await segment.seal())

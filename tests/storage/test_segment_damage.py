@@ -87,7 +87,7 @@ async def test_d6_record_below_a_later_durable_upto_is_damage(tmp_path: Path) ->
     image = path.read_bytes()
     size = len(entry(0, (VALUES[0],)))
     start = len(image) - 8 * size
-    for record in range(7):  # of the last one nobody knows that it was durable
+    for record in range(7):  # nothing proves that the last one was durable
         for position in (0, 5, 60, 90, 110, 130, size - 1):
             at = start + record * size + position
             path.write_bytes(image[:at] + bytes([image[at] ^ 0x10]) + image[at + 1 :])

@@ -240,7 +240,7 @@ async def test_g3_a_zombie_whose_sync_fails_begins_no_file() -> None:
 
 
 async def test_24_what_parents_knew_is_confirmed_under_a_lease_only(tmp_path: Path) -> None:
-    """Whoever owns the segment by now may have opened it before the file was there."""
+    """A newer owner may have opened the segment before the file was there."""
     held_up = HeldUp()
     segment, lease = await own(make_store(tmp_path, workers=held_up), 1)
     held_up.go_on.clear()

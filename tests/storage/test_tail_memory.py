@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from engine.limits import KIB, MIB
-from engine.storage.commit.group import COPY_MAX, PINNED_MAX, Group
+from engine.storage.commit.groups import COPY_MAX, PINNED_MAX, Group
 from engine.storage.file.tail import Piece, Tail, TailCache
 
 FILE: Any = SimpleNamespace(salt=1, opening=SimpleNamespace(segment_id=0))
@@ -33,7 +33,7 @@ def test_a_piece_counts_with_the_memory_it_was_received_in_once_for_all_its_piec
 
 
 def test_a_small_part_of_what_was_received_is_copied(monkeypatch):
-    monkeypatch.setattr("engine.storage.commit.group.log.stamp", lambda *stamped: stamped[3] + 1)
+    monkeypatch.setattr("engine.storage.commit.groups.log.stamp", lambda *stamped: stamped[3] + 1)
     group, chunk = Group(FILE, 0, 0), bytearray(MIB)
     small, large = memoryview(chunk)[: COPY_MAX + 8], memoryview(chunk)[: MIB // PINNED_MAX]
     group.add(small, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""Who waits for an offset is woken by it, and a crowd of them some at a time."""
+"""Waiters for an offset are woken when it is durable, a bounded number of them in each turn of the loop."""
 
 from __future__ import annotations
 

@@ -46,10 +46,15 @@ async def killed(root: Path, *, durability: str = "fsync", quiet: bool = True, m
 
 
 def witnessed(path: Path) -> int:
-    """The durable offset that the file says."""
-    witness = Header.unpack(path.read_bytes()[:HEAD], str(path)).witness
+    """The durable offset that the file states."""
+    return witness_of(path.read_bytes()).durable_offset
+
+
+def witness_of(image: bytes) -> Witness:
+    """The newer of a file's two."""
+    witness = Header.unpack(image[:HEAD], "the file").witness
     assert witness is not None
-    return witness.durable_offset
+    return witness
 
 
 async def reopened(root: Path, known: Known = NOTHING, durability: str = "fsync") -> tuple[SegmentStore, Segment]:
@@ -166,8 +171,7 @@ async def test_the_witness_becomes_durable_without_another_append() -> None:
     disk.crash()
     store = make_store("/data", disk=disk.mount())
     segment = await store.open(name())
-    assert segment._files[-1].witness is not None
-    assert segment._files[-1].witness.durable_offset == 1
+    assert witness_of(disk.read(*disk.paths())).durable_offset == 1
     await store.close()
 
 
@@ -184,7 +188,7 @@ async def test_a_witness_that_could_not_be_written_leaves_the_other_one() -> Non
         await eventually(lambda: not disk.faults[0].times)
         assert disk.read(path)[WITNESSES_AT : WITNESSES_AT + 64] == good
     await segment.append(entry(5))
-    await eventually(lambda: segment._files[-1].witness == Witness(1, 5, 0))
+    await eventually(lambda: witness_of(disk.read(path)) == Witness(1, 5, 0))
     disk.kill()
     store = make_store("/data", disk=disk.mount())
     assert (await store.open(name())).next_offset == 5
@@ -292,7 +296,7 @@ async def test_d4_a_failed_sync_in_a_relaxed_mode_gives_up_what_was_seen(durabil
 
 
 async def test_a_file_that_cannot_be_opened_again_gives_up_no_offsets() -> None:
-    """Nobody has seen the append; and the close that the disk keeps is not to end below what is known."""
+    """No reader has seen the append, and a close that reaches the disk must not end below the known offsets."""
     disk = SimDisk(random.Random(1))
     store = make_store("/data", disk=disk.mount())
     segment = await store.create(name(), durability="os")
@@ -365,12 +369,13 @@ async def test_an_append_of_more_messages_than_a_file_may_have_is_refused(
 ) -> None:
     """They bound what a power cut may take, so they bound a file."""
     monkeypatch.setattr("engine.storage.segment.LOG_FILE_MESSAGES_MAX", 5)
-    monkeypatch.setattr("engine.storage.commit.pipeline.LOG_FILE_MESSAGES_MAX", 5)
+    monkeypatch.setattr("engine.storage.commit.groups.LOG_FILE_MESSAGES_MAX", 5)
     store = make_store(tmp_path)
     segment = await store.create(name())
     with pytest.raises(InvalidArgumentError, match="at most 5 messages"):
         await segment.append(entry(0, tuple(b"%d" % i for i in range(6))))
     for i in range(4):
         await segment.append(entry(3 * i, (b"a", b"b", b"c")))
-    assert [file.end_offset - file.first_offset for file in segment._files] == [3, 3, 3, 3]
+    assert [int(path.stem) for path in log_files(store, name())] == [0, 3, 6, 9]
+    assert segment.next_offset == 12
     await store.close()

@@ -16,7 +16,7 @@ from engine.storage.file.writer import write_job
 
 
 class OtherFile(OsFile):
-    """A file of somebody else's: its own methods must be used."""
+    """A subclass of OsFile, whose overridden methods the writer must call."""
 
     __slots__ = ("done",)
 

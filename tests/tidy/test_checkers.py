@@ -18,7 +18,7 @@ def test_types():
     assert not (found := run("mypy", "--no-error-summary")), "\n" + found
 
 
-PLACES = [p for p in ("src", "tests", "benchmarks", "setup.py") if (ROOT / p).exists()]
+PLACES = [p for p in ("src", "tests", "benchmarks", "tools", "setup.py") if (ROOT / p).exists()]
 
 
 def test_lint():

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import random
 
 
-class Backoff:
+class RetryDelay:
     """Exponential delays with full upper-half jitter: the n-th is in [d/2, d], d = min(initial * 2**n, maximum).
 
     Randomness comes from the caller, so that a simulation replays under its seed.

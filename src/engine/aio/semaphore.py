@@ -15,6 +15,7 @@ import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from engine import checks
 from engine.aio.histogram import WAIT_MS, Histogram, HistogramStatistics
 from engine.errors import InvalidArgumentError, PermitQueueFullError, PermitTimeoutError
 
@@ -61,11 +62,12 @@ class _Waiter:
 class AsyncSemaphore:
     """Loop thread only. Times are the running loop's.
 
-    Invariant: `used` is the sum of the sizes of all permits that are not released.
+    Invariant: `used` is the sum of the sizes of all permits that are not released. Checked by _check(), with
+    ENGINE_DEBUG=1.
     """
 
-    __slots__ = ("_acquiring", "_growing", "_limit", "_refusals", "_timeouts", "_waits", "name", "queue_max", "timeout",
-                 "unit", "used")  # fmt: skip
+    __slots__ = ("_acquiring", "_granted", "_growing", "_limit", "_refusals", "_timeouts", "_waits", "name",
+                 "queue_max", "timeout", "unit", "used")  # fmt: skip
 
     def __init__(
         self, limit: int, *, timeout: float | None = None, queue_max: int = 1_000, name: str = "", unit: str = "bytes"
@@ -80,6 +82,7 @@ class AsyncSemaphore:
         # First come, first served, in each of them.
         self._growing: OrderedDict[_Waiter, None] = OrderedDict()
         self._acquiring: OrderedDict[_Waiter, None] = OrderedDict()
+        self._granted: set[Permit] = set()  # for _check() alone
         # Counted.
         self._waits = Histogram(WAIT_MS)
         self._timeouts = 0
@@ -155,7 +158,18 @@ class AsyncSemaphore:
     def _grant(self, permit: Permit, size: int) -> Permit:
         self.used += size - permit.size
         permit.size = size
+        if checks.COSTLY:
+            self._check(permit)
         return permit
+
+    def _check(self, changed: Permit) -> None:
+        if changed.released:
+            self._granted.discard(changed)
+        else:
+            self._granted.add(changed)
+        checks.check(
+            self.used == sum(permit.size for permit in self._granted), f"{self.name}: used is the sum of permits"
+        )
 
     async def _wait(self, size: int, permit: Permit | None, queue: OrderedDict[_Waiter, None]) -> Permit:
         if self.queue >= self.queue_max:

@@ -15,6 +15,8 @@ from engine.broker.admin.transaction_admin import TransactionAdmin
 from engine.broker.cluster.broker_calls import BrokerCalls
 from engine.broker.cluster.membership import Membership
 from engine.broker.cluster.participants import Participants
+from engine.broker.hosting.open_segments import OpenSegments
+from engine.broker.hosting.open_subscriptions import OpenSubscriptions
 from engine.broker.hosting.segment_host import SegmentHosting
 from engine.broker.metrics.catalogue import metrics_page
 from engine.broker.metrics.ports import Observed
@@ -56,6 +58,8 @@ class Parts:
     """The parts of a broker on its foundation. `loops`: what runs beside traffic, by name, until it is cancelled."""
 
     members: Membership
+    segments: OpenSegments
+    subscriptions: OpenSubscriptions
     hosting: SegmentHosting
     service: ScalableTopicService
     calls: BrokerCalls
@@ -71,7 +75,7 @@ def build(base: Foundation, observed: Observed) -> Parts:
     """All parts. `observed`: what the metrics page reads, when it is asked for."""
     config = base.current.value
     members = _membership(base, config)
-    hosting = members.hosting
+    segments, subscriptions = members.segments, members.subscriptions
     service = ScalableTopicService(
         base.metadata,
         members.host,
@@ -98,21 +102,34 @@ def build(base: Foundation, observed: Observed) -> Parts:
         config,
         calls.forward if base.shared else None,
         dynamic=dynamic,
-        transactions=TransactionAdmin(coordinator, hosting.operations),
+        transactions=TransactionAdmin(coordinator, segments.operations),
         metrics=partial(metrics_page, observed),
     )
     loads = LoadReports(
-        hosting,
+        segments,
         base.metadata,
         interval=config.scalable_topic_load_report_interval,
         threshold=config.scalable_topic_load_report_rate_change_threshold,
         loaded=service.scaling.loaded,
     )
-    retention = RetentionLoop(service, hosting, config, base.clock, admin.prune_segment)
+    retention = RetentionLoop(service, segments, subscriptions, config, base.clock, admin.prune_segment)
     loops: list[Loop] = [("transactions", transactions.run), ("retention", retention.run), ("load reports", loads.run)]
     if config.segment_idle_time is not None:
-        loops.append(("idle segments", IdleLoop(hosting, config.segment_idle_time).run))
-    return Parts(members, hosting, service, calls, transactions, dynamic, admin, loads, retention, tuple(loops))
+        loops.append(("idle segments", IdleLoop(segments, config.segment_idle_time).run))
+    return Parts(
+        members=members,
+        segments=segments,
+        subscriptions=subscriptions,
+        hosting=members.hosting,
+        service=service,
+        calls=calls,
+        transactions=transactions,
+        dynamic=dynamic,
+        admin=admin,
+        loads=loads,
+        retention=retention,
+        loops=tuple(loops),
+    )
 
 
 def _membership(base: Foundation, config: BrokerConfig) -> Membership:

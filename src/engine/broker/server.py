@@ -19,6 +19,8 @@ from engine.broker.admin.service import AdminService
 from engine.broker.assembly import Foundation, Parts, build, storage_config
 from engine.broker.cluster.broker_calls import BrokerCalls
 from engine.broker.cluster.membership import Membership
+from engine.broker.hosting.open_segments import OpenSegments
+from engine.broker.hosting.open_subscriptions import OpenSubscriptions
 from engine.broker.hosting.segment_host import SegmentHosting
 from engine.broker.pools.latency import Measures
 from engine.broker.pools.partial_frames import HalfFrames
@@ -138,8 +140,18 @@ class Broker:
         return self.parts.members
 
     @property
-    def hosting(self) -> SegmentHosting:
+    def segments(self) -> OpenSegments:
         """Its open segments."""
+        return self.parts.segments
+
+    @property
+    def subscriptions(self) -> OpenSubscriptions:
+        """The subscriptions of its open segments."""
+        return self.parts.subscriptions
+
+    @property
+    def hosting(self) -> SegmentHosting:
+        """The control plane's door to its segments."""
         return self.parts.hosting
 
     @property
@@ -413,7 +425,7 @@ class Broker:
     def _swept(self) -> None:
         """After every look at all connections: rates, and memory that nobody uses any more."""
         received = 0
-        for hosted in self.hosting:
+        for hosted in self.segments:
             hosted.sample()
             received += hosted.incoming.bytes
         if received == self._received:

@@ -9,8 +9,7 @@ from functools import partial
 from typing import Any, Self, TypeVar
 
 from engine.aio.once import Once
-from engine.client.admin.admin import AsyncAdmin, check_properties
-from engine.client.admin.admin_backend import AdminBackend
+from engine.client.admin.admin import AsyncAdmin
 from engine.client.base.options import Batching, ClientOptions, ConsumerOptions, ProducerOptions
 from engine.client.base.redelivery import QueueOptions, backoff_of
 from engine.client.base.schema import Schema
@@ -36,6 +35,8 @@ from engine.limits import (
     SEND_TIMEOUT_S,
     TRANSACTION_TIMEOUT_S,
 )
+from engine.model.admin_parameters import check_properties
+from engine.model.admin_requests import AdminBackend
 from engine.model.names import TopicName, check_name
 from engine.model.positions import Checkpoint
 from engine.model.redelivery import Backoff, DeadLetter

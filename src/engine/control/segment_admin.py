@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 
 from engine.control.base.ports import SegmentHost, SegmentSpec, segment_spec
 from engine.control.base.topic_records import ScalableTopicResources
-from engine.control.shape.reshaping import TERMINATE
+from engine.control.shape.reshaping import ReshapePhase
 from engine.control.topic.controller import ScalableTopicController
 from engine.control.topic.registry import Controllers
 from engine.errors import InvalidArgumentError, NotFoundError
@@ -125,9 +125,11 @@ def _children(layout: SegmentLayout) -> dict[int, SegmentInfo]:
 
 
 def _ending(layout: SegmentLayout) -> list[int]:
-    """The segments that a pending change seals, once it has said that it will."""
+    """The segments that a pending change seals: those of a reshape behind its point of no return."""
     change = layout.change
-    return list(change.details.get("parents", ())) if change is not None and change.phase == TERMINATE else []
+    if change is None or change.phase != ReshapePhase.TERMINATE:
+        return []
+    return list(change.details.get("parents", ()))
 
 
 def _unknown(name: SegmentName, layout: SegmentLayout) -> str:

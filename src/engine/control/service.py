@@ -316,7 +316,7 @@ class ScalableTopicService:
     async def seek_subscription(
         self, topic: str | TopicName, subscription: str, when: InitialPosition | str | int
     ) -> None:
-        """Move all its cursors to "earliest", "latest" or a wall-clock time in ms (SEMANTICS 38). NotFoundError."""
+        """Move all its cursors to "earliest", "latest" or a wall-clock time in ms (semantics 38). NotFoundError."""
         position = when if type(when) is int else InitialPosition.parse(str(when))
         controller = await self._controllers.lead(TopicName.parse(topic))
         await controller.seek_subscription(check_name(subscription, "subscription"), position)
@@ -366,7 +366,7 @@ class ScalableTopicService:
     async def unregister_consumer(
         self, topic: str | TopicName, subscription: str, consumer_name: str, *, instance: str
     ) -> bool:
-        """A clean leave, durable at the return; False when another instance has the name, or nobody (SEMANTICS 13)."""
+        """A clean leave, durable at the return; False when another instance has the name, or nobody (semantics 13)."""
         controller = await self._controllers.lead(TopicName.parse(topic))
         return await controller.unregister_consumer(subscription, consumer_name, instance)
 

@@ -10,7 +10,19 @@ from collections.abc import Callable, Iterable
 
 from engine.errors import AlreadyClosedError, InvalidArgumentError
 from engine.limits import METADATA_KEY_SIZE_MAX, METADATA_VALUE_SIZE_MAX
-from engine.metadata.store import ABSENT, ANY, ConflictError, Expected, Indexes, Outcome, Outcomes, Record, Stat
+from engine.metadata.store import (
+    ABSENT,
+    ANY,
+    Append,
+    ConflictError,
+    Expected,
+    Indexes,
+    Outcome,
+    Outcomes,
+    Put,
+    Record,
+    Stat,
+)
 from engine.metadata.table import NO_INDEXES, Change, Row, Table
 
 
@@ -37,8 +49,7 @@ class Batch:
         """Write one record. Raises ConflictError; AlreadyClosedError when the session has ended."""
         old = self._row(key)
         check_expected(key, old, expected)
-        if session is not None and (session not in self._table.sessions or session in self.ended):
-            raise AlreadyClosedError(f"the metadata session {session} has ended; {key!r} was not written")
+        self._check_session(session, key)
         created_ms = self._now_ms if old is None else old.record.stat.created_ms
         stat = Stat(self._version + 1, created_ms, self._now_ms, session)
         self._change(key, old, Row(Record(key, value, stat), indexes))
@@ -53,20 +64,13 @@ class Batch:
         self._change(key, None, Row(record, indexes))
         return record
 
-    def put_with_sequence(
-        self,
-        key: str,
-        value: bytes,
-        expected: Expected | int,
-        indexes: Indexes,
-        prefix: str,
-        appended: bytes,
-        appended_indexes: Indexes,
-    ) -> tuple[Stat, Record]:
-        """Write a new record below `prefix`, and then `key`; nothing when that raises ConflictError."""
-        check_expected(key, self._row(key), expected)
-        record = self.put_sequence(prefix, appended, appended_indexes)
-        return self.put(key, value, ANY, None, indexes), record
+    def put_with_sequence(self, put: Put, appended: Append) -> tuple[Stat, Record]:
+        """Write the appended record first, and then the other; neither when that one is refused, as put() does."""
+        session = None if put.session is None else put.session.id
+        check_expected(put.key, self._row(put.key), put.expected)
+        self._check_session(session, put.key)
+        record = self.put_sequence(appended.prefix, appended.value, appended.indexes or NO_INDEXES)
+        return self.put(put.key, put.value, ANY, session, put.indexes or NO_INDEXES), record
 
     def delete(self, key: str, expected: Expected | int) -> bool:
         """Delete one record; False when there was none. Raises ConflictError."""
@@ -108,6 +112,10 @@ class Batch:
         self._table.apply(self.changes)
         for session in self.ended:
             self._table.sessions.pop(session, None)
+
+    def _check_session(self, session: int | None, key: str) -> None:
+        if session is not None and (session not in self._table.sessions or session in self.ended):
+            raise AlreadyClosedError(f"the metadata session {session} has ended; {key!r} was not written")
 
     def _row(self, key: str) -> Row | None:
         return self._staged[key] if key in self._staged else self._table.rows.get(key)

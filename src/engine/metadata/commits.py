@@ -6,13 +6,13 @@ from functools import partial
 from typing import Protocol
 
 from engine.aio.workers import Done, Workers
-from engine.metadata.image import Image, Step
+from engine.metadata.image import Image, ImageStep
 
 
-class Commits(Protocol):
+class StepCommits(Protocol):
     """Loop thread only. The image is closed after it."""
 
-    def post(self, step: Step, done: Done) -> None:
+    def post(self, step: ImageStep, done: Done) -> None:
         """Begin to make it durable; then done(None, None), or done(None, what Image.commit() raises)."""
 
     def close(self) -> None:
@@ -26,8 +26,8 @@ class ImageCommits:
         self._image = image
         self._owner = owner
 
-    def post(self, step: Step, done: Done) -> None:
-        """See Commits."""
+    def post(self, step: ImageStep, done: Done) -> None:
+        """See StepCommits."""
         self._owner.post(partial(self._image.commit, step), done)
 
     def close(self) -> None:

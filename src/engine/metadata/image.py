@@ -24,13 +24,13 @@ from engine.errors import (
     StorageError,
     UnsupportedError,
 )
-from engine.metadata.library import Connection, Library, LibraryError
+from engine.metadata.library import Library, LibraryError, SqliteConnection
 from engine.metadata.lockfile import PRIVATE, LockFile
 from engine.metadata.mark import REPAIR, Mark, SlotWrite
 from engine.metadata.store import Indexes, OutcomeUnknownError, Record, Stat
 from engine.metadata.table import NO_INDEXES, Change, Row
 from engine.metadata.wal import find_damage
-from engine.metadata.witness import Witness, enter_mark, log_of, mark_of
+from engine.metadata.witness import MarkPolicy, enter_mark, log_of, mark_of
 
 FORMAT = 1  # on disk: do not change the meaning of a number
 APPLICATION_ID = 0x454E474D  # "ENGM"; on disk: do not change
@@ -78,7 +78,7 @@ PRAGMA temp_store = MEMORY;
 """
 
 
-class Step(NamedTuple):
+class ImageStep(NamedTuple):
     """What one commit does: rows put, keys removed, and the summary after that: version, rows, digest, checksum.
 
     `mark`: what is written when it is durable.
@@ -93,7 +93,7 @@ class Step(NamedTuple):
 class Image:
     """The open file. It stays with the thread that opened it, but for step() and committed(): those are the loop's."""
 
-    def __init__(self, path: Path, witness: Witness = Witness.CHECK) -> None:
+    def __init__(self, path: Path, witness: MarkPolicy = MarkPolicy.CHECK) -> None:
         """Lock and open `path`, creating it when there is none.
 
         Raises DataDirectoryBusyError, UnsupportedError (a newer format), CorruptionError, DiskFullError, StorageError.
@@ -104,7 +104,7 @@ class Image:
         self.version = 0
         self._count = 0
         self._digest = 0
-        self._connection: Connection | None = None  # in place of the database
+        self._connection: SqliteConnection | None = None  # in place of the database
         self._lock = LockFile(path.with_name(path.name + ".lock"))
         try:
             with _errors_named(path):
@@ -158,7 +158,7 @@ class Image:
         form, version, rows, digest, _ = found[0]
         return form, version, rows, digest
 
-    def step(self, changes: list[Change]) -> Step:
+    def step(self, changes: list[Change]) -> ImageStep:
         """What makes these changes, which are the next, durable."""
         before: dict[str, Row | None] = {}
         after: dict[str, Row | None] = {}
@@ -173,15 +173,15 @@ class Image:
         digest -= sum(row.checksum for row in before.values() if row is not None)  # each was put, or loaded
         summary = (changes[-1].version, count, digest & _DIGEST_MASK)
         mark = None if self.mark is None else self.mark.following(summary[0])
-        return Step(put, removed, (*summary, _meta_checksum(FORMAT, *summary)), mark)
+        return ImageStep(put, removed, (*summary, _meta_checksum(FORMAT, *summary)), mark)
 
-    def committed(self, step: Step) -> None:
+    def committed(self, step: ImageStep) -> None:
         """It is durable."""
         self.version, self._count, self._digest, _ = step.summary
         if self.mark is not None:
             self.mark.taken(self.version)
 
-    def commit(self, step: Step) -> None:
+    def commit(self, step: ImageStep) -> None:
         """Make a step durable, all or nothing.
 
         Raises DiskFullError, StorageError (nothing was written), OutcomeUnknownError (a failed sync: the image must be
@@ -210,7 +210,7 @@ class Image:
         if self._database.in_transaction:
             self._database.execute(STATEMENTS["rollback"])
 
-    def connect(self, library: Library) -> Connection:
+    def connect(self, library: Library) -> SqliteConnection:
         """Give the file, once it is loaded, to who commits without this: commit() may not be called any more.
 
         The image closes the connection. Raises DataDirectoryError, StorageError; the image is closed then.
@@ -218,7 +218,7 @@ class Image:
         try:
             with _errors_named(self._path):
                 self._database.close()
-                self._connection = Connection(library, self._path)
+                self._connection = SqliteConnection(library, self._path)
                 self._connection.execute(f"{_EXCLUSIVE};{_PRAGMAS}")
         except BaseException:
             self.close()
@@ -269,7 +269,7 @@ def _check_format(path: Path, database: sqlite3.Connection) -> None:
         raise CorruptionError(f"{path} is damaged: its summary does not match its checksum")
 
 
-def _create_if_missing(path: Path, witness: Witness) -> None:
+def _create_if_missing(path: Path, witness: MarkPolicy) -> None:
     """A new file appears whole, under its name, or not at all: an empty one is damage."""
     log = log_of(path)
     if path.exists():
@@ -278,7 +278,7 @@ def _create_if_missing(path: Path, witness: Witness) -> None:
         return
     if log.exists():
         raise CorruptionError(f"{path} is missing, yet {log} is there")
-    if witness is Witness.CHECK and mark_of(path).exists():
+    if witness is MarkPolicy.CHECK and mark_of(path).exists():
         raise CorruptionError(f"{path} is missing, yet {mark_of(path)} is there; put it back, or {REPAIR}")
     fresh = path.with_name(path.name + ".new")
     fresh.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Every path in the metadata store, spelled once (PIP-468 "Metadata Store Paths", DESIGN section 7)."""
+"""Every path in the metadata store, spelled once (PIP-468 "Metadata Store Paths", docs/formats/metadata.md)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def encode(part: str) -> str:
 
 def decode(part: str) -> str:
     """Undo encode()."""
-    return unquote(part)
+    return unquote(part) if "%" in part else part
 
 
 def broker(url: str) -> str:

@@ -72,7 +72,7 @@ def find_library() -> Library | None:
     return None
 
 
-class Connection:
+class SqliteConnection:
     """An open database. Blocking; by one thread after another. Raises LibraryError."""
 
     def __init__(self, library: Library, path: Path) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from math import inf
 from typing import TypeVar
 
+from engine.clock import Clock
 from engine.errors import AlreadyClosedError, InvalidArgumentError
 from engine.limits import METADATA_WRITE_ALL_MAX
 from engine.metadata.batch import Batch, check_indexes, check_key, check_value, check_version
 from engine.metadata.store import (
     ANY,
+    Append,
     Delete,
     Expected,
     IndexedRecords,
@@ -24,7 +27,7 @@ from engine.metadata.store import (
     Session,
     Stat,
 )
-from engine.metadata.table import Table
+from engine.metadata.table import NO_INDEXES, Table
 from engine.metadata.watches import IndexWatch, PrefixWatch, TableWatch, WatchHub
 
 T = TypeVar("T")
@@ -34,22 +37,52 @@ W = TypeVar("W", bound=TableWatch)
 _list = list  # inside the class, `list` is a method
 
 
+class SessionLease:
+    """Ends a session whose holder does not refresh it. `end_after`: ends it on the store's side, after seconds."""
+
+    def __init__(self, clock: Clock, timeout: float, end_after: Callable[[float], asyncio.TimerHandle]) -> None:
+        self._clock = clock
+        self._timeout = timeout
+        self._end_after = end_after
+        self._timer: asyncio.TimerHandle | None = None
+        self.renew()
+
+    def renew(self) -> None:
+        """The holder lives: count its timeout from now."""
+        self.deadline = self._clock.monotonic() + self._timeout
+        self.end_after(self._timeout)
+
+    def end_after(self, seconds: float) -> None:
+        """End the session after so many seconds, whatever the deadline that the holder knows."""
+        self.cancel()
+        self._timer = self._end_after(seconds)
+
+    def cancel(self) -> None:
+        """The session has ended. Idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
 class LocalSession:
-    """A session of a local store. It ends by close(), or with the store that gave it."""
+    """A session of a local store. It ends by close(), with the store that gave it, or with its lease if it has one."""
 
     def __init__(self, store: LocalStore, session_id: int, timeout: float) -> None:
         self.id = session_id
         self.timeout = timeout
+        self.lease: SessionLease | None = None
         self._store = store
 
     @property
     def deadline(self) -> float:
-        """See Session: as long as the process."""
-        return inf
+        """See Session: without a lease, as long as the process."""
+        return inf if self.lease is None else self.lease.deadline
 
     async def refresh(self) -> None:
         """Raise AlreadyClosedError when the session is over."""
         self._store.check_session(self)
+        if self.lease is not None:
+            self.lease.renew()
 
     async def close(self) -> None:
         """End the session and delete its records. Idempotent."""
@@ -95,7 +128,7 @@ class LocalStore(ABC):
     ) -> Stat:
         """Write one record; its new facts. Raises ConflictError, AlreadyClosedError when the session has ended."""
         self._check_open()
-        return await self._write(_putting(key, value, expected, session, indexes))
+        return await self._write(_putting(Put(key, value, expected, session, partition_key, indexes)))
 
     async def put_sequence(
         self,
@@ -107,31 +140,14 @@ class LocalStore(ABC):
     ) -> Record:
         """Write a new record at `{prefix}/{sequence:020d}`."""
         self._check_open()
-        check_key(f"{prefix}/{0:020d}")
-        value, own = check_value(prefix, value), check_indexes(indexes)
-        return await self._write(lambda batch: batch.put_sequence(prefix, value, own))
+        append = _checked_append(Append(prefix, value, partition_key, indexes))
+        return await self._write(lambda batch: batch.put_sequence(prefix, append.value, append.indexes or NO_INDEXES))
 
-    async def put_with_sequence(
-        self,
-        key: str,
-        value: bytes,
-        expected: Expected | int,
-        prefix: str,
-        appended: bytes,
-        *,
-        partition_key: str | None = None,
-        indexes: Indexes | None = None,
-        appended_indexes: Indexes | None = None,
-    ) -> tuple[Stat, Record]:
-        """Write a new record below `prefix`, and `key`, atomically. Raises ConflictError."""
+    async def put_with_sequence(self, put: Put, appended: Append) -> tuple[Stat, Record]:
+        """Write a record and a new one below a prefix, atomically. Raises as put() does."""
         self._check_open()
-        check_key(key)
-        check_key(f"{prefix}/{0:020d}")
-        value, expected, own = check_value(key, value), check_version(expected), check_indexes(indexes)
-        appended, its = check_value(prefix, appended), check_indexes(appended_indexes)
-        return await self._write(
-            lambda batch: batch.put_with_sequence(key, value, expected, own, prefix, appended, its)
-        )
+        put, appended = _checked_put(put), _checked_append(appended)
+        return await self._write(lambda batch: batch.put_with_sequence(put, appended))
 
     async def delete(self, key: str, expected: Expected | int = ANY) -> bool:
         """Delete one record; False when there was none. Raises ConflictError."""
@@ -203,6 +219,8 @@ class LocalStore(ABC):
 
     async def end_session(self, session: LocalSession) -> None:
         """Delete the session's records; nothing when it has ended."""
+        if session.lease is not None:
+            session.lease.cancel()
         if session in self._sessions:
             del self._sessions[session]
             await self._write(lambda batch: batch.end_session(session.id))
@@ -213,14 +231,24 @@ class LocalStore(ABC):
         return self._table.version
 
 
-def _putting(
-    key: str, value: bytes, expected: Expected | int, session: Session | None, indexes: Indexes | None
-) -> Callable[[Batch], Stat]:
+def _checked_put(put: Put) -> Put:
+    """A copy that other code cannot change any more. Raises InvalidArgumentError."""
+    key, value, expected = check_key(put.key), check_value(put.key, put.value), check_version(put.expected)
+    return Put(key, value, expected, put.session, put.partition_key, check_indexes(put.indexes))
+
+
+def _checked_append(append: Append) -> Append:
+    """A copy that other code cannot change any more. Raises InvalidArgumentError."""
+    check_key(f"{append.prefix}/{0:020d}")
+    value, indexes = check_value(append.prefix, append.value), check_indexes(append.indexes)
+    return Append(append.prefix, value, append.partition_key, indexes)
+
+
+def _putting(put: Put) -> Callable[[Batch], Stat]:
     """Raises InvalidArgumentError."""
-    check_key(key)
-    content, demanded, own = check_value(key, value), check_version(expected), check_indexes(indexes)
-    owner = None if session is None else session.id
-    return lambda batch: batch.put(key, content, demanded, owner, own)
+    checked, session = _checked_put(put), None if put.session is None else put.session.id
+    key, value, expected, indexes = checked.key, checked.value, checked.expected, checked.indexes or NO_INDEXES
+    return lambda batch: batch.put(key, value, expected, session, indexes)
 
 
 def _deleting(key: str, expected: Expected | int) -> Callable[[Batch], bool]:
@@ -232,7 +260,7 @@ def _deleting(key: str, expected: Expected | int) -> Callable[[Batch], bool]:
 def _operation(write: Put | Delete) -> Callable[[Batch], Outcome]:
     """Raises InvalidArgumentError."""
     if isinstance(write, Put):
-        return _putting(write.key, write.value, write.expected, write.session, write.indexes)
+        return _putting(write)
     if isinstance(write, Delete):
         return _deleting(write.key, write.expected)
     raise InvalidArgumentError(f"a write is {write!r:.80}; Put or Delete is right")

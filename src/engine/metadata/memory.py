@@ -5,49 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextvars import Context, copy_context
+from functools import partial
 from typing import TypeVar
 
 from engine.clock import Clock
 from engine.metadata.batch import Batch
-from engine.metadata.local import LocalSession, LocalStore
+from engine.metadata.local import LocalSession, LocalStore, SessionLease
 from engine.metadata.table import Table
 from engine.metadata.watches import WatchHub
 
 T = TypeVar("T")
-
-
-class LeasedSession(LocalSession):
-    """A session that ends unless its holder refreshes it."""
-
-    def __init__(self, store: MemoryMetadataStore, session_id: int, timeout: float, clock: Clock) -> None:
-        super().__init__(store, session_id, timeout)
-        self._memory = store
-        self._clock = clock
-        self._deadline = clock.monotonic() + timeout
-        self._timer: asyncio.TimerHandle | None = store.expire_after(self, timeout)
-
-    @property
-    def deadline(self) -> float:
-        """See Session."""
-        return self._deadline
-
-    async def refresh(self) -> None:
-        """See Session."""
-        self._memory.check_session(self)
-        self._deadline = self._clock.monotonic() + self.timeout
-        self.expire(self.timeout)
-
-    def expire(self, after: float) -> None:
-        """The store hears nothing more for so many seconds."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._memory.expire_after(self, after)
-
-    def ended(self) -> None:
-        """No timer is needed any more."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
 
 class MemoryMetadataStore(LocalStore):
@@ -72,21 +39,12 @@ class MemoryMetadataStore(LocalStore):
 
     async def session(self, timeout: float = 30.0) -> LocalSession:
         """A new session."""
-        if not self._leases:
-            return await super().session(timeout)
-        self._check_open()
-        session = LeasedSession(self, self._table.new_session(), timeout, self._clock)
-        self._sessions[session] = None
+        session = await super().session(timeout)
+        if self._leases:
+            session.lease = SessionLease(self._clock, timeout, partial(self._end_after, session))
         return session
 
-    async def end_session(self, session: LocalSession) -> None:
-        """Delete the session's records; nothing when it has ended."""
-        if isinstance(session, LeasedSession):
-            session.ended()
-        await super().end_session(session)
-
-    def expire_after(self, session: LocalSession, seconds: float) -> asyncio.TimerHandle:
-        """End a session on the store's side after a while."""
+    def _end_after(self, session: LocalSession, seconds: float) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(seconds, self._expire, session, context=self._context.copy())
 
     async def _write(self, operation: Callable[[Batch], T], count: int = 1) -> T:
@@ -106,10 +64,10 @@ class MemoryMetadataStore(LocalStore):
         self._closed = True
         self._close_watches()
         for session in self._sessions:
-            if not isinstance(session, LeasedSession):
-                self.expire_after(session, session.timeout if after is None else after)
+            if session.lease is None:
+                self._end_after(session, session.timeout if after is None else after)
             elif after is not None:
-                session.expire(after)
+                session.lease.end_after(after)
 
     def _expire(self, session: LocalSession) -> None:
         self._expiring.add(task := asyncio.get_running_loop().create_task(self.end_session(session)))

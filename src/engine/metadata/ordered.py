@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Generic, TypeVar
+
+from engine import checks
 
 T = TypeVar("T", str, tuple[str, str])
 
@@ -21,7 +23,7 @@ class OrderedSet(Generic[T]):
     that, and were never searched for.
 
     Invariants: no chunk is empty, and `_lasts[i]` is the last item of `_chunks[i]`. No item of `_added` is in a chunk,
-    every item of `_removed` is.
+    every item of `_removed` is. Checked by _check(), with ENGINE_DEBUG=1.
     """
 
     def __init__(self, items: Iterable[T] = ()) -> None:
@@ -63,6 +65,19 @@ class OrderedSet(Generic[T]):
         for item in sorted(islice(self._added, count)):
             del self._added[item]
             self._put_in(item)
+        if checks.COSTLY:
+            self._check()
+
+    def _check(self) -> None:
+        checks.check(all(self._chunks), "no chunk of a sorted set is empty")
+        checks.check(
+            self._lasts == [chunk[-1] for chunk in self._chunks], "the last items of a sorted set's chunks are known"
+        )
+        items = [item for chunk in self._chunks for item in chunk]
+        checks.check(all(a < b for a, b in pairwise(items)), "the chunks of a sorted set are in order")
+        there = set(items)
+        checks.check(there.isdisjoint(self._added), "nothing that was put in last is in a chunk")
+        checks.check(there.issuperset(self._removed), "what was taken out last is in a chunk")
 
     def _put_in(self, item: T) -> None:
         if not self._chunks:

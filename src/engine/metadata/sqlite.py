@@ -21,16 +21,16 @@ from engine.clock import Clock
 from engine.errors import StorageError
 from engine.limits import METADATA_COMMIT_WRITES_MAX
 from engine.metadata.batch import Batch
-from engine.metadata.commits import Commits, ImageCommits
-from engine.metadata.image import Image, Step
-from engine.metadata.library import Connection, find_library
+from engine.metadata.commits import ImageCommits, StepCommits
+from engine.metadata.image import Image, ImageStep
+from engine.metadata.library import SqliteConnection, find_library
 from engine.metadata.local import LocalStore
 from engine.metadata.mark import Mark
 from engine.metadata.table import Row, Table
 from engine.metadata.watches import WatchHub
 
 T = TypeVar("T")
-_Opened = tuple[Image, list[Row], "Connection | None"]
+_Opened = tuple[Image, list[Row], "SqliteConnection | None"]
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class _Write:
 class SqliteMetadataStore(LocalStore):
     """Open it with `await SqliteMetadataStore.open(path, clock=…)`. All methods on the loop that opened it."""
 
-    def __init__(self, image: Image, table: Table, clock: Clock, owner: ThreadWorkers, commits: Commits) -> None:
+    def __init__(self, image: Image, table: Table, clock: Clock, owner: ThreadWorkers, commits: StepCommits) -> None:
         """Use open()."""
         super().__init__(table, WatchHub(table))
         self._image = image
@@ -99,7 +99,11 @@ class SqliteMetadataStore(LocalStore):
 
     @classmethod
     async def open(
-        cls, path: str | Path, *, clock: Clock, native: Callable[[Connection, Mark | None], Commits] | None = None
+        cls,
+        path: str | Path,
+        *,
+        clock: Clock,
+        native: Callable[[SqliteConnection, Mark | None], StepCommits] | None = None,
     ) -> SqliteMetadataStore:
         """Open or create the file at `path`; beside it live `-wal`, while it is open, and `.lock`.
 
@@ -169,7 +173,7 @@ class SqliteMetadataStore(LocalStore):
         return True
 
     def _committed(
-        self, batch: Batch, writes: list[_Write], step: Step, _: None, failure: BaseException | None
+        self, batch: Batch, writes: list[_Write], step: ImageStep, _: None, failure: BaseException | None
     ) -> None:
         if failure is None:
             self._image.committed(step)

@@ -1,4 +1,4 @@
-"""The metadata store: small facts that must survive and be agreed upon (DESIGN section 7).
+"""The metadata store: small facts that must survive and be agreed upon (docs/formats/metadata.md).
 
 One interface, one file per implementation (`memory.py`, `sqlite.py`), one conformance suite
 (`tests/metadata/`) that each of them passes. Keys are "/"-separated paths in text, ordered by code point; values are
@@ -53,7 +53,7 @@ class EventKind(enum.Enum):
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
-    """One change. Events of a key arrive in version order; several may collapse into the last (SEMANTICS 37).
+    """One change. Events of a key arrive in version order; several may collapse into the last (semantics 37).
 
     `version` is the store-wide version at which it happened: hand the last one seen to `watch` to resume.
     """
@@ -109,7 +109,7 @@ Indexes = Mapping[str, str | tuple[str, ...]]  # index name -> the record's key 
 
 
 class Put(msgspec.Struct, frozen=True):
-    """For write_all(): what MetadataStore.put() is given."""
+    """One write of a record, as MetadataStore.put() takes it: for write_all() and put_with_sequence()."""
 
     key: str
     value: bytes
@@ -119,8 +119,17 @@ class Put(msgspec.Struct, frozen=True):
     indexes: Indexes | None = None
 
 
+class Append(msgspec.Struct, frozen=True):
+    """One new record below a prefix, as MetadataStore.put_sequence() takes it: for put_with_sequence()."""
+
+    prefix: str
+    value: bytes
+    partition_key: str | None = None
+    indexes: Indexes | None = None
+
+
 class Delete(msgspec.Struct, frozen=True):
-    """For write_all(): what MetadataStore.delete() is given."""
+    """One deletion, as MetadataStore.delete() takes it: for write_all()."""
 
     key: str
     expected: Expected | int = ANY
@@ -181,21 +190,11 @@ class MetadataStore(Protocol):
     ) -> Record:
         """Write a new record at `{prefix}/{sequence:020d}`, the sequence larger than any the prefix ever had."""
 
-    async def put_with_sequence(
-        self,
-        key: str,
-        value: bytes,
-        expected: Expected | int,
-        prefix: str,
-        appended: bytes,
-        *,
-        partition_key: str | None = None,
-        indexes: Indexes | None = None,
-        appended_indexes: Indexes | None = None,
-    ) -> tuple[Stat, Record]:
-        """Write `key` as put() does and `appended` as put_sequence() does below `prefix`: atomically, both or nothing.
+    async def put_with_sequence(self, put: Put, appended: Append) -> tuple[Stat, Record]:
+        """Write one record as put() does, and a new one as put_sequence() does: atomically, both or nothing.
 
-        The new record's version is smaller than the key's. Raises ConflictError, OutcomeUnknownError.
+        Returns the facts of the first and the whole second. The second has the smaller version. Raises ConflictError,
+        OutcomeUnknownError.
         """
 
     async def write_all(self, writes: Sequence[Put | Delete]) -> Outcomes:

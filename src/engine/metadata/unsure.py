@@ -1,4 +1,4 @@
-"""Writes whose outcome the store may leave open, done until it is known (DESIGN section 7: read back, then repeat)."""
+"""Writes whose outcome the store may leave open: it is read back, and they are repeated (docs/formats/metadata.md)."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _MARKED = "SELECT COUNT(*) FROM sqlite_master WHERE name = 'mark'"
 _TABLE = "CREATE TABLE IF NOT EXISTS mark (id INTEGER, checksum INTEGER)"
 
 
-class Witness(enum.Enum):
+class MarkPolicy(enum.Enum):
     """What becomes of the mark beside the file."""
 
     CHECK = "check"  # the file must have come as far as it says; made where there was none before
@@ -36,16 +36,16 @@ def log_of(path: Path) -> Path:
     return path.with_name(path.name + "-wal")
 
 
-def enter_mark(path: Path, database: sqlite3.Connection, version: int, witness: Witness) -> Mark | None:
+def enter_mark(path: Path, database: sqlite3.Connection, version: int, witness: MarkPolicy) -> Mark | None:
     """The mark of the open and checked file that has come as far as `version`; None where it is to be ignored.
 
     Raises CorruptionError, UnsupportedError, OSError, sqlite3.Error.
     """
-    if witness is Witness.IGNORE:
+    if witness is MarkPolicy.IGNORE:
         return None
     where, ident = mark_of(path), _ident(path, database)
-    if ident is None or witness is Witness.RENEW:
-        if witness is Witness.CHECK:
+    if ident is None or witness is MarkPolicy.RENEW:
+        if witness is MarkPolicy.CHECK:
             _check_reached(path, version, read_version(where))
         return _make(where, database, version)
     mark = Mark.open(where, ident)

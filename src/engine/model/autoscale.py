@@ -1,7 +1,7 @@
 """`AutoScalePolicy`: when a topic changes its own shape, and how overrides of it resolve (PIP-483, PIP-486).
 
 A policy is set at three levels: the broker's configuration says everything, a namespace and a topic may override single
-fields. Fields resolve one by one, the most specific wins (SEMANTICS 34).
+fields. Fields resolve one by one, the most specific wins (semantics 34).
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class AutoScalePolicy:
     enabled: bool = True
     max_segments: int = 64  # active ones
     min_segments: int = 1
-    max_dag_depth: int = 10  # merges in a lineage; splits do not count (SEMANTICS 6)
+    max_dag_depth: int = 10  # merges in a lineage; splits do not count (semantics 6)
     split_cooldown: float = 60.0
     merge_cooldown: float = 300.0
     merge_window: float = 300.0  # for how long a segment must have been cold
     rebucket_cooldown: float = 60.0
     max_buckets: int = BUCKETS_PER_SEGMENT_MAX  # of one segment, as far as consumers can raise it
-    # Below it in every segment, consumers that find no segment of their own get buckets, not segments (SEMANTICS 31).
+    # Below it in every segment, consumers that find no segment of their own get buckets, not segments (semantics 31).
     split_floor_msg_rate_in: float = 1_000.0
     # A segment above any of these is split; two neighbours below all of those are merged.
     split_msg_rate_in_threshold: float = 10_000.0

@@ -37,7 +37,7 @@ class HashRange:
 
     @classmethod
     def divide(cls, count: int) -> list[HashRange]:
-        """The ring in `count` equal parts; the last absorbs the remainder (SEMANTICS 3)."""
+        """The ring in `count` equal parts; the last absorbs the remainder (semantics 3)."""
         if not 1 <= count <= HASH_RING_SIZE:
             raise InvalidArgumentError(f"the ring cannot be cut into {count} ranges; 1 to {HASH_RING_SIZE} are right")
         width = HASH_RING_SIZE // count

@@ -67,9 +67,9 @@ class PendingChange:
 
 @dataclass(frozen=True, slots=True)
 class SegmentLayout:
-    """One version of a topic's shape, with the facts about the topic that every version carries along (SEMANTICS 3).
+    """One version of a topic's shape, with the facts about the topic that every version carries along (semantics 3).
 
-    Invariant: the active segments tile the ring. Checked whenever one is made; CorruptionError.
+    Invariant: the active segments tile the ring. Checked by _check_tiling() whenever one is made; CorruptionError.
     """
 
     epoch: int
@@ -181,7 +181,7 @@ class SegmentLayout:
         return tuple(self.segments[i] for i in sorted(ids))
 
     def merge_depth(self, segment_id: int) -> int:
-        """The most merges on any path that leads to it; splits do not count (SEMANTICS 6). Raises NotFoundError."""
+        """The most merges on any path that leads to it; splits do not count (semantics 6). Raises NotFoundError."""
         depths: dict[int, int] = {}
         for i in sorted(self.ancestors(segment_id) | {segment_id}):
             parent_ids = self.segments[i].parent_ids

@@ -40,7 +40,7 @@ class SegmentLoadStats:
         return not any(getattr(self, name) for name in _JSON)
 
     def differs(self, written: SegmentLoadStats, threshold: float) -> bool:
-        """Whether any rate has moved from what was written by more than this part of it, or crossed zero (SEMANTICS
+        """Whether any rate has moved from what was written by more than this part of it, or crossed zero (semantics
         32).
         """
         return any(_moved(getattr(self, name), getattr(written, name), threshold) for name in _JSON)
@@ -62,7 +62,7 @@ class SegmentLoadStats:
 
 @dataclass(frozen=True, slots=True)
 class ReportedLoad:
-    """A load record, and when it was written: since then the load has been about that (SEMANTICS 32)."""
+    """A load record, and when it was written: since then the load has been about that (semantics 32)."""
 
     stats: SegmentLoadStats
     modified_ms: int

@@ -10,6 +10,7 @@ import re
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from engine.errors import InvalidArgumentError
 from engine.limits import NAME_SIZE_MAX
@@ -23,6 +24,7 @@ DEFAULT_NAMESPACE = "default"
 
 _DESCRIPTOR = re.compile(r"([0-9a-f]{4})-([0-9a-f]{4})-(0|[1-9][0-9]{0,18})")
 _FORMS = "write 'name', 'tenant/namespace/name' or 'topic://tenant/namespace/name'"
+_FORBIDDEN = re.compile(r"[/\x00-\x1f\x7f]")
 _PATTERN_CHARACTERS = "*>^$"  # that no name has, so that a pattern is never taken for one
 # Letters, marks and symbols that show nothing: fillers, the grapheme joiner, variation selectors, the blank of Braille.
 _INVISIBLE = re.compile(
@@ -50,7 +52,7 @@ def check_name(part: str, what: str) -> str:
         raise InvalidArgumentError(f"{what} is {size} bytes of UTF-8; at most {NAME_SIZE_MAX} are allowed")
     if part in (".", ".."):
         raise InvalidArgumentError(f"{what} is {part!r}, which file systems keep for themselves; another name is right")
-    if wrong := [c for c in part if c == "/" or ord(c) < 0x20 or ord(c) == 0x7F]:
+    if wrong := _FORBIDDEN.search(part):
         kind = "a '/'" if wrong[0] == "/" else f"the control character {wrong[0]!r}"
         raise InvalidArgumentError(f"{what} {part!r} holds {kind}; a name without it is right")
     return part
@@ -125,6 +127,12 @@ class TopicName:
     def __str__(self) -> str:
         return f"{TOPIC_SCHEME}{self.tenant}/{self.namespace}/{self.local}"
 
+    def check(self) -> None:
+        """Raise InvalidArgumentError unless a topic may have this name."""
+        check_name(self.tenant, "tenant")
+        check_name(self.namespace, "namespace")
+        check_name(self.local, "topic name")
+
     def check_new(self) -> None:
         """Raise InvalidArgumentError unless a topic may be made by this name."""
         check_new_name(self.tenant, "tenant")
@@ -170,8 +178,20 @@ class SegmentName:
         """Undo str(). Raises InvalidArgumentError."""
         rest = text.removeprefix(SEGMENT_SCHEME) if isinstance(text, str) else ""
         head, _, descriptor = rest.rpartition("/")
-        match = _DESCRIPTOR.fullmatch(descriptor)
-        if rest == text or not match:
+        if rest == text or not _DESCRIPTOR.fullmatch(descriptor):
             raise InvalidArgumentError(f"segment name {text!r} is not segment://tenant/namespace/topic/ssss-eeee-id")
+        return cls.described(TopicName.parse(TOPIC_SCHEME + head), descriptor)
+
+    @classmethod
+    def described(cls, topic: TopicName, descriptor: str) -> SegmentName:
+        """The segment of a topic that has this `descriptor`. Raises InvalidArgumentError."""
+        match = _DESCRIPTOR.fullmatch(descriptor)
+        if not match:
+            raise InvalidArgumentError(f"segment descriptor must be ssss-eeee-id, got {descriptor!r}")
         start, end, segment_id = match.groups()
-        return cls(TopicName.parse(TOPIC_SCHEME + head), HashRange(int(start, 16), int(end, 16)), int(segment_id))
+        return cls(topic, _hash_range(start, end), int(segment_id))
+
+
+@lru_cache(1024)  # most segments have one of few ranges
+def _hash_range(start: str, end: str) -> HashRange:
+    return HashRange(int(start, 16), int(end, 16))

@@ -68,7 +68,7 @@ class MessageId:
 
     Ids of one topic are totally ordered. `positions` is the position vector at delivery, {place: next offset}, where a
     place is a segment's id, or one bucket of a shared segment (`split_position`): what a cumulative acknowledgement of
-    this message means (SEMANTICS 11); empty when unknown, as in a producer's receipt. `vectors`, in ids of a stream
+    this message means (semantics 11); empty when unknown, as in a producer's receipt. `vectors`, in ids of a stream
     consumer of several topics: the vector of every topic, its own included, {topic: TopicPositions}; else empty.
     Equality looks at segment, offset and topic. Never changed after it was made.
     """
@@ -152,7 +152,7 @@ MessageId.latest = MessageId(_LAST, _LAST)
 
 
 class Checkpoint:
-    """Where a reader stands in a topic: a position for every segment of its layout (SEMANTICS 27).
+    """Where a reader stands in a topic: a position for every segment of its layout (semantics 27).
 
     `form` is "positions", or one of "earliest", "latest", "timestamp": a place that the consumer turns into positions
     when it starts there. `positions` is {segment id: next offset}; a segment that is missing was born later and is read

@@ -54,7 +54,7 @@ class Backoff:
 class DeadLetter:
     """After how many redeliveries a message is put aside, and where.
 
-    `max_redeliveries`: 0 or more; a message is received at most once more than that (SEMANTICS 21). `topic`: by
+    `max_redeliveries`: 0 or more; a message is received at most once more than that (semantics 21). `topic`: by
     default the source's own name with "-DLQ" behind it. Raises InvalidArgumentError.
     """
 

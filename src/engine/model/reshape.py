@@ -1,7 +1,7 @@
-"""How one layout becomes the next: split, merge, rebucket, prune. Pure; each raises the epoch by one (SEMANTICS 3).
+"""How one layout becomes the next: split, merge, rebucket, prune. Pure; each raises the epoch by one (semantics 3).
 
 A change that gives segments heirs is planned first, so that the heirs can be created before they are in the layout
-(SEMANTICS 42): `plan_*` validates and says which they are, `reserve` takes their ids, `commit` makes the next layout.
+(semantics 42): `plan_*` validates and says which they are, `reserve` takes their ids, `commit` makes the next layout.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ def children_of(change: PendingChange) -> tuple[SegmentInfo, ...]:
 
 
 def plan_split(layout: SegmentLayout, segment_id: int) -> Reshape:
-    """An active segment's range in two halves, each with half its bucket count, one at least (SEMANTICS 2).
+    """An active segment's range in two halves, each with half its bucket count, one at least (semantics 2).
 
-    Raises InvalidArgumentError when it is unknown, sealed or of one hash value (SEMANTICS 5), or for a topic that has
+    Raises InvalidArgumentError when it is unknown, sealed or of one hash value (semantics 5), or for a topic that has
     the most segments there may be.
     """
     parent = _active(layout, segment_id, "split")
@@ -133,7 +133,7 @@ def reserve(layout: SegmentLayout, reshape: Reshape, phase: str) -> SegmentLayou
 
 
 def commit(layout: SegmentLayout, reshape: Reshape, now_ms: int) -> SegmentLayout:
-    """The next layout: parents are sealed at the moment in which their heirs are born (SEMANTICS 4); none pending.
+    """The next layout: parents are sealed at the moment in which their heirs are born (semantics 4); none pending.
 
     Raises CorruptionError when the parents are not there, active, or the children do not take their place.
     """

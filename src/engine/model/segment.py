@@ -27,7 +27,7 @@ class SegmentState(enum.StrEnum):
 
 
 def bucket_ends(count: int) -> tuple[int, ...]:
-    """The inclusive ends of `count` equal buckets over the whole bucket ring (SEMANTICS 2). InvalidArgumentError."""
+    """The inclusive ends of `count` equal buckets over the whole bucket ring (semantics 2). InvalidArgumentError."""
     if not 1 <= count <= BUCKETS_PER_SEGMENT_MAX:
         raise InvalidArgumentError(f"{count} entry buckets asked for; 1 to {BUCKETS_PER_SEGMENT_MAX} are right")
     return tuple(r.end for r in HashRange.divide(count))
@@ -37,7 +37,7 @@ def bucket_ends(count: int) -> tuple[int, ...]:
 class SegmentInfo:
     """One segment in the DAG (PIP-468). Epochs are of the layout, times wall-clock milliseconds.
 
-    `sealed_at_epoch` is 0 and `sealed_at_ms` None while it is active (SEMANTICS 4). `bucket_ends` never change.
+    `sealed_at_epoch` is 0 and `sealed_at_ms` None while it is active (semantics 4). `bucket_ends` never change.
     """
 
     segment_id: int

@@ -55,7 +55,7 @@ class SubscriptionState(enum.StrEnum):
 
 
 class AttachMode(enum.StrEnum):
-    """How a consumer attaches to a segment it was assigned (SEMANTICS 16)."""
+    """How a consumer attaches to a segment it was assigned (semantics 16)."""
 
     EXCLUSIVE = "exclusive"
     SHARED = "shared"
@@ -75,7 +75,7 @@ Shares = tuple[Share, ...]
 class AssignedSegment:
     """One segment of a consumer's share. `name` carries its id and hash range.
 
-    `bucket_ends`: the segment's inclusive bucket ends, for SHARED only; all of them, whoever gets which (SEMANTICS 16).
+    `bucket_ends`: the segment's inclusive bucket ends, for SHARED only; all of them, whoever gets which (semantics 16).
     """
 
     name: SegmentName
@@ -90,7 +90,7 @@ class AssignedSegment:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerAssignment:
-    """A consumer's whole share, which may be empty (SEMANTICS 15), and the layout it was computed from.
+    """A consumer's whole share, which may be empty (semantics 15), and the layout it was computed from.
 
     `created_ms`: in the answer to a registration, when the subscription was created.
     """
@@ -138,7 +138,7 @@ class SubscriptionMetadata:
 class ConsumerRegistration:
     """What `keys.consumer` holds: the durable session of one consumer name, and its share when it last changed.
 
-    `instance` tells two consumer objects of the same name apart (SEMANTICS 13); `term` is that of the leader that
+    `instance` tells two consumer objects of the same name apart (semantics 13); `term` is that of the leader that
     wrote it.
     """
 

@@ -3,7 +3,7 @@
 A header is the one place where a transaction is decided; an operation record says that one write or acknowledgement
 belongs to it (PIP-473). An operation counts when the transaction committed, when its record was written before the
 header was decided (every write of the store has a larger version than those before it), and when its attempt was
-accepted. Everybody who applies this rule to the same records comes to the same answer, whenever it looks.
+accepted. The rule gives the same answer to every reader of the same records, at any time.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from engine.model.names import SegmentName, check_name
 
 ID_BITS = 64
 PARTITIONS = 16  # of coordinators; the top four bits of an id
-MARK_BITS = 63  # of whoever commits, by which he knows that it was him
+MARK_BITS = 63  # of the random number by which a committer recognises its own commit
 ATTEMPTS_MAX = 100_000  # that one commit accepts
 BEGUN_MAX = 16  # by one request; a power of two
-# To whoever adds something to a transaction, or ends it: it is too late, whoever tries again.
+# What adding to a transaction, or ending it, raises when it has ended: a retry does not help.
 TRANSACTION_OVER = (TransactionConflictError, TransactionNotFoundError)
 HEADER_CACHED_SIZE_MAX = 1024
-HEADERS_CACHED = 1024  # each is read several times, soon after it was written, by everybody it concerns
+HEADERS_CACHED = 1024  # each is read several times soon after it was written: by every owner of its segments
 
 
 class TransactionState(enum.StrEnum):
@@ -45,7 +45,7 @@ class TransactionState(enum.StrEnum):
         return self is not TransactionState.OPEN
 
 
-# From each state, the states that ending it may ask for. To ask for the one it has changes nothing (SEMANTICS 36).
+# From each state, the states that ending it may ask for. To ask for the one it has changes nothing (semantics 36).
 MOVES: dict[TransactionState, frozenset[TransactionState]] = {
     TransactionState.OPEN: frozenset({TransactionState.COMMITTED, TransactionState.ABORTED}),
     TransactionState.COMMITTED: frozenset({TransactionState.COMMITTED}),
@@ -62,7 +62,7 @@ def parse_id(text: str) -> int:
     """Undo id_text(). Raises InvalidArgumentError."""
     number = _parsed(text) if isinstance(text, str) and len(text) == 16 else None
     if number is None:
-        raise InvalidArgumentError(f"transaction id {text!r:.80}; 16 hexadecimal digits are right")
+        raise InvalidArgumentError(f"transaction id must be 16 hexadecimal digits, got {text!r:.80}")
     return number
 
 
@@ -85,8 +85,8 @@ class TransactionHeader(msgspec.Struct, frozen=True, omit_defaults=True):
 
     A wall clock may be set: what waits for the deadline measures `span_ms` from `since_ms` on by a monotonic clock.
     `renewed_ms`: when it was last given a new timeout. `expired`: whether its timeout ended it, of one that is aborted.
-    `accepted`: the attempts (their numbers, rising) whose operations count after a commit; None: all. `mark`: by which
-    whoever committed it knows that it was him.
+    `accepted`: the attempts (their numbers, rising) whose operations count after a commit; None: all. `mark`: lets
+    a committer recognise its own commit.
     """
 
     state: TransactionState
@@ -110,10 +110,10 @@ class TransactionHeader(msgspec.Struct, frozen=True, omit_defaults=True):
     ) -> TransactionHeader:
         """Committed or aborted; itself when it is so already. Raises TransactionConflictError for the other way."""
         if state not in MOVES[self.state]:
-            raise TransactionConflictError(f"the transaction is already {self.standing}, and stays so; not {state}")
+            raise TransactionConflictError(f"the transaction is already {self.standing} and cannot become {state}")
         if self.state is state:
             if accepted != self.accepted:
-                raise TransactionConflictError("the transaction was committed before with other attempts accepted")
+                raise TransactionConflictError("the transaction is already committed, with other attempts accepted")
             return self
         why = expired if state is TransactionState.ABORTED else None
         return TransactionHeader(
@@ -122,11 +122,11 @@ class TransactionHeader(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def standing(self) -> str:
-        """How it stands, in words."""
+        """The state, and of an aborted transaction the reason, for messages."""
         if self.state is not TransactionState.ABORTED or self.finalized_ms is None:
             return str(self.state)
         late = self.finalized_ms >= self.timeout_ms if self.expired is None else self.expired  # older ones do not say
-        return f"{self.state} ({'its timeout was over' if late else 'somebody did that'})"
+        return f"{self.state} ({'timed out' if late else 'on request'})"
 
     @property
     def since_ms(self) -> int:
@@ -211,7 +211,8 @@ def accepted_numbers(attempts: Sequence[str] | None) -> tuple[int, ...] | None:
         return None
     named = isinstance(attempts, Sequence) and not isinstance(attempts, (str, bytes))
     if not named or len(attempts) > ATTEMPTS_MAX:
-        raise InvalidArgumentError(f"accepted attempts are a list of at most {ATTEMPTS_MAX} names")
+        got = f"{len(attempts)} names" if named else type(attempts).__name__
+        raise InvalidArgumentError(f"accepted attempts must be a list of at most {ATTEMPTS_MAX} names, got {got}")
     return tuple(sorted({attempt_number(attempt) for attempt in attempts}))
 
 

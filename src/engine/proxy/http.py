@@ -20,10 +20,10 @@ from yarl import URL
 
 from engine.broker.admin.http import HttpDoor
 from engine.broker.admin.http_checks import hosts_of
-from engine.broker.admin.openapi import OPERATIONS
 from engine.broker.metrics.exposition import METRICS_TYPE
 from engine.errors import AuthenticationError, ConnectError, InvalidArgumentError
 from engine.limits import HTTP_BODY_S_MAX
+from engine.model.admin_operations import OPERATIONS
 from engine.proxy.metrics import proxy_metrics_text
 
 if TYPE_CHECKING:
@@ -101,9 +101,10 @@ class ProxyHttp:
 
     def _relayed(self) -> Iterator[web.RouteDef]:
         """The routes of the admin API that the proxy does not serve itself."""
-        for method, path, *_ in OPERATIONS:
-            if path not in (HEALTH, READY, METRICS):
-                yield web.get(path, self._relay) if method == "get" else web.route(method, path, self._relay)
+        for row in OPERATIONS:
+            if row.path not in (HEALTH, READY, METRICS):
+                get = row.verb == "GET"
+                yield web.get(row.path, self._relay) if get else web.route(row.verb, row.path, self._relay)
 
     async def _relay(self, request: web.Request) -> web.StreamResponse:
         """Relay to the first broker that can be reached. Raises ConnectError, InvalidArgumentError.

@@ -49,8 +49,8 @@ Permits = list[MemoryPermit]
 class TopicLists:
     """Of one session. Loop thread only.
 
-    Invariant: a permit is in the list of a request or of an answer, and goes back when that ends. Checked by what the
-    limiter says when all sessions have gone.
+    A permit is in the list of a request or of an answer, and goes back when that ends: the limiter has given out
+    nothing when all sessions have gone.
     """
 
     def __init__(

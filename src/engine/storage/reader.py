@@ -1,4 +1,4 @@
-"""Reads blocks of one segment: from memory at once, from files on a worker, or at once what the system has cached."""
+"""Reads blocks of one segment: from memory, from files on a worker, or directly from what the system has cached."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from engine.storage.file.index import Index
 from engine.storage.file.logfile import Block, LogFile
 from engine.storage.file.tail import Tail
 
-STRETCHES_MAX = 64  # told at a time
+STRETCHES_MAX = 64  # per call
 
 
 class Stretch(NamedTuple):
-    """Entries back to back in one file, for whoever may read it himself. What lies before `end` is durable, and stays.
+    """Entries back to back in one file, for local reads by another process. What lies before `end` is durable.
 
-    `opening`: what the file begins with if it is the one that is meant. `position`: of an entry at or before the offset
+    `opening`: the opening block, by which a reader recognises the file. `position`: of an entry at or before the offset
     that was asked for.
     """
 
@@ -32,7 +32,7 @@ class Stretch(NamedTuple):
 
 
 class Reader:
-    """Finds the file that holds an offset. Loop thread only."""
+    """Finds the file that holds an offset."""
 
     __slots__ = ("_context", "_files", "blocks", "from_memory", "read_bytes", "tail")
 
@@ -46,7 +46,7 @@ class Reader:
         self.from_memory = 0
 
     def read(self, offset: int, max_bytes: int, at_once: bool = False) -> Awaitable[Block] | Block:
-        """The block for a reader at an offset that is there. `at_once`: from a file, too, if nobody has to wait."""
+        """The block for a reader at an existing offset. `at_once`: read what the system has cached on the loop."""
         block = self.tail.read(offset, max_bytes)
         if block is not None:
             self.from_memory += 1
@@ -60,7 +60,7 @@ class Reader:
         return block
 
     def _read_cached(self, offset: int, max_bytes: int) -> Block | None:
-        """A copy within memory takes less than to hand it to a worker and to hear of it."""
+        """A copy within memory takes less time than the way to a worker and back."""
         handles, file = self._context.handles, self._file_of(offset)
         if file.handle is None:
             return None  # opening it may take longer
@@ -91,15 +91,16 @@ class Reader:
         return self._files[0]
 
     async def stretches(self, start: int, stop: int) -> list[Stretch]:
-        """Where durable messages from `start` on lie, which are there, as of when this returns: up to `stop`, but of
-        STRETCHES_MAX files at most. None if nobody else sees these files.
+        """The file ranges of durable messages from `start` up to `stop`, of STRETCHES_MAX files at most.
+
+        Empty if other processes cannot open these files.
         """
         indexes = {file: await self._index_of(file) for file in self._files_of(start, stop)}
         found: list[Stretch] = []
         for file in self._files_of(start, stop):
             path, index = self._context.handles.disk.shared_path(file.path), indexes.get(file)
             at = found[-1].next_offset if found else start
-            if path is None or index is None or file.first_offset > at:  # the last: a gap, or retention was faster
+            if path is None or index is None or file.first_offset > at:  # the last: a gap, or retention deleted it
                 break
             position = index.position_before(at, file.opening.data_position)
             found.append(Stretch(path, file.opening.pack(), file.salt, position, file.end_position, file.end_offset))
@@ -122,7 +123,7 @@ class Reader:
             raise storage_error(e, file.path) from e
 
     async def offset_at(self, time_ms: int, read: Callable[[int], Awaitable[Block] | Block | None]) -> int | None:
-        """The first offset whose publish time is at or after a time, among what `read` has; None for none."""
+        """The first offset whose publish time is at or after a time, among what `read` returns; None for none."""
         file = next((f for f in self._files if f.last_time_ms >= time_ms and f.end_offset > f.first_offset), None)
         offset = None if file is None else (await self._index_of(file)).offset_before_time(time_ms, file.first_offset)
         while offset is not None and (block := read(offset)) is not None:

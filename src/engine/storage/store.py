@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import logging
 import random
+import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -27,7 +28,7 @@ from engine.errors import (
 from engine.limits import BUCKETS_PER_SEGMENT_MAX, HASH_RING_SIZE
 from engine.metadata.store import MetadataStore
 from engine.model.identity import Identity
-from engine.model.names import SEGMENT_SCHEME, SegmentName, TopicName
+from engine.model.names import SegmentName, TopicName
 from engine.storage.cursor.store import CursorStore
 from engine.storage.disk.config import FSYNC, StorageConfig, check_mode, storage_error
 from engine.storage.disk.disk import Disk
@@ -45,16 +46,18 @@ from engine.storage.segment import Segment
 SEGMENTS = "segments"
 DIRECTORY_NAME_MAX = 255
 CLOSE_AT_ONCE = 64
-_TOPICS_AT_ONCE = 64  # whose directories are read: a thread that does more keeps the loop waiting for the interpreter
+_TOPICS_AT_ONCE = 64  # per job: one that reads more directories keeps the loop waiting for the interpreter lock
 WHOLE_RING = (HASH_RING_SIZE - 1,)
 
 log = logging.getLogger("engine.storage")
+
+_plain = re.compile(r"[A-Za-z0-9_.-]*").fullmatch
 
 T = TypeVar("T")
 
 
 class _Alone:
-    """A lock, and how many hold it or wait for it."""
+    """A lock, and the number of its holders and waiters."""
 
     __slots__ = ("lock", "users")
 
@@ -64,10 +67,10 @@ class _Alone:
 
 
 class SegmentStore:
-    """Creates, opens and deletes segments below `{root}/segments`. Loop thread only.
+    """Creates, opens and deletes segments below `{root}/segments`.
 
     `executor` does the blocking work: `ThreadWorkers()`, `InlineWorkers()` under simulation, or any
-    concurrent.futures executor (slower by the cost of its hand-over). It belongs to the caller. `rng` makes the salts.
+    concurrent.futures executor (slower by the cost of its queue). It belongs to the caller. `rng` makes the salts.
     """
 
     def __init__(
@@ -100,12 +103,11 @@ class SegmentStore:
 
     @property
     def rng(self) -> random.Random:
-        """The one that was given, or the system's."""
         return self._context.rng
 
     @contextlib.asynccontextmanager
     async def _alone(self, name: SegmentName) -> AsyncIterator[None]:
-        """Nobody else opens, closes or deletes the segment meanwhile."""
+        """Hold the segment's lock: opening, closing and deleting it exclude each other."""
         alone = self._busy.setdefault(name, _Alone())
         alone.users += 1
         try:
@@ -117,26 +119,33 @@ class SegmentStore:
                 del self._busy[name]
 
     def identify(self, store: int, generation: int) -> None:
-        """Files that are made or opened for writing from now on say whose metadata know them, and since which start."""
+        """Set the id and the start count of the metadata that files created or opened for writing from now on state."""
         self._context = replace(self._context, store=store, generation=generation)
 
     def get(self, name: SegmentName) -> Segment | None:
-        """The open segment of that name."""
+        """The segment of that name, if it is open."""
         return self._segments.get(name)
 
     def resize_cache(self, bytes_max: int) -> None:
-        """Keep so much of the newest messages in memory from now on."""
+        """Set the bytes of the newest messages to keep in memory."""
         self._context.cache.resize(bytes_max)
 
     def statistics(self) -> StorageStatistics:
-        """Of all its segments."""
         context = self._context
         measures, cache = context.measures, context.cache
         return StorageStatistics(
-            measures.sync_s.statistics(), measures.commit_bytes.statistics(), measures.commit_appends.statistics(),
-            cache.size, cache.limit, len(context.handles), len(self._segments), measures.trouble,
-            measures.torn_tails, measures.torn_bytes, measures.gaps,
-        )  # fmt: skip
+            sync_s=measures.sync_s.statistics(),
+            commit_bytes=measures.commit_bytes.statistics(),
+            commit_appends=measures.commit_appends.statistics(),
+            cache_bytes=cache.size,
+            cache_limit=cache.limit,
+            open_files=len(context.handles),
+            segments=len(self._segments),
+            trouble=measures.trouble,
+            torn_tails=measures.torn_tails,
+            torn_bytes=measures.torn_bytes,
+            gaps=measures.gaps,
+        )
 
     async def create(
         self,
@@ -149,11 +158,11 @@ class SegmentStore:
         lease: Lease | None = None,
         known: Known = NOTHING,
     ) -> Segment:
-        """The segment, made when there is none. It survives a crash when this returns.
+        """The segment, created if there is none. It survives a crash when this returns.
 
-        `bucket_ends`: the inclusive ends of its entry buckets, rising, the last 65535. `lease`: where others, who
-        share the disk, may own it some time (succession.py). `known`: how far it reached, as others remember
-        (continuation.py). Raises CorruptionError, StorageError.
+        `bucket_ends`: the inclusive ends of its entry buckets, rising, the last 65535. `lease`: where several brokers
+        share the disk (file/owners.py). `known`: how far the log reached according to records outside of it
+        (file/continuation.py). Raises CorruptionError, StorageError.
         """
         recover = partial(self._recover, name, tuple(bucket_ends), durability, lease, known, create=True)
         return await self._enter(name, durability, interval_ms, bucket_ends, term, lease, recover)
@@ -189,12 +198,12 @@ class SegmentStore:
             self._check_open()
             segment = self._segments.get(name)
             if segment is not None and segment.lease is not lease:
-                self._segments.pop(name).release()  # it was owned under a lease that is over
+                self._segments.pop(name).release()  # its lease is over
                 segment = None
             if segment is None:
                 recovered = await self._run(recover, self.directory(name))
                 self._check_open()
-                self._tell(name, recovered)
+                self._report(name, recovered)
                 segment = Segment(name, self._context, recovered, durability, term, lease)
                 await self._begin(segment, recovered)
                 self._check_open()
@@ -206,8 +215,8 @@ class SegmentStore:
         return segment
 
     async def _begin(self, segment: Segment, recovered: Recovered) -> None:
-        """Behind an owner that may still write, a new file says at once where what it wrote ends; and behind a gap,
-        that there is one: an orderly close of the file before would forget it.
+        """Create a new file at once, if the previous owner may still write: it states where the old file ends. Likewise
+        behind a gap, which an orderly close of the old file would lose.
         """
         succeeds = segment.lease is not None and not recovered.orderly
         if not succeeds and recovered.restart == recovered.end:
@@ -230,7 +239,6 @@ class SegmentStore:
         *,
         create: bool,
     ) -> Recovered:
-        """Blocking."""
         disk, directory = self._disk, self.directory(name)
         finish_removal(disk, directory)
         found = recover(disk, directory, name, bucket_ends, durability=durability, known=known, lease=lease)
@@ -238,21 +246,21 @@ class SegmentStore:
             self._make(directory, name, durability, lease)
             found = recover(disk, directory, name, bucket_ends, lease=lease)
             if found is not None:
-                found.restart = found.end  # nothing was ever in it
+                found.restart = found.end  # it was never written
         if found is None:
             raise NotFoundError(f"{name} has no files in {directory}")
         return found
 
     def _make(self, directory: str, name: SegmentName, durability: str, lease: Lease | None) -> None:
         if lease is not None:
-            lease.check()  # at the last moment: it may have waited for its turn for long
+            lease.check()  # at the last moment: the job may have waited in the queue
         term = 0 if lease is None else lease.term
         self._disk.make_directories(directory)
         facts = file_facts(self._context, name, durability)
         new_file(directory, facts, 0, terms=(term, 0)).create(self._disk).close()
 
-    def _tell(self, name: SegmentName, recovered: Recovered) -> None:
-        """What of it is gone is said and counted, never silent."""
+    def _report(self, name: SegmentName, recovered: Recovered) -> None:
+        """Log and count what was lost."""
         measures, torn, end, restart = self._context.measures, recovered.torn, recovered.end, recovered.restart
         if torn is not None:
             measures.torn_tails += 1
@@ -277,9 +285,9 @@ class SegmentStore:
             raise storage_error(e, what) from e
 
     async def delete(self, name: SegmentName, term: int | None = None) -> None:
-        """Remove the segment's files. Fine when there are none. Durable when it returns. Raises StorageError.
+        """Remove the segment's files, if there are any. Durable when it returns. Raises StorageError.
 
-        `term`: where owners share the disk, the owner's that deletes. What has a larger one is another segment's.
+        `term`: where brokers share the disk, the deleting owner's. Files of larger terms belong to a later segment.
         """
         async with self._alone(name):
             self._check_open()
@@ -297,14 +305,14 @@ class SegmentStore:
                 await segment.close()
 
     async def abandon(self, name: SegmentName) -> None:
-        """Let go of a segment that others may own: not a word more to its files."""
+        """Release a segment that another broker may own, without writing to its files."""
         async with self._alone(name):
             segment = self._segments.pop(name, None)
             if segment is not None:
                 segment.release()
 
     async def rolled(self, topics: Iterable[TopicName]) -> list[SegmentName]:
-        """The segments of these topics that consist of more than one file. Reads directories only."""
+        """The segments of these topics with more than one file. Reads directories only."""
         rolled: list[SegmentName] = []
         source = iter(topics)
         while some := list(islice(source, _TOPICS_AT_ONCE)):
@@ -320,27 +328,27 @@ class SegmentStore:
         ]
 
     async def exists(self, name: SegmentName) -> bool:
-        """Whether the segment has files, and is not half deleted. Reads a directory only."""
+        """Whether the segment has files, and its deletion was not begun. Reads a directory only."""
         if name in self._segments:
             return True
         directory = self.directory(name)
         return bool(remaining(await self._run(lambda: self._disk.list(directory), directory)))
 
     async def last_term(self, name: SegmentName) -> int:
-        """The largest term in the names of the segment's files; 0 when none has one. Reads a directory only."""
+        """The largest term in the names of the segment's files; 0 for none. Reads a directory only."""
         directory = self.directory(name)
         return max(map(term_of, await self._run(lambda: self._disk.list(directory), directory)), default=0)
 
     async def has_messages(self, name: SegmentName) -> bool:
-        """Whether the segment's files, if there are any, hold messages. Also of a segment that is half deleted: no."""
+        """Whether the segment's files hold messages. False if it has none, or its deletion was begun."""
         disk, directory = self._disk, self.directory(name)
         return await self._run(lambda: holds_messages(disk, directory, remaining(disk.list(directory))), directory)
 
     async def newest(self, names: Iterable[SegmentName]) -> Identity | None:
-        """The newest metadata that files of these segments were written under, as the last file of each says it.
+        """The identity of the newest metadata that the last files of these segments state; None: no file states one.
 
-        Of different stores, any. None: no file says it. Reads a directory and one header for each. CorruptionError of a
-        header is left to the opening of the segment.
+        Of different stores, any. Reads a directory and one header per segment. A damaged header is passed over: opening
+        the segment reports it.
         """
         newest: Identity | None = None
         source = iter(names)
@@ -362,7 +370,7 @@ class SegmentStore:
         return found
 
     async def long_named(self, topics: AsyncIterator[Sequence[TopicName]]) -> list[str]:
-        """The directories of topics with long names, which they do not say, that are none of these topics'."""
+        """The directories of topics with names too long to be spelled in them, except those of these topics."""
         found = set(await self._run(lambda: _long_named(self._disk, self._root), self._root))
         if found:
             async for some in topics:
@@ -370,9 +378,9 @@ class SegmentStore:
         return sorted(found)
 
     async def everything(self) -> dict[TopicName, Sequence[SegmentName]]:
-        """All directories of segments, also empty and half deleted ones. Reads directories only.
+        """All directories of segments, also empty ones and those whose deletion was begun. Reads directories only.
 
-        Topics with a name so long that the directory's does not say it are left out, as is what is no segment's.
+        Topics with names too long to be spelled in the directory's name are left out.
         """
         return await self._run(lambda: _spelled(self._disk, self._root), self._root)
 
@@ -387,14 +395,14 @@ class SegmentStore:
         return sorted(await self._run(work, directory), key=lambda n: n.segment_id)
 
     async def close(self) -> None:
-        """Close all segments. Idempotent."""
+        """Close all segments in order. Idempotent."""
         self._closed = True
         segments, self._segments = list(self._segments.values()), {}
         for start in range(0, len(segments), CLOSE_AT_ONCE):
             await asyncio.gather(*(s.close() for s in segments[start : start + CLOSE_AT_ONCE]))
 
     def directory(self, name: SegmentName) -> str:
-        """Where a segment's files are."""
+        """The directory of a segment's files."""
         return f"{self._topic_directory(name.topic)}/{name.descriptor}"
 
     def _topic_directory(self, topic: TopicName) -> str:
@@ -406,15 +414,13 @@ class SegmentStore:
 
 
 def _encode(part: str) -> str:
-    """A name as a directory's: what may trouble a file system is percent-encoded; long names keep a checksum."""
+    """A directory's name: characters that file systems may refuse are percent-encoded; long names end in a checksum."""
+    if len(part) <= DIRECTORY_NAME_MAX and _plain(part):  # most are, and a start asks for each segment's
+        return part
     text = quote(part, safe=" !#$&'()+,;=@[]{}~^").replace("~", "%7E") if part.isascii() else quote(part, safe="")
     if len(text) <= DIRECTORY_NAME_MAX:
         return text
     return f"{text[: DIRECTORY_NAME_MAX - 17]}~{xxh64(part.encode()):016x}"
-
-
-def _spell(topic: TopicName, descriptor: str) -> str:
-    return f"{SEGMENT_SCHEME}{topic.tenant}/{topic.namespace}/{topic.local}/{descriptor}"
 
 
 def _spelled(disk: Disk, root: str) -> dict[TopicName, Sequence[SegmentName]]:
@@ -443,25 +449,29 @@ def _names_in(disk: Disk, path: str) -> list[str]:
     try:
         return disk.list(path)
     except NotADirectoryError:
-        return []  # not ours
+        return []  # no directory of a store
 
 
 def _stores_in(disk: Disk, topic: TopicName, directory: str) -> Iterator[tuple[SegmentName, Sequence[str]]]:
-    """Each segment's directory, with what is in it. What else lies there, as `lost+found`, is not ours."""
+    """Each segment with the names in its directory. Other names, as `lost+found`, are passed over."""
     for name in _segments_in(topic, _names_in(disk, directory)):
         yield name, _names_in(disk, f"{directory}/{name.descriptor}")
 
 
 def _segments_in(topic: TopicName, descriptors: Iterable[str]) -> Iterator[SegmentName]:
+    try:
+        topic.check()
+    except InvalidArgumentError:
+        return
     for descriptor in descriptors:
         with contextlib.suppress(InvalidArgumentError):
-            yield SegmentName.parse(_spell(topic, descriptor))
+            yield SegmentName.described(topic, descriptor)
 
 
 def _check_bucket_ends(ends: Sequence[int]) -> None:
     rising = all(a < b for a, b in itertools.pairwise(ends))
     if not (1 <= len(ends) <= BUCKETS_PER_SEGMENT_MAX and rising and ends[0] >= 0 and ends[-1] == HASH_RING_SIZE - 1):
         raise InvalidArgumentError(
-            f"bucket ends {list(ends)!r}: 1 to {BUCKETS_PER_SEGMENT_MAX} rising numbers are right, "
-            f"the last {HASH_RING_SIZE - 1}"
+            f"bucket ends must be 1 to {BUCKETS_PER_SEGMENT_MAX} rising numbers, the last {HASH_RING_SIZE - 1}, "
+            f"got {list(ends)!r}"
         )

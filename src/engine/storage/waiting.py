@@ -9,21 +9,21 @@ WOKEN_PER_TURN = 8
 
 
 class Waiters:
-    """Loop thread only.
+    """The futures of waiting readers.
 
-    Some are woken in each turn of the loop: when a thousand wait for the same message, who sent it and who sends the
-    next does not wait for all that they do then.
+    Only WOKEN_PER_TURN are resumed in each turn of the loop: if a thousand readers wait for one message, its producer
+    and the next ones must not wait for everything that these readers do.
     """
 
     __slots__ = ("_due", "_waiting", "_waking")
 
     def __init__(self) -> None:
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
-        self._due: deque[asyncio.Future[None]] = deque()  # to be woken
+        self._due: deque[asyncio.Future[None]] = deque()  # to be resumed
         self._waking = False
 
     def add(self, offset: int, *, done: bool) -> asyncio.Future[None]:
-        """A future that ends with the wake-up that concerns the offset; at once when `done`."""
+        """A future that is done with the first wake() above the offset; at once if `done`."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if done:
             future.set_result(None)
@@ -32,7 +32,7 @@ class Waiters:
         return future
 
     def wake(self, below: int | None = None) -> None:
-        """End those that wait for offsets below a limit; all, without one. First those that came first."""
+        """Resume those that wait for offsets below a limit, without one all, in the order of their arrival."""
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, []

@@ -1,3 +1,5 @@
+# Generated from src/engine/model/admin_operations.py by tools/generate_admin.py: do not edit.
+
 """The blocking `Admin`."""
 
 from __future__ import annotations
@@ -33,10 +35,10 @@ class Admin:
     ) -> None:
         """Create a topic of `segments` equal hash ranges.
 
-        `properties`: text to text. `key_hash`: "xxh64" or "murmur3", fixed for good. `durability`: what an
-        acknowledgement means: "fsync", "interval" or "os". `entry_buckets`: over the whole topic. What is not given
-        is as the namespace's policies and the broker's configuration say: out of the box 1 segment, "xxh64", "fsync"
-        and 4 entry buckets. Raises AlreadyExistsError.
+        `properties`: text to text. `key_hash`: "xxh64" or "murmur3", which cannot be changed later. `durability`: what
+        an acknowledgement means: "fsync", "interval" or "os". `entry_buckets`: over the whole topic. Defaults are those
+        of the namespace's policies, then of the broker's configuration: out of the box 1 segment, "xxh64", "fsync" and
+        4 entry buckets. Raises AlreadyExistsError, InvalidArgumentError, UnsupportedError.
         """
         self._portal.run(
             self._admin.create_topic(
@@ -54,15 +56,21 @@ class Admin:
         self._portal.run(self._admin.delete_topic(topic))
 
     def list_topics(self, namespace: str = "public/default", properties: Mapping[str, str] | None = None) -> list[str]:
-        """The full names of a namespace's topics, sorted; only those that have all these properties."""
+        """The full names of a namespace's topics, sorted.
+
+        `properties`: only those topics that have all of them.
+        """
         return self._portal.run(self._admin.list_topics(namespace, properties))
 
     def get_metadata(self, topic: str) -> dict[str, Any]:
-        """The specification's JSON as a dict. Raises NotFoundError."""
+        """The topic's layout and properties: the specification's JSON as a dict. Raises NotFoundError."""
         return self._portal.run(self._admin.get_metadata(topic))
 
     def get_stats(self, topic: str) -> dict[str, Any]:
-        """The specification's JSON as a dict. Raises NotFoundError."""
+        """Segments, rates, subscriptions, consumers, auto-scale: the specification's JSON as a dict.
+
+        Raises NotFoundError.
+        """
         return self._portal.run(self._admin.get_stats(topic))
 
     def split_segment(self, topic: str, segment_id: int) -> dict[str, Any]:
@@ -74,10 +82,10 @@ class Admin:
         return self._portal.run(self._admin.split_segment(topic, segment_id))
 
     def merge_segments(self, topic: str, segment_id: int, other_id: int) -> dict[str, Any]:
-        """Make one of two active segments whose hash ranges are neighbours; the new metadata.
+        """Merge two active segments whose hash ranges are neighbours; the new metadata.
 
-        Raises NotFoundError (topic), and InvalidArgumentError when one is unknown or sealed, or they are no neighbours:
-        then nothing has changed.
+        Raises NotFoundError (topic), and InvalidArgumentError when one is unknown or sealed, or they are not
+        neighbours: then nothing has changed.
         """
         return self._portal.run(self._admin.merge_segments(topic, segment_id, other_id))
 
@@ -91,47 +99,57 @@ class Admin:
     def create_segment(self, segment: str, subscriptions: Sequence[str] = ()) -> None:
         """Make what is missing of an active segment: its store, and cursors for these subscriptions of the topic.
 
-        `segment`: its whole name, "segment://tenant/namespace/topic/0000-7fff-1". Raises NotFoundError, and
-        InvalidArgumentError unless the layout has it as active.
+        `segment`: its whole name, "segment://tenant/namespace/topic/0000-7fff-1". For repairs: what the topic's layout
+        does not call for is refused. Raises NotFoundError, and InvalidArgumentError unless the layout has it as active.
         """
         self._portal.run(self._admin.create_segment(segment, subscriptions))
 
     def terminate_segment(self, segment: str) -> None:
-        """Seal a segment that a change under way seals; nothing for a sealed one.
+        """Seal a segment that a change under way seals; a sealed one stays as it is.
 
-        Raises NotFoundError, and InvalidArgumentError for any other: splits and merges seal segments.
+        For repairs: what the topic's layout does not call for is refused. Raises NotFoundError, and
+        InvalidArgumentError for any other segment: splits and merges seal segments.
         """
         self._portal.run(self._admin.terminate_segment(segment))
 
     def delete_segment(self, segment: str, force: bool = False) -> None:
         """Delete a segment that the layout does not name, or a sealed one that every subscription has drained.
 
-        `force`: a sealed one also when it is not drained; its messages are lost to whoever has not read them. Raises
-        NotFoundError (topic), InvalidArgumentError when it is active or has parents that are still there.
+        For repairs: what the topic's layout does not call for is refused. `force`: a sealed one also when it is not
+        drained; subscriptions lose the messages that they have not read. Raises NotFoundError (topic),
+        InvalidArgumentError when it is active or has parents that are still there.
         """
         self._portal.run(self._admin.delete_segment(segment, force))
 
     def create_subscription(self, topic: str, subscription: str, *, initial_position: str = "latest") -> None:
-        """Create it, at "earliest" or "latest". Raises AlreadyExistsError, NotFoundError."""
+        """Create a subscription, at "earliest" or "latest". Raises AlreadyExistsError, NotFoundError."""
         self._portal.run(self._admin.create_subscription(topic, subscription, initial_position=initial_position))
 
     def delete_subscription(self, topic: str, subscription: str) -> None:
-        """Delete it in every segment. Raises NotFoundError."""
+        """Delete a subscription in every segment, sealed ones too. Its consumers get NotFoundError.
+
+        Raises NotFoundError.
+        """
         self._portal.run(self._admin.delete_subscription(topic, subscription))
 
     def seek_subscription(self, topic: str, subscription: str, when: str | datetime) -> None:
-        """Move it to "earliest", "latest" or an aware datetime. Raises NotFoundError."""
+        """Move a subscription: to the earliest or latest message, or to the first one published since an instant.
+
+        `when`: "earliest", "latest", or an aware datetime (semantics 38). Raises NotFoundError.
+        """
         self._portal.run(self._admin.seek_subscription(topic, subscription, when))
 
     def clear_backlog(self, topic: str, subscription: str) -> None:
-        """Acknowledge everything it has not. Raises NotFoundError."""
+        """Acknowledge everything that a subscription has not acknowledged. Raises NotFoundError."""
         self._portal.run(self._admin.clear_backlog(topic, subscription))
 
     def skip_messages(
         self, topic: str, subscription: str, segment_id: int, first: int, last: int | None = None
     ) -> None:
-        """Acknowledge the offsets `first` to `last` (None: that one alone) of one segment, as a bad entry's that
-        consumers stop at. They go on behind it. Raises NotFoundError, InvalidArgumentError, TransactionConflictError.
+        """Acknowledge the offsets `first` to `last` of one segment, as those of a bad entry that consumers stop at.
+
+        `last`: None is `first`. Consumers go on behind it. Raises NotFoundError, InvalidArgumentError,
+        TransactionConflictError.
         """
         self._portal.run(self._admin.skip_messages(topic, subscription, segment_id, first, last))
 
@@ -143,8 +161,9 @@ class Admin:
         `open_longer_than`: only those that are at least so many seconds old. `segment`: "segment://…", only those with
         operations in it.
         """
-        listing = self._admin.list_transactions(open_longer_than=open_longer_than, segment=segment, limit=limit)
-        return self._portal.run(listing)
+        return self._portal.run(
+            self._admin.list_transactions(open_longer_than=open_longer_than, segment=segment, limit=limit)
+        )
 
     def get_transaction(self, ident: str) -> dict[str, Any]:
         """How a transaction stands, and where it has operations that did not take effect yet.
@@ -154,7 +173,10 @@ class Admin:
         return self._portal.run(self._admin.get_transaction(ident))
 
     def abort_transaction(self, ident: str) -> None:
-        """Abort one that is open. Raises TransactionNotFoundError, TransactionConflictError when it was committed."""
+        """Abort a transaction that is open.
+
+        Raises TransactionNotFoundError, TransactionConflictError when it was committed.
+        """
         self._portal.run(self._admin.abort_transaction(ident))
 
     def get_namespace_policies(self, namespace: str) -> dict[str, Any]:
@@ -162,7 +184,7 @@ class Admin:
         return self._portal.run(self._admin.get_namespace_policies(namespace))
 
     def set_namespace_policies(self, namespace: str, policies: Mapping[str, Any]) -> None:
-        """Replace the policies; what is not named has its default. Raises InvalidArgumentError."""
+        """Replace the policies of a namespace; what is not named has its default. Raises InvalidArgumentError."""
         self._portal.run(self._admin.set_namespace_policies(namespace, policies))
 
     def remove_namespace_policies(self, namespace: str) -> None:
@@ -170,15 +192,19 @@ class Admin:
         self._portal.run(self._admin.remove_namespace_policies(namespace))
 
     def set_auto_scale_policy(self, topic: str, policy: Mapping[str, Any]) -> None:
-        """Replace what a topic says otherwise than its namespace and the broker of how it changes its own shape.
+        """Replace what a topic overrides of how it changes its own shape.
 
         `policy`: any of `enabled`, `max_segments`, `split_cooldown` and so on: the configuration's keys without
-        `scalable_topic_`; times in seconds. It counts at once. Raises NotFoundError, InvalidArgumentError.
+        `scalable_topic_`; times in seconds. The rest is as the namespace and the broker say. It counts at once. Raises
+        NotFoundError, InvalidArgumentError.
         """
         self._portal.run(self._admin.set_auto_scale_policy(topic, policy))
 
     def get_auto_scale_policy(self, topic: str) -> dict[str, Any]:
-        """What the topic itself says; {} for nothing. What is in effect is in get_stats. Raises NotFoundError."""
+        """What the topic itself overrides; {} for nothing. What is in effect is in its statistics.
+
+        Raises NotFoundError.
+        """
         return self._portal.run(self._admin.get_auto_scale_policy(topic))
 
     def remove_auto_scale_policy(self, topic: str) -> None:
@@ -186,11 +212,14 @@ class Admin:
         self._portal.run(self._admin.remove_auto_scale_policy(topic))
 
     def set_namespace_auto_scale_policy(self, namespace: str, policy: Mapping[str, Any]) -> None:
-        """The same for all topics of a namespace, where they say nothing themselves."""
+        """The same for all topics of a namespace, where they override nothing themselves.
+
+        Raises InvalidArgumentError.
+        """
         self._portal.run(self._admin.set_namespace_auto_scale_policy(namespace, policy))
 
     def get_namespace_auto_scale_policy(self, namespace: str) -> dict[str, Any]:
-        """What the namespace itself says; {} for nothing."""
+        """What the namespace itself overrides; {} for nothing."""
         return self._portal.run(self._admin.get_namespace_auto_scale_policy(namespace))
 
     def remove_namespace_auto_scale_policy(self, namespace: str) -> None:
@@ -218,5 +247,8 @@ class Admin:
         self._portal.run(self._admin.set_dynamic_configuration(name, value))
 
     def remove_dynamic_configuration(self, name: str) -> None:
-        """Go back to what each broker was started with. Raises InvalidArgumentError (it cannot be set at run time)."""
+        """Go back to what each broker was started with.
+
+        Raises InvalidArgumentError (it cannot be set at run time).
+        """
         self._portal.run(self._admin.remove_dynamic_configuration(name))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import TypedDict, TypeVar, Unpack
 from weakref import WeakSet
 
 from engine.errors import StorageError
 from engine.errors import TimeoutError as EngineTimeoutError
 from engine.metadata.store import (
     ANY,
+    Append,
     Delete,
     Event,
     Expected,
@@ -29,6 +30,17 @@ from engine.metadata.store import (
 )
 
 T = TypeVar("T")
+
+
+class _Options(TypedDict, total=False):
+    """What a write may say of its record."""
+
+    partition_key: str | None
+    indexes: Indexes | None
+
+
+class _PutOptions(_Options, total=False):
+    session: Session | None
 
 
 class FaultyMetadataStore:
@@ -85,15 +97,10 @@ class FaultyMetadataStore:
         key: str,
         value: bytes,
         expected: Expected | int = ANY,
-        *,
-        session: Session | None = None,
-        partition_key: str | None = None,
-        indexes: Indexes | None = None,
+        **options: Unpack[_PutOptions],
     ) -> Stat:
         """See MetadataStore."""
-        return await self._write(
-            lambda: self._inner.put(key, value, expected, session=session, partition_key=partition_key, indexes=indexes)
-        )
+        return await self._write(lambda: self._inner.put(key, value, expected, **options))
 
     async def delete(self, key: str, expected: Expected | int = ANY) -> bool:
         """See MetadataStore."""
@@ -111,44 +118,13 @@ class FaultyMetadataStore:
         """See MetadataStore."""
         return await self._write(lambda: self._inner.delete_range(start, end))
 
-    async def put_sequence(
-        self,
-        prefix: str,
-        value: bytes,
-        *,
-        partition_key: str | None = None,
-        indexes: Indexes | None = None,
-    ) -> Record:
+    async def put_sequence(self, prefix: str, value: bytes, **options: Unpack[_Options]) -> Record:
         """See MetadataStore."""
-        return await self._write(
-            lambda: self._inner.put_sequence(prefix, value, partition_key=partition_key, indexes=indexes)
-        )
+        return await self._write(lambda: self._inner.put_sequence(prefix, value, **options))
 
-    async def put_with_sequence(
-        self,
-        key: str,
-        value: bytes,
-        expected: Expected | int,
-        prefix: str,
-        appended: bytes,
-        *,
-        partition_key: str | None = None,
-        indexes: Indexes | None = None,
-        appended_indexes: Indexes | None = None,
-    ) -> tuple[Stat, Record]:
+    async def put_with_sequence(self, put: Put, appended: Append) -> tuple[Stat, Record]:
         """See MetadataStore."""
-        return await self._write(
-            lambda: self._inner.put_with_sequence(
-                key,
-                value,
-                expected,
-                prefix,
-                appended,
-                partition_key=partition_key,
-                indexes=indexes,
-                appended_indexes=appended_indexes,
-            )
-        )
+        return await self._write(lambda: self._inner.put_with_sequence(put, appended))
 
     async def write_all(self, writes: Sequence[Put | Delete]) -> Outcomes:
         """See MetadataStore."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from engine.control.base.ports import SegmentEnd, SegmentSpec, SegmentStatistics
+from engine.control.base.ports import HostedSegmentStatistics, SegmentEnd, SegmentSpec
 from engine.model.names import SegmentName, TopicName
 from engine.model.subscriptions import InitialPosition
 
@@ -66,9 +66,9 @@ class PlainHost:
         """It is drained in the next turn of the loop."""
         return asyncio.get_running_loop().call_soon(drained).cancel
 
-    async def statistics(self, spec: SegmentSpec) -> SegmentStatistics:
+    async def statistics(self, spec: SegmentSpec) -> HostedSegmentStatistics:
         """Nothing happens in it."""
-        return SegmentStatistics(sealed=spec.sealed)
+        return HostedSegmentStatistics(sealed=spec.sealed)
 
     def segment_url(self, name: SegmentName) -> str:
         """Somewhere."""

@@ -7,7 +7,6 @@ of its nodes: a consumer may keep one column and release the rest, on any thread
 """
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
-from cpython.unicode cimport PyUnicode_DecodeUTF8
 from engine._native.format.entry cimport Entry, pad8
 from engine._native.consume.message cimport Slice
 from engine._native.format.properties cimport Cursor, measure, read_map, read_text
@@ -353,7 +352,7 @@ cdef int _fill_properties(ArrayBlock* all, Slice slice, Sizes* sizes, uint8_t* r
     return 0
 
 
-cdef bint _fill_map(Slice slice, uint32_t i, TextColumn* keys, TextColumn* values) except *:
+cdef bint _fill_map(Slice slice, uint32_t i, TextColumn* keys, TextColumn* values) noexcept:
     cdef const int32_t* offsets = slice.entry.columns.property_offsets
     cdef Cursor at
     cdef int pairs
@@ -368,19 +367,11 @@ cdef bint _fill_map(Slice slice, uint32_t i, TextColumn* keys, TextColumn* value
     return True
 
 
-cdef bint _append_text(TextColumn* column, Cursor* at) except *:
+cdef bint _append_text(TextColumn* column, Cursor* at) noexcept:
     cdef const uint8_t* text = NULL
-    cdef uint32_t size = 0, i
-    cdef uint8_t beyond_ascii = 0
+    cdef uint32_t size = 0
     if not read_text(at, &text, &size):
         return False
-    for i in range(size):
-        beyond_ascii |= text[i]
-    if beyond_ascii & 0x80:
-        try:
-            PyUnicode_DecodeUTF8(<const char*> text, size, NULL)
-        except UnicodeDecodeError:
-            return False
     memcpy(column.bytes + column.offsets[column.count], text, size)
     column.offsets[column.count + 1] = column.offsets[column.count] + size
     column.count += 1

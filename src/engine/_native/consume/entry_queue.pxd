@@ -36,7 +36,8 @@ cdef class EntryQueue:
     cdef dict delivered
     cdef dict credit
 
-    # Invariant of all that follows: the lock is held.
+    # Invariant of all that follows but pop_carefully(): the lock is held, and `busy` set. Checked by push_entry(),
+    # settle() and advance(), with ENGINE_DEBUG=1.
     cdef Py_ssize_t push_entry(
         self, Entry entry, object skip, object redelivered, uint64_t start_offset, uint64_t place) except -1
     cdef Message pop_carefully(self)  # takes the lock itself

@@ -6,6 +6,7 @@ from engine._native.consume.bucket_marks cimport BucketMarks
 from engine._native.format.entry cimport Entry
 from engine._native.consume.message cimport Message, Origin, Slice, message_at, new_origin, parts_outside, whole
 from engine._native.format.offsets cimport overlap, ranges_of
+from engine._native.format.invariants cimport engine_check
 from engine._native.consume.opening cimport close_slices, open_next, open_slice, opened_bytes
 from libc.stdint cimport uint32_t, uint64_t
 
@@ -73,6 +74,7 @@ cdef class EntryQueue:
     ) except -1:
         cdef Py_ssize_t end = len(self.items), added
         cdef uint32_t below = 0
+        engine_check(self.busy, b"a queue is changed while its lock is held")
         if entry.first_offset < start_offset:
             below = min(<uint64_t> entry.count, start_offset - entry.first_offset)
         added = parts_outside(self.items, skip, entry, below, entry.count, redelivered, place)
@@ -95,7 +97,7 @@ cdef class EntryQueue:
         if self.busy or self.current is None or self.index + 1 == self.current.stop:
             return self.pop_carefully()
         # Nothing here lets another thread in, so this needs no lock. Invariant: a message is not seen by the collector
-        # of cycles, so making one never runs it.
+        # of cycles, so making one never runs it. Checked by _check_unseen() when message.pyx loads.
         message = message_at(self.current, self.index)
         self.index += 1
         self.messages -= 1
@@ -131,6 +133,7 @@ cdef class EntryQueue:
         return True
 
     cdef int settle(self) except -1:
+        engine_check(self.busy, b"a queue is changed while its lock is held")
         if self.current is not None:
             self.advance(self.index)
         return 0
@@ -139,6 +142,7 @@ cdef class EntryQueue:
         cdef Slice slice = self.items[self.head]
         cdef Entry entry = slice.entry
         cdef Py_ssize_t popped = index - self.front, released = 0
+        engine_check(self.busy, b"a queue is changed while its lock is held")
         self.front = index
         if popped:
             self.delivered[slice.place] = entry.first_offset + index

@@ -2,7 +2,7 @@
 """Messages: lazy views of one place in an entry, and what those of one delivery share."""
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from cpython.object cimport PyTypeObject, newfunc
+from cpython.object cimport Py_TPFLAGS_HAVE_GC, PyTypeObject, newfunc
 from engine._native.format.entry cimport Entry, instant
 from libc.stdint cimport int32_t, uint32_t, uint64_t
 
@@ -249,3 +249,12 @@ cdef object _refuse_new(object kind, object args, object keywords):
 
 
 (<PyTypeObject*> Message).tp_new = <newfunc> _refuse_new
+
+
+cdef int _check_unseen() except -1:
+    if (<PyTypeObject*> Message).tp_flags & Py_TPFLAGS_HAVE_GC:
+        raise AssertionError("Message is seen by the collector of cycles, which making one may then run")
+    return 0
+
+
+_check_unseen()

@@ -5,7 +5,8 @@ from cpython.buffer cimport Py_buffer
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
 # Where the columns of one body begin. Pointers are into the body and live as long as it does; those of absent
-# columns are NULL. Invariant: map_columns has checked that every offset is inside its column and never falls.
+# columns are NULL. Invariant: every offset is inside its column, and none falls. Checked by map_columns(), which alone
+# fills it.
 cdef struct Columns:
     const int32_t* key_offsets
     const int32_t* value_offsets

@@ -3,6 +3,7 @@
 cimport cython
 from engine._native.format.body cimport Columns, Lease
 from engine._native.format.layout cimport *
+from engine._native.format.invariants cimport engine_check
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 # Check one entry that starts at `p` with `room` readable bytes: magic, version, size, header_crc. The body is
@@ -32,7 +33,8 @@ cdef class Entry:
     cdef readonly uint64_t segment_id
     cdef readonly uint64_t first_offset
     cdef readonly uint64_t first_sequence
-    # The body. Invariant: `columns` holds once `opened`. `raw` is the body where it had to be decompressed, else None.
+    # The body. `columns` means something once `opened`, which open_body() sets when both are there. `raw` is the body
+    # where it had to be decompressed, else None.
     cdef bint opened
     cdef Columns columns
     cdef object raw
@@ -47,7 +49,9 @@ cdef class Entry:
     # Bytes that its body takes when it is decompressed; 0 where it is not compressed.
     cdef inline uint32_t opens_to(self) noexcept:
         return load32(self.p + AT_RAW_SIZE) if self.p[AT_COMPRESSION] else 0
-    # The parts of message i. Invariant: opened, i < count.
+    # The parts of message i. Invariant: opened, i < count. Checked by check_message(), with ENGINE_DEBUG=1.
+    cdef inline void check_message(self, uint32_t i) noexcept nogil:
+        engine_check(self.opened and i < self.count, b"a message is asked of an entry that is open and has it")
     cdef bytes value_at(self, uint32_t i)
     cdef object key_at(self, uint32_t i)
     cdef dict properties_at(self, uint32_t i)
@@ -57,7 +61,8 @@ cdef class Entry:
     cdef object published_at(self)
     cdef object producer(self)
 
-# The Entry that begins at `p` inside the lease. Invariant: its header has been checked.
+# The Entry that begins at `p`. Where its header did not pass its checks the caller sets `failure`. Invariant: a whole
+# header is inside the lease. Checked by entry_at(), with ENGINE_DEBUG=1.
 cdef Entry entry_at(Lease lease, const uint8_t* p)
 # The instant so many milliseconds after 1970, in UTC.
 cdef object instant(int64_t ms)

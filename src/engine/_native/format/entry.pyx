@@ -124,6 +124,7 @@ cdef object instant(int64_t ms):
 
 cdef Entry entry_at(Lease lease, const uint8_t* p):
     cdef Entry entry = Entry.__new__(Entry)
+    engine_check(lease.start <= p and p + HEADER_SIZE <= lease.start + lease.size, b"a header is inside its lease")
     entry.lease = lease
     entry.p = p
     entry.size = load32(p + AT_SIZE)
@@ -158,13 +159,16 @@ cdef class Entry:
         return 0
 
     cdef bytes value_at(self, uint32_t i):
-        cdef int32_t start = self.columns.value_offsets[i]
+        cdef int32_t start
+        self.check_message(i)
+        start = self.columns.value_offsets[i]
         return PyBytes_FromStringAndSize(
             <const char*> self.columns.values + start, self.columns.value_offsets[i + 1] - start
         )
 
     cdef object key_at(self, uint32_t i):
         cdef int32_t start
+        self.check_message(i)
         if self.columns.key_offsets is NULL:
             return None
         start = self.columns.key_offsets[i]
@@ -174,6 +178,7 @@ cdef class Entry:
 
     cdef dict properties_at(self, uint32_t i):
         cdef int32_t start
+        self.check_message(i)
         if self.columns.property_offsets is NULL:
             return {}
         start = self.columns.property_offsets[i]
@@ -184,11 +189,13 @@ cdef class Entry:
         return found
 
     cdef object event_time_ms_at(self, uint32_t i):
+        self.check_message(i)
         if self.columns.event_times is NULL or self.columns.event_times[i] == NO_TIME:
             return None
         return self.columns.event_times[i]
 
     cdef uint64_t sequence_at(self, uint32_t i) noexcept nogil:
+        self.check_message(i)
         return self.first_sequence + (i if self.columns.sequences is NULL else self.columns.sequences[i])
 
     cdef int64_t publish_ms(self) noexcept nogil:

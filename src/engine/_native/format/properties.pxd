@@ -2,7 +2,7 @@
 """A message's properties: one msgpack map of text to text, read without trusting it."""
 from libc.stdint cimport uint8_t, uint32_t
 
-# What is left to read. Invariant: p <= end.
+# What is left to read. Invariant: p <= end. Checked by read_map() and read_text(), with ENGINE_DEBUG=1.
 cdef struct Cursor:
     const uint8_t* p
     const uint8_t* end
@@ -11,10 +11,8 @@ cdef struct Cursor:
 cdef int read_map(Cursor* at) noexcept nogil
 # The text at the cursor as (start, size), and the cursor moved behind it; False: no text is here.
 cdef bint read_text(Cursor* at, const uint8_t** start, uint32_t* size) noexcept nogil
-# Check a whole map of `size` bytes and add up its pairs, key bytes and value bytes. False: it is not one.
-# Nothing (size 0) is an empty map.
+# Check that `size` bytes are one map of UTF-8 text, and add up its pairs, key bytes and value bytes. False: they are
+# not. Nothing (size 0) is an empty map.
 cdef bint measure(const uint8_t* p, size_t size, uint32_t* pairs, size_t* key_bytes, size_t* value_bytes) noexcept nogil
-# Whether `size` bytes are one map, and all of its text UTF-8. Nothing (size 0) is an empty map.
-cdef bint is_map_of_text(const uint8_t* p, size_t size) noexcept nogil
 # The map as a dict; None when it is not a map of text to text, or the text is not UTF-8.
 cdef dict unpack(const uint8_t* p, size_t size)

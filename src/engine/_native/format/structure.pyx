@@ -10,7 +10,7 @@ from engine._native.format.layout cimport (
     AT_RAW_SIZE, AT_SIZE, COMPRESSION_LZ4, COMPRESSION_NONE, DELIVER_AT, EVENT_TIMES, HEADER_SIZE, KEYED, PROPERTIES,
     SEQUENCES, load16, load32, load64, pad8,
 )
-from engine._native.format.properties cimport is_map_of_text
+from engine._native.format.properties cimport measure
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 
 from engine.errors import CorruptionError, MessageTooLargeError
@@ -78,11 +78,14 @@ cdef bint _sequences_agree(const uint8_t* p, const uint32_t* sequences, uint32_t
 
 cdef Flaw _check_properties(const Columns* columns, uint32_t n) noexcept nogil:
     cdef const int32_t* offsets = columns.property_offsets
-    cdef uint32_t i
+    cdef uint32_t i, pairs = 0
+    cdef size_t key_bytes = 0, value_bytes = 0  # not used here
     if not _each_within(offsets, n, PROPERTIES_MAX):
         return FLAW_PROPERTIES_SIZE
     for i in range(n):
-        if not is_map_of_text(columns.properties + offsets[i], offsets[i + 1] - offsets[i]):
+        if not measure(
+            columns.properties + offsets[i], offsets[i + 1] - offsets[i], &pairs, &key_bytes, &value_bytes
+        ):
             return FLAW_PROPERTIES
     return FLAW_NONE
 

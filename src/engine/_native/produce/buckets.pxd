@@ -30,7 +30,8 @@ cdef class Buckets:
     # Callbacks that are due at the end of the call.
     cdef bint opened
     cdef bint filled
-    # Held while builders change with the GIL released. Invariant: busy is read and written with the GIL only.
+    # Held while builders change with the GIL released. `busy` is read and written with the GIL only: wait(), enter()
+    # and leave(), which alone do it, are not nogil.
     cdef bint busy
     cdef unsigned long owner      # the thread that is busy
     cdef PyThread_type_lock lock

@@ -1,6 +1,7 @@
 # cython: language_level=3
 """The open batch of one bucket: messages gathered in C memory until they become one entry."""
 from engine._native.format.entry cimport SEQUENCES
+from engine._native.format.invariants cimport engine_check
 from cpython.ref cimport PyObject
 from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.string cimport memcpy
@@ -35,11 +36,12 @@ cdef struct Extra:
     int64_t deliver_at
     uint32_t properties_end
 
-# Invariant: sizes <= rooms; memory is kept from batch to batch, and halved when a batch used less than a quarter.
+# Memory is kept from batch to batch, and halved when a batch used less than a quarter. Invariant: what is held fits the
+# rooms. Checked by builder_add(), with ENGINE_DEBUG=1.
 cdef struct Builder:
     # What it holds.
     uint32_t count
-    uint32_t flags                # of entry.pxd, as far as the messages so far need them
+    uint32_t flags                # of layout.pxd, as far as the messages so far need them
     size_t bytes                  # charged: keys, values, properties and RECORD_COST each
     int64_t deliver_at            # of the first message
     uint64_t first_sequence
@@ -146,6 +148,11 @@ cdef inline int builder_add(Builder* b, const Message* m) noexcept nogil:
     if extra:
         builder_add_extra(b, m)
     b.count += 1
+    engine_check(
+        b.count <= b.records_room and record.value_end <= b.values_room and record.key_end <= b.keys_room
+        and b.properties_size <= b.properties_room and (b.extras_room == 0 or b.count <= b.extras_room),
+        b"what a builder holds fits its rooms",
+    )
     # With many buckets the next message for this one comes late: fetch what it will write to by then.
     engine_prefetch(<uintptr_t> b.values + record.value_end + 64)
     engine_prefetch(<uintptr_t> b.values + record.value_end + 128)

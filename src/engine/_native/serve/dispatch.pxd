@@ -5,7 +5,8 @@ from engine._native.serve.parcels cimport Parcels
 from engine._native.serve.runs cimport RunPool, Runs
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-# What of a bucket is not acknowledged, below the ledger's `next_offset`. Invariant: `sent` lies before `due`.
+# What of a bucket is not acknowledged, below the ledger's `next_offset`. Invariant: `sent` lies before `due`. Checked
+# by route_block() and release(), with ENGINE_DEBUG=1.
 cdef struct Bucket:
     Runs sent                     # at `holder`
     Runs due                      # at nobody
@@ -34,6 +35,7 @@ cdef class BucketLedger:
     ) except -1
 
 # The bucket that holds `hash`: the first whose inclusive end is not below it. Invariant: ends rise, the last is 65535.
+# Checked by _check_ends(), when the ledger is made.
 cdef inline uint32_t bucket_of(const uint16_t* ends, uint32_t buckets, uint16_t hash) noexcept nogil:
     # Halves without a branch: which half it is cannot be predicted, and a compare and move costs less than a miss.
     cdef const uint16_t* base = ends

@@ -11,6 +11,7 @@ from engine._native.format.entry cimport (
     AT_BUCKET_MAX, AT_BUCKET_MIN, AT_COUNT, AT_FIRST_OFFSET, AT_SEGMENT_ID, AT_SIZE, FAULT_NONE, Fault, check_header,
     load16, load32, load64, raise_fault, unknown,
 )
+from engine._native.format.invariants cimport engine_check
 from engine._native.serve.parcels cimport Parcels
 from engine._native.serve.runs cimport Run, RunPool
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -30,7 +31,7 @@ cdef class BucketLedger:
 
     `next_offset`: entries before it were routed. `due_runs`: runs of offsets that nobody holds.
     Invariant: of a bucket, messages are sent in the order of their offsets, each to the bucket's owner, and only while
-    nobody else holds an earlier one.
+    no other sharer holds an earlier one. Checked by _hand_over(), with ENGINE_DEBUG=1.
     """
 
     def __cinit__(self, const uint16_t[::1] ends not None, uint64_t start):
@@ -69,6 +70,7 @@ cdef class BucketLedger:
             bucket = &self.buckets[i]
             if bucket.sent.head and bucket.holder == sharer:
                 self.due_runs += bucket.sent.count
+                engine_check(_in_order(self.lists.pool, bucket), b"what was sent lies before what is due")
                 self.lists.prepend(&bucket.due, &bucket.sent)
 
     def active(self, uint32_t bucket):
@@ -180,6 +182,7 @@ cdef class BucketLedger:
                     run = self.add_new(bucket, first, last, unacknowledged, run)
                 if ready and bucket.due.head and first <= self.lists.pool[bucket.due.head].first <= last:
                     taken = self.take(bucket, first, last, skips)
+            engine_check(_in_order(self.lists.pool, bucket), b"what was sent lies before what is due")
             if taken:
                 self.parcels.pack(owner, number, at, at + size, taken)
                 messages[owner] -= taken
@@ -220,6 +223,7 @@ cdef class BucketLedger:
 
     cdef int64_t give_new(self, Bucket* bucket, uint64_t first, uint64_t last) except -1:
         """A whole new entry, with nothing of its bucket due before it, goes to the owner. How many messages that is."""
+        _hand_over(self.lists.pool, bucket, first)
         self.lists.push(&bucket.sent, first, last)
         bucket.holder, self.next_offset = bucket.owner, last + 1
         return last + 1 - first
@@ -232,6 +236,7 @@ cdef class BucketLedger:
         """Move what is due of the entry first..last to its owner. How many messages that is; the others are skipped."""
         cdef Run* run
         cdef uint64_t upto, at = first, moved = bucket.sent.offsets
+        _hand_over(self.lists.pool, bucket, self.lists.pool[bucket.due.head].first)
         while bucket.due.head and self.lists.pool[bucket.due.head].first <= last:
             run = &self.lists.pool[bucket.due.head]
             upto = min(run.last, last)
@@ -324,6 +329,18 @@ cdef inline int32_t _active(const Bucket* bucket) noexcept nogil:
 
 cdef inline bint _deliverable(const Bucket* bucket) noexcept nogil:
     return bucket.owner >= 0 and (not bucket.sent.head or bucket.holder == bucket.owner)
+
+
+cdef inline bint _in_order(const Run* pool, const Bucket* bucket) noexcept nogil:
+    return not bucket.sent.head or not bucket.due.head or pool[bucket.sent.tail].last < pool[bucket.due.head].first
+
+
+# The owner is sent what begins at `first`.
+cdef inline void _hand_over(const Run* pool, const Bucket* bucket, uint64_t first) noexcept nogil:
+    engine_check(_deliverable(bucket), b"a bucket is sent to its owner, while no other sharer holds anything of it")
+    engine_check(
+        not bucket.sent.head or pool[bucket.sent.tail].last < first, b"a bucket is sent in the order of its offsets"
+    )
 
 
 cdef inline bint _has_credit(int32_t owner, const int64_t[::1] messages, const int64_t[::1] sizes) noexcept:

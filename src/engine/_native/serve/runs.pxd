@@ -8,7 +8,8 @@ cdef struct Run:
     uint64_t last
     uint32_t next
 
-# Runs in the order of their offsets. Zeros are the empty list.
+# Runs. Zeros are the empty list. Invariant: they are in the order of their offsets. Checked by push(), with
+# ENGINE_DEBUG=1.
 cdef struct Runs:
     uint32_t head
     uint32_t tail

@@ -4,6 +4,7 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from engine._native.format.entry cimport store64
+from engine._native.format.invariants cimport engine_check
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport qsort
 
@@ -23,6 +24,7 @@ cdef class RunPool:
     cdef int push(self, Runs* runs, uint64_t first, uint64_t last) except -1:
         """Append a run, or lengthen the last one. How many runs there are more."""
         cdef uint32_t index
+        engine_check(not runs.head or self.pool[runs.tail].last < first, b"runs are in the order of their offsets")
         runs.offsets += last + 1 - first
         if runs.head and self.pool[runs.tail].last + 1 == first:
             self.pool[runs.tail].last = last

@@ -14,7 +14,7 @@ from aiohttp.typedefs import Handler
 
 from engine.aio.semaphore import PoolStatistics
 from engine.broker.admin.http_checks import from_here_only
-from engine.broker.admin.openapi import CODES
+from engine.broker.admin.statuses import STATUSES
 from engine.errors import ConnectError, EngineError, InvalidArgumentError
 from engine.limits import HANDSHAKE_S_MAX, HTTP_CONNECTIONS_MAX, HTTP_HEAD_S_MAX
 from engine.wire.tcp import bind, cannot_listen
@@ -227,7 +227,7 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
     try:
         return await handler(request)
     except EngineError as e:
-        return _error(CODES.get(type(e), 500), str(e), e.code)
+        return _error(STATUSES.get(type(e), 500), str(e), e.code)
     except web.HTTPException as e:
         response = _error(e.status, f"{request.method} {request.path}: {e.reason}", InvalidArgumentError.code)
         if "Allow" in e.headers:

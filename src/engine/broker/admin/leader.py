@@ -7,6 +7,8 @@ from typing import Any
 
 from engine.control.service import ScalableTopicService
 from engine.errors import InvalidArgumentError
+from engine.model.admin_operations import OPERATIONS
+from engine.model.admin_requests import Leader
 from engine.model.autoscale import AutoScalePolicyOverride
 from engine.model.names import SegmentName, TopicName
 
@@ -14,28 +16,11 @@ from engine.model.names import SegmentName, TopicName
 class LeaderAdmin:
     """Loop thread only. Every method raises NotOwnerError when another broker leads the topic.
 
-    Arguments and results are plain (text, numbers, lists, dicts), so that another broker can ask for them too.
+    Methods are the `leader_method` of operations; the topic comes first, then the other arguments. Arguments and
+    results are plain (text, numbers, lists, dicts), so that another broker can ask for them too.
     """
 
-    METHODS = frozenset(
-        (
-            "get_stats",
-            "delete_topic",
-            "split_segment",
-            "merge_segments",
-            "rebucket_segment",
-            "prune_segment",
-            "create_segment",
-            "terminate_segment",
-            "delete_segment",
-            "create_subscription",
-            "delete_subscription",
-            "seek_subscription",
-            "clear_backlog",
-            "skip_messages",
-            "set_auto_scale_policy",
-        )
-    )
+    METHODS = frozenset(row.leader_method for row in OPERATIONS if row.leader is not Leader.ANY) | {"prune_segment"}
 
     def __init__(self, service: ScalableTopicService) -> None:
         self._service = service
@@ -43,7 +28,8 @@ class LeaderAdmin:
     async def call(self, method: str, topic: TopicName, arguments: Mapping[str, Any]) -> Any:
         """The method of that name. Raises InvalidArgumentError for an unknown one, or for other arguments than its."""
         if method not in self.METHODS:
-            raise InvalidArgumentError(f"a leader knows no {method!r:.80}; {', '.join(sorted(self.METHODS))} are right")
+            known = ", ".join(sorted(self.METHODS))
+            raise InvalidArgumentError(f"the method of a leader must be one of {known}, got {method!r:.80}")
         act = getattr(self, method)
         try:
             asked = act(topic, **arguments)
@@ -52,11 +38,11 @@ class LeaderAdmin:
         return await asked
 
     async def get_stats(self, topic: TopicName) -> dict[str, Any]:
-        """Of whatever broker is asked; who leads knows most."""
+        """Every broker answers; the leader knows most."""
         return await self._service.get_stats(topic)
 
     async def delete_topic(self, topic: TopicName) -> None:
-        """With its messages and subscriptions."""
+        """Raises NotFoundError."""
         await self._service.delete_topic(topic)
 
     async def split_segment(self, topic: TopicName, segment_id: int) -> dict[str, Any]:
@@ -72,7 +58,7 @@ class LeaderAdmin:
         return (await self._service.rebucket_segment(topic, segment_id, buckets)).layout.to_metadata()
 
     async def prune_segment(self, topic: TopicName, segment_id: int) -> bool:
-        """Whether it went."""
+        """Whether it went. Not an operation of the API: retention asks for it."""
         return await self._service.prune_segment(topic, segment_id)
 
     async def create_segment(self, topic: TopicName, segment: str, subscriptions: list[str]) -> None:
@@ -80,7 +66,7 @@ class LeaderAdmin:
         await self._service.segments.create(SegmentName.parse(segment), subscriptions)
 
     async def terminate_segment(self, topic: TopicName, segment: str) -> None:
-        """Nothing for a sealed segment, refused for another."""
+        """A sealed segment stays as it is, another is refused."""
         await self._service.segments.terminate(SegmentName.parse(segment))
 
     async def delete_segment(self, topic: TopicName, segment: str, force: bool) -> None:

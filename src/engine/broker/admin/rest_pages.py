@@ -1,44 +1,33 @@
-"""What the admin API says of the broker itself: its description, metrics, health, limits that change at run time."""
+"""What the admin API says of the broker itself, at any time: its description, metrics, health."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from engine.broker.admin.openapi import openapi
 from engine.broker.metrics.catalogue import metrics_page
 from engine.broker.metrics.exposition import METRICS_TYPE
 from engine.broker.metrics.health import unready
 from engine.errors import StorageError
+from engine.model.admin_operations import GET_DESCRIPTION, GET_HEALTH, GET_METRICS, GET_READINESS
+from engine.model.admin_requests import Operation
 
 if TYPE_CHECKING:
     from engine.broker.server import Broker
 
-HEALTH = "/health"
-READY = "/ready"
-METRICS = "/metrics"
-OPENAPI = "/openapi.json"
-CONFIGURATION = "/admin/v2/brokers/configuration"
 
-WITHOUT_TOKEN = (HEALTH, READY)
-AT_ANY_TIME = (HEALTH, READY, METRICS, OPENAPI)  # also while the broker starts, or closes
-
-
-def page_routes(broker: Broker) -> list[web.RouteDef]:
-    """All of them."""
-    pages, limits = _Pages(broker), _Limits(broker)
-    return [
-        web.get(OPENAPI, pages.openapi),
-        web.get(METRICS, pages.metrics),
-        web.get(HEALTH, pages.health),
-        web.get(READY, pages.ready),
-        web.get(CONFIGURATION, limits.names),
-        web.get(CONFIGURATION + "/values", limits.values),
-        web.get(CONFIGURATION + "/runtime", limits.runtime),
-        web.post(CONFIGURATION + "/{name}/{value}", limits.set),
-        web.delete(CONFIGURATION + "/{name}", limits.unset),
-    ]
+def page_handlers(broker: Broker) -> dict[Operation[Any], Handler]:
+    """Of operations that tell how the broker stands."""
+    pages = _Pages(broker)
+    return {
+        GET_DESCRIPTION: pages.openapi,
+        GET_METRICS: pages.metrics,
+        GET_HEALTH: pages.health,
+        GET_READINESS: pages.ready,
+    }
 
 
 class _Pages:
@@ -66,27 +55,3 @@ class _Pages:
         reasons = [{"what": reason.what, "why": reason.why} for reason in unready(self._broker)]
         body = {"ready": not reasons, "broker": self._broker.service_url, "reasons": reasons}
         return web.json_response(body, status=503 if reasons else 200)
-
-
-class _Limits:
-    """What operators set at run time, for all brokers."""
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-
-    async def names(self, request: web.Request) -> web.Response:
-        return web.json_response(self._broker.dynamic.names())
-
-    async def values(self, request: web.Request) -> web.Response:
-        return web.json_response(self._broker.dynamic.values())
-
-    async def runtime(self, request: web.Request) -> web.Response:
-        return web.json_response(self._broker.dynamic.runtime())
-
-    async def set(self, request: web.Request) -> web.Response:
-        await self._broker.dynamic.set(request.match_info["name"], request.match_info["value"])
-        return web.Response(status=204)
-
-    async def unset(self, request: web.Request) -> web.Response:
-        await self._broker.dynamic.unset(request.match_info["name"])
-        return web.Response(status=204)

@@ -12,13 +12,11 @@ from engine.broker.settings.checks import SECONDS_MAX
 from engine.broker.transactions.operations import Operations
 from engine.control.transactions.coordinator import TransactionCoordinator
 from engine.control.transactions.headers import TransactionView
-from engine.control.transactions.operations import Operation
+from engine.control.transactions.operations import RecordedOperation
 from engine.errors import InvalidArgumentError
+from engine.model.admin_operations import LIST_DEFAULT, LIST_MAX
 from engine.model.names import SegmentName
 from engine.model.transactions import TransactionState, parse_id, partition_of
-
-LIST_MAX = 10_000  # transactions in one answer
-LIST_DEFAULT = 1_000
 
 
 class TransactionAdmin:
@@ -76,7 +74,7 @@ class TransactionAdmin:
         }
 
 
-def _summed(operations: list[Operation]) -> list[dict[str, Any]]:
+def _summed(operations: list[RecordedOperation]) -> list[dict[str, Any]]:
     """How many records and messages, by what they are about."""
     sums: dict[tuple[str, str, str | None], list[int]] = {}
     for facts in (operation.facts for operation in operations):

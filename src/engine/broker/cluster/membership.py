@@ -6,6 +6,8 @@ from engine.aio.semaphore import AsyncSemaphore
 from engine.broker.cluster.peers import Peers
 from engine.broker.cluster.ports import Participant
 from engine.broker.cluster.routed_host import RoutedSegmentHost
+from engine.broker.hosting.open_segments import OpenSegments
+from engine.broker.hosting.open_subscriptions import OpenSubscriptions
 from engine.broker.hosting.ownership import Ownership
 from engine.broker.hosting.segment_host import SegmentHosting
 from engine.broker.pools.file_reads import FileReads
@@ -36,13 +38,15 @@ class Membership:
         loads: AsyncSemaphore | None = None,
         reads: FileReads | None = None,
     ) -> None:
-        """`loads`, `reads`: see SegmentHosting."""
+        """`loads`, `reads`: see OpenSegments."""
         self.brokers = Brokers(metadata, clock=clock, url=url, admin_url=admin_url, session_timeout=session_timeout)
         self.ownership = Ownership(metadata, self.brokers, clock, follows=shared)
-        self.hosting = SegmentHosting(store, metadata, self.ownership, loads=loads, reads=reads)
+        self.segments = OpenSegments(store, metadata, self.ownership, loads=loads, reads=reads)
+        self.subscriptions = OpenSubscriptions(self.segments, store.cursors, metadata)
+        self.hosting = SegmentHosting(self.segments, self.subscriptions, store, metadata)
         self.peers = Peers(connector or TcpConnector(), token)
         self.routed = RoutedSegmentHost(self.hosting, self.ownership, self.peers) if shared else None
-        self.brokers.lost += [self.ownership.session_lost, self.hosting.session_lost]
+        self.brokers.lost += [self.ownership.session_lost, self.segments.session_lost]
 
     @property
     def host(self) -> SegmentHost:

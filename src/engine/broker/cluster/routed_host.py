@@ -19,7 +19,7 @@ from engine.broker.cluster.segment_calls import (
 )
 from engine.broker.hosting.ownership import Ownership
 from engine.broker.hosting.segment_host import SegmentHosting
-from engine.control.base.ports import SegmentEnd, SegmentSpec, SegmentStatistics
+from engine.control.base.ports import HostedSegmentStatistics, SegmentEnd, SegmentSpec
 from engine.errors import ConnectError, EngineError, InvalidArgumentError, NotOwnerError, TimeoutError
 from engine.model.names import SegmentName, TopicName
 from engine.model.subscriptions import InitialPosition
@@ -77,7 +77,7 @@ class RoutedSegmentHost:
     async def answer(self, method: str, args: Mapping[str, Any]) -> Any:
         """Another broker asks. Raises NotOwnerError when it should ask somebody else, InvalidArgumentError."""
         spec = unpack_spec(args)
-        if self._local.get(spec.name) is None:
+        if not self._local.is_open(spec.name):
             url = await self._ownership.resolve(spec.name)
             if url != self._ownership.brokers.url:
                 raise NotOwnerError(f"{spec.name} is for the broker {url}")
@@ -154,10 +154,10 @@ class RoutedSegmentHost:
         here = lambda: self._local.backlog(spec, subscription)  # noqa: E731
         return int(await self._route(spec, "backlog", here, subscription=subscription))
 
-    async def statistics(self, spec: SegmentSpec) -> SegmentStatistics:
+    async def statistics(self, spec: SegmentSpec) -> HostedSegmentStatistics:
         """See the port."""
         found = await self._route(spec, "statistics", lambda: self._local.statistics(spec))
-        return found if isinstance(found, SegmentStatistics) else unpack_statistics(found)
+        return found if isinstance(found, HostedSegmentStatistics) else unpack_statistics(found)
 
     async def settle_transactions(self, spec: SegmentSpec, subscription: str | None) -> None:
         """See broker.transactions.Participant."""

@@ -10,11 +10,11 @@ import msgpack
 from typing_extensions import Buffer
 
 from engine.control.base.ports import (
-    ConsumerStatistics,
+    HostedConsumerStatistics,
+    HostedSegmentStatistics,
     SegmentEnd,
     SegmentHost,
     SegmentSpec,
-    SegmentStatistics,
     SubscriptionStatistics,
 )
 from engine.errors import InvalidArgumentError
@@ -89,14 +89,14 @@ async def _statistics(host: SegmentHost, spec: SegmentSpec, args: Args) -> dict[
     return dataclasses.asdict(dataclasses.replace(found, subscriptions=dict(found.subscriptions)))
 
 
-def unpack_statistics(value: Args) -> SegmentStatistics:
+def unpack_statistics(value: Args) -> HostedSegmentStatistics:
     """What statistics() answered."""
     subscriptions = {name: _subscription(fields) for name, fields in value["subscriptions"].items()}
-    return SegmentStatistics(**{**value, "subscriptions": subscriptions})
+    return HostedSegmentStatistics(**{**value, "subscriptions": subscriptions})
 
 
 def _subscription(fields: Args) -> SubscriptionStatistics:
-    members = tuple(ConsumerStatistics(**member) for member in fields["members"])
+    members = tuple(HostedConsumerStatistics(**member) for member in fields["members"])
     return SubscriptionStatistics(**{**fields, "members": members})
 
 

@@ -100,6 +100,6 @@ async def _acknowledge_found(
 
 
 def check_attached(consumer: Consumer) -> None:
-    """Raise NotOwnerError: what a consumer acknowledges that is not attached any more is refused (SEMANTICS 12)."""
+    """Raise NotOwnerError: what a consumer acknowledges that is not attached any more is refused (semantics 12)."""
     if consumer.closed:
         raise NotOwnerError(f"the consumer {consumer.name!r} is not attached any more; attach and acknowledge again")

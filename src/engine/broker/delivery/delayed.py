@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 from pyroaring import BitMap64
 
+from engine import checks
 from engine._native.serve.delays import has_delays, withheld
 
 __all__ = ["TICK_MS", "Delays", "has_delays"]
@@ -26,7 +27,10 @@ _LOOK_S_MAX = 60.0  # the wall clock may be set forward: it is looked at so ofte
 
 
 class Delays:
-    """Of one queue in one segment. Loop thread only. Invariant: every offset withheld is in the set of one time.
+    """Of one queue in one segment. Loop thread only.
+
+    Invariant: every offset withheld is in the set of a time. Checked by _check(), with ENGINE_DEBUG=1. A set may have
+    offsets that are withheld no more, or until a later time: looked at then, they are withheld anew.
 
     `now_ms` is the broker's wall clock where messages say when they are due, which may be set in either direction, and
     a monotonic one where they are kept back for some time. `released` gets the offsets to look at again: most are due,
@@ -70,11 +74,17 @@ class Delays:
         found = self._sets.get(until_ms)
         if found is not None:
             found |= offsets
-            return
-        self._sets[until_ms] = BitMap64(offsets)
-        heapq.heappush(self._times, until_ms)
-        if self._times[0] == until_ms:
-            self._set_timer()
+        else:
+            self._sets[until_ms] = BitMap64(offsets)
+            heapq.heappush(self._times, until_ms)
+            if self._times[0] == until_ms:
+                self._set_timer()
+        if checks.COSTLY:
+            self._check()
+
+    def _check(self) -> None:
+        checks.check(self._held <= BitMap64().union(*self._sets.values()), "what is withheld is in the set of a time")
+        checks.check(sorted(self._sets) == sorted(self._times), "each set of withheld messages has its time")
 
     def keep(self, offsets: BitMap64, delay_ms: int) -> None:
         """Withhold these for some time: the longer, the coarser, so that the different times stay few."""
@@ -111,6 +121,8 @@ class Delays:
             due |= self._sets.pop(heapq.heappop(self._times))
         due &= self._held  # some were acknowledged meanwhile
         self._held -= due
+        if checks.COSTLY:
+            self._check()
         if self._times:
             self._set_timer()
         if due:

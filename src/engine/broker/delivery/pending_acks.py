@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyroaring import BitMap64
 
+from engine import checks
 from engine._native.format.offsets import runs
 from engine.broker.delivery.pending_claims import Claims, PendingAck, counts, parted, union
 from engine.errors import (
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from engine.broker.transactions.headers import TransactionHeaders
     from engine.broker.transactions.operations import Operations
     from engine.control.transactions.headers import TransactionView
-    from engine.control.transactions.operations import Operation
+    from engine.control.transactions.operations import RecordedOperation
 
 log = logging.getLogger(__name__)
 
@@ -54,10 +55,11 @@ class Participation(NamedTuple):
 
 
 class PendingAcks:
-    """Loop thread only. Invariant: `offsets` is the union of all claims'; no message is in two of them.
+    """Loop thread only.
 
-    But for what was found at the start: a crash may have left the records of an aborted transaction, whose messages
-    were acknowledged anew in another one.
+    Invariant: `offsets` is the union of all claims', and no message is in two of them; `_overlaps` says where one is,
+    as a crash may have left the records of an aborted transaction whose messages were acknowledged anew in another
+    one. Checked by _check(), with ENGINE_DEBUG=1.
     """
 
     __slots__ = ("_applying", "_claims", "_closed", "_overlaps", "buckets", "changes", "offsets", "parts",
@@ -228,6 +230,15 @@ class PendingAcks:
         self._overlaps = self._overlaps or self.offsets.intersect(offsets)
         self.offsets |= offsets
         self.changes += 1
+        if checks.COSTLY:
+            self._check()
+
+    def _check(self) -> None:
+        held = [claims.offsets for claims in self._claims.values()]
+        checks.check(self.offsets == BitMap64().union(*held), "what is pending is what open transactions claim")
+        checks.check(
+            self._overlaps or sum(map(len, held)) == len(self.offsets), "a message is claimed by one transaction"
+        )
 
     def held_by_others(self, numbers: Collection[int]) -> BitMap64:
         """What transactions hold that are none of these."""
@@ -252,6 +263,8 @@ class PendingAcks:
             bucket &= self.offsets
         if not self.offsets:
             self._overlaps, self.buckets = False, None
+        if checks.COSTLY:
+            self._check()
 
     def _take_back(self, acks: Iterable[PendingAck]) -> None:
         """They are acknowledged by nobody now."""
@@ -334,13 +347,13 @@ class PendingAcks:
 
     # -- what was found in the store ---------------------------------------------------------------------------------
 
-    def restore(self, found: Iterable[Operation]) -> None:
+    def restore(self, found: Iterable[RecordedOperation]) -> None:
         """The records of the subscription, as it is opened. Until more is known, their transactions are open."""
         self._adopt(found)
         if self._claims:
             self.parts.tasks.spawn(self._look_at_all(), f"transactions of {self.subscription}")
 
-    def _adopt(self, found: Iterable[Operation]) -> list[Operation]:
+    def _adopt(self, found: Iterable[RecordedOperation]) -> list[RecordedOperation]:
         """Those of them that are pending here now; while a transaction's are being written, it is left alone."""
         adopted = []
         known = {ack.key for claims in self._claims.values() for ack in claims.acks}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyroaring import BitMap64
 
+from engine import checks
 from engine._native.format.offsets import offset_set, range_set, runs
 from engine.broker.delivery.consumer import CREDIT_MAX, Consumer
 from engine.broker.delivery.delayed import Delays, has_delays
@@ -33,7 +34,7 @@ PIECES_MAX = 16  # of one entry, for consumers that have room for few messages
 REPLAY_READ_SIZE = 64 * KIB  # a message to deliver again is looked for in blocks of this size
 _TURNS_PER_BLOCK = 4  # each consumer gets about this many turns of a block with many entries
 
-# Where the broker looks into an entry's header (_native/format/entry.pxd): size, flags, count, first offset.
+# Where the broker looks into an entry's header (_native/format/layout.pxd): size, flags, count, first offset.
 _HEADER = struct.Struct("<4xI9xB2xI64xQ")
 _DELIVER_AT = 32
 
@@ -123,8 +124,9 @@ class QueueConsumer(Consumer):
 class QueueDispatcher:
     """Deals the entries of a segment to its consumers in turn, those with the smallest priority number first.
 
-    Loop thread only. Invariant: a message from the cursor up to `_next` that is not acknowledged is either held by
-    exactly one consumer, or due for redelivery, or kept back until its time comes.
+    Loop thread only. A message from the cursor up to `_next` that is not acknowledged is held by one consumer, or due
+    for redelivery, or kept back until its time comes. Invariant: no message is held by two consumers, and none that is
+    held is due. Checked by _check(), with ENGINE_DEBUG=1.
     """
 
     __slots__ = ("_asked", "_counts", "_cursor", "_delays", "_kept", "_next", "_pumping", "_reader", "_replay", "_turn",
@@ -159,7 +161,7 @@ class QueueDispatcher:
         self.consumers.sort(key=lambda c: c.priority)
 
     def detach(self, consumer: QueueConsumer) -> None:
-        """A member leaves; what it holds is due again (SEMANTICS 22)."""
+        """A member leaves; what it holds is due again (semantics 22)."""
         if consumer not in self.consumers:
             return
         self.consumers.remove(consumer)
@@ -199,7 +201,7 @@ class QueueDispatcher:
         self._counts.increment(offsets)
 
     def acknowledge(self, by: QueueConsumer, offsets: BitMap64) -> asyncio.Future[None]:
-        """Nobody gets these again, whoever held them (SEMANTICS 12). Done when durable."""
+        """Nobody gets these again, whoever held them (semantics 12). Done when durable."""
         self.set_aside(by, offsets)
         self._counts.clear(offsets)
         return self.subscription.ack_set(offsets)
@@ -239,6 +241,13 @@ class QueueDispatcher:
             self.close(e)
         finally:
             self._pumping = False
+        if checks.COSTLY:
+            self._check()
+
+    def _check(self) -> None:
+        shares = [self._replay, *(consumer.unacknowledged for consumer in self.consumers)]
+        together = len(BitMap64().union(*shares))
+        checks.check(sum(map(len, shares)) == together, "a message is held by one consumer, or due")
 
     def _pump(self) -> None:
         self._next = self.hosted.segment.gaps.skip(self._next)

@@ -1,4 +1,4 @@
-"""A segment that several stream consumers share: each owns some of its buckets (PIP-486, SEMANTICS 16 to 20)."""
+"""A segment that several stream consumers share: each owns some of its buckets (PIP-486, semantics 16 to 20)."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class SharedConsumer(Consumer):
         self._dispatcher.detach(self)
 
     def acknowledge(self, header: commands.Ack) -> Awaitable[Any]:
-        """Cumulative, by `buckets` or one `position` for all of them (SEMANTICS 19)."""
+        """Cumulative, by `buckets` or one `position` for all of them (semantics 19)."""
         positions, inside = positions_of(header, self.hosted), transaction_of(header)
         if inside is not None or self._dispatcher.subscription.pending:
             return acknowledge_buckets(self._dispatcher, self, positions, inside)
@@ -113,7 +113,7 @@ class SharedDispatcher:
     """Routes the entries of a segment to the owners of their buckets. Loop thread only.
 
     Whose bucket it becomes gets nothing of it until all that another sharer holds of it is acknowledged, or that one
-    is gone (SEMANTICS 17). A sharer without credit holds up its own buckets: what is due to it is read again later.
+    is gone (semantics 17). A sharer without credit holds up its own buckets: what is due to it is read again later.
     """
 
     __slots__ = ("_asked", "_crowded", "_cursor", "_ledger", "_owners", "_pumping", "_reader", "_room_bytes",

@@ -337,7 +337,7 @@ class HostedSubscription:
 
     @property
     def drained(self) -> bool:
-        """The segment is sealed and everything in it acknowledged, durably (SEMANTICS 7)."""
+        """The segment is sealed and everything in it acknowledged, durably (semantics 7)."""
         return self.hosted.segment.sealed and not self.cursor.unsaved and self.backlog == 0
 
     def when_drained(self, callback: Callable[[], None]) -> Callable[[], None]:

@@ -67,7 +67,7 @@ class OpenSegments:
         transactions = self.transactions = SegmentTransactions(metadata)
         self.headers, self.operations = transactions.headers, transactions.operations
         self._remembered = Remembered(metadata, store.cursors)
-        self._participation = Participation(self.headers, self.operations, Supervisor("acknowledgements"))
+        self.participation = Participation(self.headers, self.operations, Supervisor("acknowledgements"))
         self._hosted: dict[SegmentName, HostedSegment] = {}
         self._opening: dict[SegmentName, asyncio.Task[HostedSegment]] = {}
         self._leaving: dict[SegmentName, asyncio.Task[Any]] = {}  # being unloaded, deleted or swept
@@ -97,8 +97,12 @@ class OpenSegments:
         hosted.idle_since = None
         return hosted
 
+    def peek(self, name: SegmentName) -> HostedSegment | None:
+        """The segment if it is open, whatever became of its ownership."""
+        return self._hosted.get(name)
+
     async def open(self, spec: SegmentSpec, *, create: bool) -> HostedSegment:
-        """The open segment. `create` makes a missing store: right for active segments alone (SEMANTICS 28).
+        """The open segment. `create` makes a missing store: right for active segments alone (semantics 28).
 
         Raises NotFoundError, CorruptionError, StorageError, AlreadyClosedError, MemoryLimitError.
         """
@@ -272,7 +276,7 @@ class OpenSegments:
 
     # -- deleting --------------------------------------------------------------------------------------------------
 
-    async def _delete(self, name: SegmentName, confirm: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def delete(self, name: SegmentName, confirm: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """The cursors, then the store, then the ownership; nobody opens it meanwhile. Raises StorageError.
 
         `confirm` raises when whoever asked for it may not any more: asked once the segment is owned, so that what was
@@ -311,6 +315,23 @@ class OpenSegments:
         await self._ownership.removed(name)
         self.undeleted.pop(name, None)
         self.damaged.pop(name, None)
+
+    async def stored(self, topic: TopicName) -> list[SegmentName]:
+        """The segments of a topic that have a store."""
+        return await self._store.list(topic)
+
+    async def check_gone(self, spec: SegmentSpec) -> None:
+        """A sealed segment has no store: raise StorageError when nothing of the topic has one, since all cannot go."""
+        if spec.sealed and not await self.stored(spec.name.topic):
+            raise StorageError(f"{spec.name}: the data directory has nothing of its topic; is the right disk mounted?")
+
+    def may_own(self, name: SegmentName) -> bool:
+        """Whether this broker owns the segment, or might take it."""
+        return self._ownership.may_own(name)
+
+    def url_of(self, name: SegmentName) -> str:
+        """The broker that owns the segment, or would."""
+        return self._ownership.url_of(name)
 
     async def on_disk(self) -> Mapping[TopicName, Sequence[SegmentName]]:
         """The segments that have a directory, of whatever topic."""
@@ -385,7 +406,7 @@ class OpenSegments:
                 await self.transactions.finish(self)
         except TimeoutError:
             log.warning("the metadata store takes no cursors: what was acknowledged last may be delivered once more")
-        await self._participation.tasks.close()
+        await self.participation.tasks.close()
         await self.transactions.close(self)
         await self._store.close()
         self._hosted.clear()

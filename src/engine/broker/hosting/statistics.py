@@ -6,18 +6,18 @@ from engine.broker.delivery.consumer import Consumer
 from engine.broker.delivery.shared import SharedConsumer, Sharing
 from engine.broker.delivery.subscription import HostedSubscription
 from engine.broker.segment.hosted import HostedSegment
-from engine.control.base.ports import LEFT, ConsumerStatistics, SegmentStatistics, SubscriptionStatistics
+from engine.control.base.ports import LEFT, HostedConsumerStatistics, HostedSegmentStatistics, SubscriptionStatistics
 from engine.model.transactions import id_text
 
 _NOT_SHARED = Sharing(buckets=0, reassignments=0)
 
 
-def segment_statistics(hosted: HostedSegment) -> SegmentStatistics:
+def segment_statistics(hosted: HostedSegment) -> HostedSegmentStatistics:
     """Of all its subscriptions that are open."""
     hosted.sample()
     segment = hosted.segment
     holding = None if hosted.transactions is None else hosted.transactions.holding
-    return SegmentStatistics(
+    return HostedSegmentStatistics(
         readable=None if holding is None else holding[1],
         held_by=None if holding is None else id_text(holding[0]),
         first_offset=segment.first_offset,
@@ -35,7 +35,7 @@ def segment_statistics(hosted: HostedSegment) -> SegmentStatistics:
 
 def _subscription(subscription: HostedSubscription) -> SubscriptionStatistics:
     attached = subscription.consumers
-    gone = (ConsumerStatistics(n, LEFT, 0, r.messages_per_s, r.bytes_per_s) for n, r in subscription.left.items())
+    gone = (HostedConsumerStatistics(n, LEFT, 0, r.messages_per_s, r.bytes_per_s) for n, r in subscription.left.items())
     members = (*(_consumer(consumer) for consumer in attached), *gone)
     sharing = subscription.sharing or _NOT_SHARED
     return SubscriptionStatistics(
@@ -53,8 +53,8 @@ def _subscription(subscription: HostedSubscription) -> SubscriptionStatistics:
     )
 
 
-def _consumer(consumer: Consumer) -> ConsumerStatistics:
-    return ConsumerStatistics(
+def _consumer(consumer: Consumer) -> HostedConsumerStatistics:
+    return HostedConsumerStatistics(
         name=consumer.name,
         mode=consumer.mode,
         unacknowledged=consumer.pending,

@@ -34,7 +34,7 @@ async def metrics_page(broker: Observed) -> str:
 
 def families(broker: Observed) -> Iterator[AnyFamily]:
     """All of them, each with whatever samples there are now."""
-    hosted = list(broker.hosting)
+    hosted = list(broker.segments)
     yield from whole_families(broker)
     yield from pool_families(pools(broker))
     yield from topic_list_families("broker_topic_list", broker.memory.topic_lists, broker.config.cluster_name)

@@ -8,7 +8,7 @@ from typing import Protocol
 from engine.aio.loop_lag import LoopLag
 from engine.aio.semaphore import PoolStatistics
 from engine.broker.cluster.membership import Membership
-from engine.broker.hosting.segment_host import SegmentHosting
+from engine.broker.hosting.open_segments import OpenSegments
 from engine.broker.pools.latency import Measures
 from engine.broker.pools.pools import BrokerMemory
 from engine.broker.session.connection import Connection
@@ -73,7 +73,7 @@ class Observed(Vital, Protocol):
         """What guards its ports."""
 
     @property
-    def hosting(self) -> SegmentHosting:
+    def segments(self) -> OpenSegments:
         """Its open segments."""
 
     @property

@@ -33,7 +33,7 @@ class TransactionStatistics:
 
 def statistics(broker: Observed) -> TransactionStatistics:
     """As of now."""
-    counted, operations = broker.transactions.coordinator.counters, broker.hosting.operations
+    counted, operations = broker.transactions.coordinator.counters, broker.segments.operations
     return TransactionStatistics(
         begun=counted.begun,
         committed=counted.committed,
@@ -45,7 +45,7 @@ def statistics(broker: Observed) -> TransactionStatistics:
         cas_reject=counted.cas_reject,
         operation_writes=operations.written,
         operation_records=_records(broker),
-        followed=len(broker.hosting.headers),
+        followed=len(broker.segments.headers),
         index_query_s=operations.queries_s.statistics(),
     )
 
@@ -53,7 +53,7 @@ def statistics(broker: Observed) -> TransactionStatistics:
 def _records(broker: Observed) -> int:
     """Operation records of this broker's segments that are not deleted yet."""
     found = 0
-    for hosted in broker.hosting:
+    for hosted in broker.segments:
         found += 0 if hosted.transactions is None else hosted.transactions.operation_records
         found += sum(subscription.pending.records for subscription in hosted.subscriptions.values())
     return found

@@ -26,7 +26,7 @@ def whole_families(broker: Observed) -> Iterator[AnyFamily]:
 
 
 def _connected(broker: Observed) -> Iterator[AnyFamily]:
-    hosted, measures = list(broker.hosting), broker.measures
+    hosted, measures = list(broker.segments), broker.measures
     yield gauge("connections", "Connections open now", len(broker.connections))
     yield counter("connections_accepted_total", "Connections accepted", measures.accepted)
     yield counter("connections_refused_total", "Connections refused, as above connections_max", measures.refused)
@@ -50,7 +50,7 @@ def _times(broker: Observed) -> Iterator[AnyFamily]:
     yield counter("storage_torn_tails_total", "Torn tails cut off when segments were opened", stored.torn_tails)
     yield counter("storage_torn_bytes_total", "Bytes in them", stored.torn_bytes)
     text = "Segments that cannot be served, since their files are damaged or missing"
-    yield gauge("storage_damaged_segments", text, len(broker.hosting.damaged))
+    yield gauge("storage_damaged_segments", text, len(broker.segments.damaged))
     text = "Times that a log went on above offsets that it gave up, since what had them may be lost"
     yield counter("storage_gaps_total", text, stored.gaps)
     yield histogram("event_loop_lag_seconds", "How late the event loop calls back", lag)

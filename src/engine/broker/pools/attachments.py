@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
+from engine import checks
 from engine.aio.semaphore import PoolStatistics
 from engine.errors import TooManyRequestsError
 
@@ -15,7 +16,10 @@ T = TypeVar("T")
 
 
 class Attachments:
-    """Of one broker. Loop thread only. Invariant: `used` is the sum of the lengths of all `Attached`."""
+    """Of one broker. Loop thread only.
+
+    Invariant: `used` is the sum of the lengths of all `Attached`. Checked by let_go() as far as can be seen there.
+    """
 
     __slots__ = ("limit", "per_connection", "refusals", "used")
 
@@ -39,6 +43,11 @@ class Attachments:
             self.refusals += 1
             raise TooManyRequestsError(f"{self.used} producers and consumers are attached, as many as there may be")
 
+    def let_go(self, count: int) -> None:
+        """So many are closed."""
+        self.used -= count
+        checks.check(self.used >= 0, "no more producers and consumers are closed than were attached")
+
     def statistics(self) -> PoolStatistics:
         """How it stands."""
         return PoolStatistics("attachments", "attachments", self.used, self.limit, refusals=self.refusals)
@@ -61,9 +70,9 @@ class Attached(dict[int, T]):
     def __delitem__(self, ident: int) -> None:
         """It is closed."""
         super().__delitem__(ident)
-        self._all.used -= 1
+        self._all.let_go(1)
 
     def clear(self) -> None:
         """The connection is gone."""
-        self._all.used -= len(self)
+        self._all.let_go(len(self))
         super().clear()

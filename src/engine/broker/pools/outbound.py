@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from engine import checks
 from engine.aio.semaphore import PoolStatistics
 from engine.broker.pools.file_reads import FileReads
 from engine.limits import KIB, MIB, READ_BLOCK_SIZE, SCARCE_BLOCK_SIZE
@@ -36,7 +37,8 @@ class OutboundMemory:
 
     Above the limit a connection is sent nothing more until its peer has taken all that waits, and nothing is read from
     it that it would have to be answered; then it gets small blocks. So the limit may be overshot by one such block, or
-    one entry, for each connection. Invariant: `used` is the sum of all `noted`, each at least what waits there.
+    one entry, for each connection. Invariant: `used` is the sum of all `noted`. Checked by _check(), with
+    ENGINE_DEBUG=1.
     """
 
     __slots__ = (
@@ -152,6 +154,13 @@ class OutboundMemory:
             self._holders[who] = None
         else:
             self._holders.pop(who, None)
+        if checks.COSTLY:
+            self._check()
+
+    def _check(self) -> None:
+        checks.check(
+            self.used == sum(who.noted for who in self._holders), "what waits for peers is the sum over connections"
+        )
 
     def _measure(self) -> list[Connection]:
         """Bring the count up to date; the connections for which nothing waits any more."""

@@ -77,7 +77,8 @@ _AT_FIRST_SEQUENCE = 48
 class Producer:
     """One attachment of a producer. Loop thread only.
 
-    Invariant: entries are acknowledged, or refused, in the order in which they were sent. After a refusal that
+    Entries are acknowledged, or refused, in the order in which they were sent: `_in_flight` is answered from its head
+    only. After a refusal that
     concerns more than one entry the attachment has ended: nothing that was sent behind it may overtake it, so the
     client attaches again and sends again.
     """
@@ -190,7 +191,7 @@ class Producer:
     async def _admit(self, held: _Held) -> asyncio.Future[list[Appended]]:
         if held.transaction is None:
             return self.hosted.segment.append(held.payload, self.name, term=self.hosted.term)
-        buffer = await self.connection.broker.hosting.transactions.begin(self.hosted)
+        buffer = await self.connection.broker.segments.transactions.begin(self.hosted)
         await buffer.admit(held.transaction[0])
         return buffer.append(held.payload, *held.transaction, held.sends, self.name)
 

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from engine import checks
 from engine.errors import EngineError
 from engine.storage.file.logfile import Block
 
@@ -19,7 +20,8 @@ COLD_BLOCKS = 16  # read by workers after one that the system did not have in it
 class SegmentReader:
     """Fetches a segment's durable blocks one after the other for whoever has credit. Loop thread only.
 
-    Invariant: at most one read or one wait is under way. `step` is called whenever there may be something to do.
+    `step` is called whenever there may be something to do. Invariant: at most one read or one wait is under way.
+    Checked by _watch().
     """
 
     __slots__ = ("_cold", "_has_turn", "_pending", "_waits_turn", "hosted", "owner_close", "step", "waiting")
@@ -94,6 +96,7 @@ class SegmentReader:
             pending.cancel()
 
     def _watch(self, future: asyncio.Future[Any]) -> None:
+        checks.check(self._pending is None, "a segment's reader has one read or wait under way")
         self._pending = future
         future.add_done_callback(self._done)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Registration:
     """One registered consumer (a ConsumerChannel). Loop thread only.
 
-    Closing the connection is not leaving: the session stays for the grace period (SEMANTICS 13, 14).
+    Closing the connection is not leaving: the session stays for the grace period (semantics 13, 14).
     """
 
     __slots__ = ("_answered", "_connection", "_created_ms", "_ident", "_instance", "_name", "_registered",

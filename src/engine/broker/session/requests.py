@@ -309,7 +309,7 @@ async def _subscription(
     broker = connection.broker
     known, topic = header.created_ms, hosted.name.topic
     facts = await broker.calls.ensure_subscription(topic, name, position, kind, known)
-    return await broker.hosting.subscription(hosted, name, facts), facts.created_at_ms
+    return await broker.subscriptions.open(hosted, name, facts), facts.created_at_ms
 
 
 def flow(connection: Connection, header: commands.Flow, payload: memoryview) -> None:
@@ -320,7 +320,7 @@ def flow(connection: Connection, header: commands.Flow, payload: memoryview) -> 
 
 
 def acknowledge(connection: Connection, header: commands.Ack, payload: memoryview) -> None:
-    """ACK. One of a consumer that is not attached any more is refused, not remembered (SEMANTICS 12)."""
+    """ACK. One of a consumer that is not attached any more is refused, not remembered (semantics 12)."""
     consumer = connection.consumers.get(header.consumer_id)
     if consumer is None:
         raise NotOwnerError(f"the consumer {header.consumer_id} is not attached; attach and acknowledge again")
@@ -361,8 +361,8 @@ async def _segment_offset(connection: Connection, header: commands.SegmentOffset
     place = commands.Place(offset=offset, first=segment.first_offset, end=segment.durable_offset, sealed=segment.sealed)
     if subscription is None:
         return place
-    acknowledged = await connection.broker.hosting.acknowledged_by(hosted, subscription)
-    known = await connection.broker.hosting.known_subscription(hosted, subscription)
+    acknowledged = await connection.broker.subscriptions.acknowledged_by(hosted, subscription)
+    known = await connection.broker.subscriptions.find(hosted, subscription)
     if header.buckets is None or known is None:
         return replace(place, acknowledged=acknowledged)
     buckets = await open_buckets(known, check_buckets(header.buckets, hosted))
@@ -390,14 +390,14 @@ async def open_segment(connection: Connection, text: str) -> HostedSegment:
     """The named segment, open. Raises NotFoundError when it is not in the topic's layout or its store is gone."""
     name = SegmentName.parse(text)
     broker = connection.broker
-    hosted = broker.hosting.get(name)
+    hosted = broker.segments.get(name)
     if hosted is not None:
         return hosted
     view = await broker.service.ensure_topic(name.topic, create=False)
     info = view.layout.segment(name.segment_id)
     if info.hash_range != name.hash_range:
         raise NotFoundError(f"{name} is not in the layout; segment {info.segment_id} has the range {info.hash_range}")
-    return await broker.hosting.open(segment_spec(name.topic, view.layout, info), create=info.active)
+    return await broker.segments.open(segment_spec(name.topic, view.layout, info), create=info.active)
 
 
 def _check_wanted(connection: Connection, ident: int) -> None:

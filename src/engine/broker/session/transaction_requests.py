@@ -47,7 +47,7 @@ def end(connection: Connection, header: commands.EndTxn, payload: memoryview) ->
     number, request_id = parse_id(header.id), header.request_id
     held = None
     if header.sent is not None:
-        held = connection.broker.hosting.operations.hold(number)  # before this turn of the loop is over
+        held = connection.broker.segments.operations.hold(number)  # before this turn of the loop is over
     if held is None:
         connection.start(request_id, _end(connection, number, header, None))
     else:
@@ -59,15 +59,16 @@ async def _end(connection: Connection, number: int, header: commands.EndTxn, hel
     coordinator = connection.broker.transactions.coordinator
     try:
         if (sent := header.sent) is None:
-            view = await coordinator.end(number, state, accepted)
+            view: TransactionView | None = await coordinator.end(number, state, accepted)
+        elif held is None:  # by another request
+            view = None
         else:
-            behind = CommitBehind(connection, number, held, sent, accepted, header.mark)
-            if not await behind.ready():
-                return commands.Ended(state="OPEN")
-            view = await behind.commit()
+            view = await CommitBehind(connection, number, held, sent).commit(accepted, header.mark)
     except TRANSACTION_OVER:
         connection.sends.forget(number)
         raise
+    if view is None:
+        return commands.Ended(state="OPEN")
     connection.sends.forget(number)
     return commands.Ended(state=_state_of(view))
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from engine.control.transactions.operations import Operation
+from engine.control.transactions.operations import RecordedOperation
 from engine.errors import EngineError
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from engine.broker.transactions.sends import TransactionSends
     from engine.broker.transactions.writes import PendingWrite, Span
     from engine.model.transactions import TransactionOperation
-    from engine.storage.commit.group import Appended
+    from engine.storage.commit.groups import Appended
 
 Places = list["Appended"]
 
@@ -86,7 +86,7 @@ class TransactionalAppend:
         """See Writer."""
         return not self.confirmed.done()
 
-    def recorded(self, record: Operation) -> None:
+    def recorded(self, record: RecordedOperation) -> None:
         """There is an operation record."""
         write = self._write
         if write is not None and not self.confirmed.done():

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from engine.broker.transactions.sends import TransactionSends
     from engine.broker.transactions.settling import SettlingRounds
     from engine.control.transactions.headers import TransactionView
-    from engine.control.transactions.operations import Operation, Part
-    from engine.storage.commit.group import Appended
+    from engine.control.transactions.operations import Part, RecordedOperation
+    from engine.storage.commit.groups import Appended
     from engine.storage.cursor.visibility import Visibility
     from engine.storage.segment import Segment
 
@@ -47,7 +47,8 @@ UNSAVED_MESSAGES_MAX = 1_000_000  # without any in a transaction: recovery would
 class TransactionBuffer:
     """Loop thread only. `changed` is called, in a later turn of the loop, when readers may go on.
 
-    Invariant: an entry in the log whose transaction is open has an operation record, or one is being written.
+    An entry whose transaction is open gets its operation record as soon as it is in the log: append() begins to write
+    it, and recovery looks for entries that a crash has left without one.
     """
 
     def __init__(
@@ -354,7 +355,7 @@ class TransactionBuffer:
             await self._resume(number)
         await self._operations.forget(strays)  # of what was decided before, or never came into the log
 
-    def _found(self, entry: Transacted, records: Iterable[Operation]) -> None:
+    def _found(self, entry: Transacted, records: Iterable[RecordedOperation]) -> None:
         span = Span(entry.producer, entry.first_sequence, entry.last_sequence)
         write = self.visibility.wrote(entry.first, entry.last)
         pending = PendingWrite(entry.number, entry.attempt, write, entry.term, span)

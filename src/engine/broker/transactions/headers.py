@@ -43,7 +43,7 @@ class _Followed:
 
 
 class TransactionHeaders:
-    """Loop thread only. Invariant: whoever follows a transaction is told of its end, once, soon after it was decided.
+    """Loop thread only. A listener is called once with its transaction's end, soon after that was decided.
 
     A header that is known here may be older than the one in the store. It is good enough to begin something by; what
     that came to is decided by the versions of the records (model.transactions.operation_counts).

@@ -17,8 +17,8 @@ from engine.aio.histogram import Histogram
 from engine.control.transactions.operations import (
     INDEX_ACKS,
     INDEX_WRITES,
-    Operation,
     Part,
+    RecordedOperation,
     Recording,
     forget,
     operations_in,
@@ -45,7 +45,7 @@ class Writer(Protocol):
     def waits(self) -> bool:
         """Whether somebody still wants it."""
 
-    def recorded(self, record: Operation) -> None:
+    def recorded(self, record: RecordedOperation) -> None:
         """It is, durably."""
 
     def unrecorded(self, error: BaseException) -> None:
@@ -98,7 +98,7 @@ class _Waiter:
 
     def __init__(self, operation: TransactionOperation) -> None:
         self._operation = operation
-        self.future: asyncio.Future[Operation] = asyncio.get_running_loop().create_future()
+        self.future: asyncio.Future[RecordedOperation] = asyncio.get_running_loop().create_future()
 
     def operation(self) -> TransactionOperation:
         return self._operation
@@ -107,7 +107,7 @@ class _Waiter:
     def waits(self) -> bool:
         return not self.future.done()
 
-    def recorded(self, record: Operation) -> None:
+    def recorded(self, record: RecordedOperation) -> None:
         if self.waits:
             self.future.set_result(record)
 
@@ -126,7 +126,7 @@ class Operations:
         self._gathered: dict[int, Held] = {}  # by transaction, what no record says yet
         self._writing: Bag[asyncio.Task[None]] = Bag()
 
-    async def append(self, number: int, operation: TransactionOperation) -> Operation:
+    async def append(self, number: int, operation: TransactionOperation) -> RecordedOperation:
         """Write it down for a transaction; durable when it returns. Raises UnknownOutcomeError.
 
         Of two records that say the same in one transaction the second may be taken for the first.
@@ -203,7 +203,7 @@ class Operations:
 
     async def _append(
         self, number: int, operations: list[TransactionOperation], wanted: Callable[[], bool]
-    ) -> list[Operation]:
+    ) -> list[RecordedOperation]:
         ident, recording = id_text(number), Recording(operations)
         prefix = keys.transaction_ops(ident)
         for _ in range(_ATTEMPTS_MAX):
@@ -237,28 +237,28 @@ class Operations:
             start = found[-1].key + "\0"
         return None
 
-    async def writes(self, segment: SegmentName) -> list[Operation]:
+    async def writes(self, segment: SegmentName) -> list[RecordedOperation]:
         """Of all transactions to a segment, those that were written first first."""
         return await self._about(segment, INDEX_WRITES, str(segment), f"{segment}\0")
 
-    async def of(self, number: int) -> list[Operation]:
+    async def of(self, number: int) -> list[RecordedOperation]:
         """Of one transaction, wherever, those that were written first first."""
         start = f"{keys.transaction_ops(id_text(number))}/"
         found = await self._metadata.list(start, keys.prefix_end(start))
         return [operation for record in found for operation in operations_in(record)]
 
-    async def of_segment(self, segment: SegmentName) -> list[Operation]:
+    async def of_segment(self, segment: SegmentName) -> list[RecordedOperation]:
         """Of all transactions, whatever is about a segment."""
         theirs = f"{segment}/"
         acks = await self._about(segment, INDEX_ACKS, theirs, keys.prefix_end(theirs))
         return [*await self.writes(segment), *acks]
 
-    async def acks(self, segment: SegmentName, subscription: str) -> list[Operation]:
+    async def acks(self, segment: SegmentName, subscription: str) -> list[RecordedOperation]:
         """Of all transactions, of a subscription in a segment, likewise."""
         key = f"{segment}/{keys.encode(subscription)}"
         return await self._about(segment, INDEX_ACKS, key, f"{key}\0")
 
-    async def _about(self, segment: SegmentName, index: str, start: str, end: str) -> list[Operation]:
+    async def _about(self, segment: SegmentName, index: str, start: str, end: str) -> list[RecordedOperation]:
         """What records in a range of an index say about a segment."""
         found = [operation for record in await self._query(index, start, end) for operation in operations_in(record)]
         return sorted((one for one in found if one.facts.segment == segment), key=lambda one: one.version)

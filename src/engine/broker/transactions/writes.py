@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from engine._native.serve.transacted import Transacted, transacted
 from engine.control.transactions.headers import TransactionView
-from engine.control.transactions.operations import Operation, Part
+from engine.control.transactions.operations import Part, RecordedOperation
 from engine.model.names import SegmentName
 from engine.model.transactions import OperationKind, TransactionOperation, operation_counts
-from engine.storage.commit.group import Appended
+from engine.storage.commit.groups import Appended
 from engine.storage.cursor.visibility import Write
 from engine.storage.file.logfile import Block
 from engine.storage.segment import Segment
@@ -75,7 +75,7 @@ class PendingWrite:
         """Whether it can be decided."""
         return self.durable and self.recorded
 
-    def add_record(self, record: Operation) -> None:
+    def add_record(self, record: RecordedOperation) -> None:
         """It stands for this write; the earliest one counts."""
         part = record.part
         if part not in self.parts:
@@ -115,7 +115,7 @@ class PendingWrite:
             return self.write.first <= place.first_offset <= self.write.last
         return self.span.covers(span)
 
-    def is_recorded_by(self, operation: Operation) -> bool:
+    def is_recorded_by(self, operation: RecordedOperation) -> bool:
         """Whether that record stands for it."""
         facts = operation.facts
         same = (operation.number, facts.attempt, facts.term) == (self.number, self.attempt, self.term)
@@ -149,9 +149,9 @@ class RecordsByEntry:
         self._entries: dict[tuple[int, int, int], list[Transacted]] = {}
         for entry in entries:
             self._entries.setdefault((entry.number, entry.attempt, entry.term), []).append(entry)
-        self._records: dict[int, list[Operation]] = {}  # by the entry's first offset
+        self._records: dict[int, list[RecordedOperation]] = {}  # by the entry's first offset
 
-    def add(self, record: Operation) -> bool:
+    def add(self, record: RecordedOperation) -> bool:
         """Whether it stands for any of the entries."""
         operation = record.facts
         entries = self._entries.get((record.number, operation.attempt, operation.term), [])
@@ -163,6 +163,6 @@ class RecordsByEntry:
                 stands, at = True, at + 1
         return stands
 
-    def of(self, entry: Transacted) -> list[Operation]:
+    def of(self, entry: Transacted) -> list[RecordedOperation]:
         """Those that stand for it."""
         return self._records.get(entry.first, [])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from engine.broker.hosting.segment_host import SegmentHosting
+from engine.broker.hosting.open_segments import OpenSegments
 from engine.errors import EngineError
 
 log = logging.getLogger(__name__)
@@ -17,8 +17,8 @@ _PAUSE_S_MAX = 60.0
 class IdleLoop:
     """Unloads a segment when nobody was attached to it, or asked for it, for `limit` seconds."""
 
-    def __init__(self, hosting: SegmentHosting, limit: float) -> None:
-        self._hosting = hosting
+    def __init__(self, segments: OpenSegments, limit: float) -> None:
+        self._segments = segments
         self._limit = limit
 
     async def run(self) -> None:
@@ -31,14 +31,14 @@ class IdleLoop:
         """Unload what has been idle for long enough; how many segments that were."""
         now = asyncio.get_running_loop().time()
         unloaded = 0
-        for hosted in self._hosting:
+        for hosted in self._segments:
             if hosted.in_use:
                 hosted.idle_since = None
             elif hosted.idle_since is None:
                 hosted.idle_since = now
             elif now - hosted.idle_since >= self._limit:
                 try:
-                    unloaded += await self._hosting.unload(hosted)
+                    unloaded += await self._segments.unload(hosted)
                 except EngineError as e:
                     log.warning("unloading %s: %s", hosted.name, e)
         return unloaded

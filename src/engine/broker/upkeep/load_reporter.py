@@ -136,7 +136,7 @@ class LoadReports:
 
     def __init__(
         self,
-        hosting: Iterable[HostedSegment],
+        segments: Iterable[HostedSegment],
         metadata: MetadataStore,
         *,
         interval: float,
@@ -147,7 +147,7 @@ class LoadReports:
 
         `loaded` hears at every sample of each topic whose segments here are in use, or have just been opened.
         """
-        self._hosting = hosting
+        self._segments = segments
         self._loaded = loaded
         self._metadata = metadata
         self._interval = interval
@@ -179,7 +179,7 @@ class LoadReports:
         before, self._looked = self._looked, now
         changed: list[SegmentLoadReporter] = []
         topics: dict[TopicName, None] = {}
-        for hosted in self._hosting:
+        for hosted in self._segments:
             reporter = self._reporters.get(hosted)
             if reporter is None:
                 if not hosted.segment.sealed:

@@ -13,7 +13,7 @@ from engine.limits import HASH_RING_SIZE
 from engine.metadata.image import Image
 from engine.metadata.lockfile import LockFile
 from engine.metadata.store import Record
-from engine.metadata.witness import Witness, log_of
+from engine.metadata.witness import MarkPolicy, log_of
 from engine.storage.file.format import HEADER_SIZE_MAX, Closing, Header, Opening
 from engine.storage.file.logfile import SUFFIX, parse_file_name
 
@@ -157,7 +157,7 @@ def read_metadata(path: Path, scratch: Path, *, with_log: bool = True) -> tuple[
     finally:
         if lock is not None:
             lock.release()
-    image = Image(scratch / path.name, Witness.IGNORE)
+    image = Image(scratch / path.name, MarkPolicy.IGNORE)
     rows = image.load()
     image.close()
     return [row.record for row in rows], image.version

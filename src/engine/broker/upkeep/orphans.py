@@ -1,4 +1,4 @@
-"""`Orphans`: deletes the stores that a crash in the middle of a change has left behind (SEMANTICS 42)."""
+"""`Orphans`: deletes the stores that a crash in the middle of a change has left behind (semantics 42)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 
-from engine.broker.hosting.segment_host import SegmentHosting
+from engine.broker.hosting.open_segments import OpenSegments
 from engine.control.service import ScalableTopicService
 from engine.errors import EngineError, NotFoundError
 from engine.model.hashrange import HashRange
@@ -25,9 +25,9 @@ class Orphans:
     whoever deletes it, while nobody can open it.
     """
 
-    def __init__(self, service: ScalableTopicService, hosting: SegmentHosting) -> None:
+    def __init__(self, service: ScalableTopicService, segments: OpenSegments) -> None:
         self._service = service
-        self._hosting = hosting
+        self._segments = segments
 
     async def look(self, stores: Mapping[TopicName, Sequence[SegmentName]]) -> int:
         """Delete the orphans among these; how many there were. Raises what the metadata store raises."""
@@ -60,7 +60,7 @@ class Orphans:
     async def remove(self, name: SegmentName) -> bool:
         """Delete one if it is an orphan; whether it was. Raises nothing that a later look could mend."""
         try:
-            removed = await self._hosting.remove_orphan(name)
+            removed = await self._segments.remove_orphan(name)
         except EngineError as e:
             log.warning("%s is no topic's and could not be deleted: %s", name, e)
             return False

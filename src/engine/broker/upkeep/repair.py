@@ -25,7 +25,7 @@ from engine.metadata.lockfile import LockFile
 from engine.metadata.mark import read_version
 from engine.metadata.store import ANY, Record
 from engine.metadata.table import NO_INDEXES, Table
-from engine.metadata.witness import Witness, log_of, mark_of
+from engine.metadata.witness import MarkPolicy, log_of, mark_of
 from engine.model.identity import Identity
 from engine.model.layout import SegmentLayout
 from engine.model.names import SEGMENT_SCHEME, SegmentName, TopicName
@@ -132,7 +132,7 @@ def apply(plan: Plan, now_ms: int, *, show_transactional: bool = False) -> Path 
             each.unlink(missing_ok=True)
     finally:
         lock.release()
-    image = Image(path, Witness.RENEW)
+    image = Image(path, MarkPolicy.RENEW)
     table = Table(0, image.load())
     table.version = max(image.version, plan.version)
     batch = Batch(table, now_ms)

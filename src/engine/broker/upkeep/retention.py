@@ -6,7 +6,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from engine.broker.hosting.segment_host import SegmentHosting
+from engine.broker.hosting.open_segments import OpenSegments
+from engine.broker.hosting.open_subscriptions import OpenSubscriptions
 from engine.broker.segment.hosted import HostedSegment
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.upkeep.orphans import Orphans
@@ -30,15 +31,22 @@ class RetentionLoop:
     """
 
     def __init__(
-        self, service: ScalableTopicService, hosting: SegmentHosting, config: BrokerConfig, clock: Clock, prune: Prune
+        self,
+        service: ScalableTopicService,
+        segments: OpenSegments,
+        subscriptions: OpenSubscriptions,
+        config: BrokerConfig,
+        clock: Clock,
+        prune: Prune,
     ) -> None:
         self._service = service
-        self._hosting = hosting
+        self._segments = segments
+        self._subscriptions = subscriptions
         self._config = config
         self._clock = clock
         self._steps = ForwardSteps(clock)
-        self._sealed = SealedSegments(service, hosting, clock, self._steps, prune)
-        self._orphans = Orphans(service, hosting)
+        self._sealed = SealedSegments(service, segments, subscriptions, clock, self._steps, prune)
+        self._orphans = Orphans(service, segments)
         self._ages: dict[SegmentName, Ages[int]] = {}  # of the files of each segment that was looked at ...
         self._looked_at: set[SegmentName] = set()  # ... since the closed ones were looked at last
         self._looks = 0
@@ -61,7 +69,7 @@ class RetentionLoop:
 
     async def _look_for_orphans(self) -> None:
         try:
-            await self._orphans.look(await self._hosting.on_disk())
+            await self._orphans.look(await self._segments.on_disk())
         except EngineError as e:
             log.warning("stores that no topic names: %s", e)
 
@@ -69,10 +77,10 @@ class RetentionLoop:
         """Delete what may go now; how many files that were, and segments."""
         self._rules.clear()
         self._steps.look()
-        deleted = sum([await self._look_safely(hosted) for hosted in self._hosting])
-        for name in list(self._hosting.undeleted):
+        deleted = sum([await self._look_safely(hosted) for hosted in self._segments])
+        for name in list(self._segments.undeleted):
             await self._orphans.remove(name)
-        topics = {hosted.name.topic for hosted in self._hosting}
+        topics = {hosted.name.topic for hosted in self._segments}
         if self._looks % _CLOSED_EVERY == 0:
             try:
                 deleted += await self._look_at_closed()
@@ -87,7 +95,7 @@ class RetentionLoop:
 
     async def _look_at_disk(self) -> set[TopicName]:
         """Delete what is nobody's; the topics that may have sealed segments."""
-        stores = await self._hosting.on_disk()
+        stores = await self._segments.on_disk()
         await self._orphans.look(stores)
         return {topic for topic, names in stores.items() if len(names) > 1}
 
@@ -109,17 +117,17 @@ class RetentionLoop:
 
     async def _look_at_rolled(self, topics: Sequence[TopicName]) -> int:
         deleted = 0
-        for name in await self._hosting.rolled(topics):
+        for name in await self._segments.rolled(topics):
             try:
                 spec = await self._service.segment_spec(name.topic, name.segment_id)
-                hosted = await self._hosting.open(spec, create=False)
+                hosted = await self._segments.open(spec, create=False)
             except (NotFoundError, NotOwnerError):
                 continue  # deleted meanwhile, or the left-over of a deletion that a crash cut short; or another's
             except EngineError as e:
                 log.warning("retention of %s: %s", name, e)
                 continue
             deleted += await self._look_safely(hosted)
-            await self._hosting.unload(hosted)
+            await self._segments.unload(hosted)
         return deleted
 
     async def _look_safely(self, hosted: HostedSegment) -> int:
@@ -133,7 +141,7 @@ class RetentionLoop:
 
     async def _look_at(self, hosted: HostedSegment) -> int:
         rule = await self._rule(hosted.name.topic)
-        acknowledged = await self._hosting.acknowledged(hosted, rule.subscriptions)
+        acknowledged = await self._subscriptions.acknowledged(hosted, rule.subscriptions)
         ages = self._ages.setdefault(hosted.name, Ages[int](self._clock, self._steps))
         self._looked_at.add(hosted.name)
         return await hosted.segment.retain(

@@ -6,7 +6,8 @@ import logging
 from collections.abc import Awaitable, Callable, Container
 from dataclasses import dataclass
 
-from engine.broker.hosting.segment_host import SegmentHosting
+from engine.broker.hosting.open_segments import OpenSegments
+from engine.broker.hosting.open_subscriptions import OpenSubscriptions
 from engine.clock import Ages, Clock, ForwardSteps
 from engine.control.base.ports import segment_spec
 from engine.control.service import ScalableTopicService
@@ -39,10 +40,17 @@ class SealedSegments:
     """
 
     def __init__(
-        self, service: ScalableTopicService, hosting: SegmentHosting, clock: Clock, steps: ForwardSteps, prune: Prune
+        self,
+        service: ScalableTopicService,
+        segments: OpenSegments,
+        subscriptions: OpenSubscriptions,
+        clock: Clock,
+        steps: ForwardSteps,
+        prune: Prune,
     ) -> None:
         self._service = service
-        self._hosting = hosting
+        self._segments = segments
+        self._subscriptions = subscriptions
         self._clock = clock
         self._prune = prune
         self._steps = steps
@@ -71,19 +79,19 @@ class SealedSegments:
 
     async def _may_go(self, topic: TopicName, layout: SegmentLayout, info: SegmentInfo, rule: Rule) -> bool:
         spec = segment_spec(topic, layout, info)
-        mine = self._hosting.get(spec.name)
+        mine = self._segments.get(spec.name)
         try:
-            hosted = mine or await self._hosting.open_existing(spec)
+            hosted = mine or await self._segments.open_existing(spec)
         except NotOwnerError:
             return False  # its owner looks
         if hosted is None:
-            await self._hosting.check_gone(spec)
+            await self._segments.check_gone(spec)
             return True  # its store is gone already
         newest_s = (self._clock.time_ms() - hosted.segment.statistics().last_publish_ms) / 1000
         past = bool(info.sealed_at_ms) or _is_past(newest_s, rule)
-        may_go = past and await self._hosting.drained(hosted, rule.subscriptions)
+        may_go = past and await self._subscriptions.drained(hosted, rule.subscriptions)
         if mine is None and not may_go:
-            await self._hosting.unload(hosted)
+            await self._segments.unload(hosted)
         return may_go
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 import ssl
 from collections.abc import Callable, Iterable, Mapping
@@ -27,6 +26,7 @@ from engine.limits import (
     RECEIVE_QUEUE_MESSAGES,
     SEND_TIMEOUT_S,
 )
+from engine.model.checks import check_choice, check_number
 from engine.model.names import check_new_name
 from engine.model.positions import Checkpoint
 from engine.model.redelivery import Backoff, DeadLetter
@@ -38,24 +38,6 @@ INITIAL_POSITIONS = ("earliest", "latest")
 ON_CORRUPT = ("stop", "skip")
 COUNT_MAX = 2**31 - 1  # of messages or bytes asked for at once
 SECONDS_MAX = 1e9  # 31 years: what an event loop's timers can count
-
-
-def check_number(name: str, value: Any, low: float, high: float | None = None, *, whole: bool = False) -> None:
-    """Raise InvalidArgumentError unless `value` is a number of [low, high] (an int where `whole`)."""
-    number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
-    if number and low <= value < math.inf and (high is None or value <= high):
-        return
-    right = f"{'an int' if whole else 'a number'} of at least {low}" + (
-        f" and at most {high}" if high is not None else ""
-    )
-    raise InvalidArgumentError(f"{name} is {value if number else repr(value)}; {right} is right")
-
-
-def check_choice(name: str, value: Any, choices: tuple[str | None, ...]) -> str:
-    """`value` itself when it is one of `choices`; else InvalidArgumentError."""
-    if value not in choices:
-        raise InvalidArgumentError(f"{name} is {value!r}; one of {', '.join(map(str, choices))} is right")
-    return str(value)
 
 
 def check_url(url: str) -> str:

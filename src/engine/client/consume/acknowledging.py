@@ -26,7 +26,7 @@ class Acknowledging(ABC):
     """What of an attachment has to do with acknowledging. Loop thread only.
 
     `position`: where delivery began, the first unacknowledged offset. `expected`: the next offset to arrive.
-    `confirmed`: the broker's durable cursor, as far as it has told (SEMANTICS 12: never more than that); `marks`: the
+    `confirmed`: the broker's durable cursor, as far as it has told (semantics 12: never more than that); `marks`: the
     same of single buckets, and which of them came, since the segment was attached; None where nobody needs it.
     `again_upto`: what arrives below it may have been delivered before the attachment was lost. `readings`: how often
     delivery has begun again at the cursor.

@@ -2,7 +2,7 @@
 
 It reads a segment from the position it knows, and a child segment only after its parents: a key's messages come in
 order across layout changes because nothing of a child is asked for before the last message of every parent was
-delivered (SEMANTICS 10). A member of a group does the same with its share of the segments.
+delivered (semantics 10). A member of a group does the same with its share of the segments.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class AsyncCheckpointConsumer(Receiver):
 
     def __init__(self, pool: Pool, topic: TopicName, options: ConsumerOptions) -> None:
         super().__init__(pool, topic, options)
-        self._started: dict[int, int] = {}  # where reading begins; 0 for those that are missing (SEMANTICS 27)
+        self._started: dict[int, int] = {}  # where reading begins; 0 for those that are missing (semantics 27)
         self._finished: set[int] = set()  # sealed, and delivered to the end or deleted
         self._ending = False  # some segment's end is known and not yet delivered
         # Of what has come: the offset behind the last message that is to be delivered, and the one behind all.
@@ -154,7 +154,7 @@ class AsyncCheckpointConsumer(Receiver):
     # -- segments --------------------------------------------------------------------------------------------
 
     def _assigned(self, epoch: int, segments: list[Assigned]) -> None:
-        """The whole share (SEMANTICS 29): stop reading what is no longer in it. Never back to an older layout's."""
+        """The whole share (semantics 29): stop reading what is no longer in it. Never back to an older layout's."""
         if epoch < self._share_epoch:
             return
         self._share_epoch, self._share = epoch, {s.segment_id for s in segments}

@@ -21,7 +21,7 @@ from engine._native.consume.message import Message
 from engine._native.format.entry import Entry
 from engine._native.format.offsets import range_set, runs
 from engine._native.produce.hashing import xxh64
-from engine.aio.backoff import Backoff
+from engine.aio.backoff import RetryDelay
 from engine.client.base.compression import decompressor
 from engine.client.base.options import ProducerOptions
 from engine.client.net.pool import Pool
@@ -125,7 +125,7 @@ class DeadLetters:
     async def _move(self, message: Message) -> None:
         """Publish it and acknowledge it, as often as it takes while this consumer has it."""
         segment_id, life = message.segment_id, self._lives.get(message.segment_id, 0)
-        backoff = Backoff(self._pool.options.rng, initial=RETRY_S_FIRST, maximum=RETRY_S_MAX)
+        backoff = RetryDelay(self._pool.options.rng, initial=RETRY_S_FIRST, maximum=RETRY_S_MAX)
         while not self._closed and self._lives.get(segment_id, 0) == life:
             try:
                 await self._publish(message)

@@ -89,7 +89,7 @@ class AsyncQueueConsumer(Receiver):
             )
 
     async def start(self) -> None:
-        """Attach to every segment, active and sealed (SEMANTICS 10)."""
+        """Attach to every segment, active and sealed (semantics 10)."""
         try:
             self.layout_changed(await self._open())
             self._follow()

@@ -319,7 +319,7 @@ class Receiver(Receiving):
         """A sealed segment was sent to its end."""
 
     def segment_missing(self, attachment: Attachment, error: EngineError) -> bool:
-        """A sealed segment may have been deleted by retention: skip it (SEMANTICS 28). With an active one its
+        """A sealed segment may have been deleted by retention: skip it (semantics 28). With an active one its
         subscription is gone, and the consumer fails; but first it looks whether the segment is active still.
         """
         view = self.session.layout.segments.get(attachment.segment_id)
@@ -429,7 +429,7 @@ class Receiver(Receiving):
         )
 
     async def close(self) -> None:
-        """Leave. Acknowledges nothing (SEMANTICS 13); receives that wait raise AlreadyClosedError. Idempotent."""
+        """Leave. Acknowledges nothing (semantics 13); receives that wait raise AlreadyClosedError. Idempotent."""
         self._closed = True
         await self._end.run(self._close)
 

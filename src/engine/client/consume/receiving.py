@@ -1,7 +1,7 @@
 """Receiving, as every consumer does it: receives are served in the order they came, batches, iteration, the end.
 
 A receive takes messages only in the very step in which it returns them, so a cancelled one has taken nothing
-(SEMANTICS 41).
+(semantics 41).
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ class Receiving(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Leave. Acknowledges nothing (SEMANTICS 13); receives that wait raise AlreadyClosedError. Idempotent."""
+        """Leave. Acknowledges nothing (semantics 13); receives that wait raise AlreadyClosedError. Idempotent."""
 
     async def __aenter__(self) -> Self:
         return self

@@ -185,7 +185,7 @@ class Registration:
             self._registering = False
 
     async def close(self) -> None:
-        """Leave explicitly (SEMANTICS 13). Idempotent.
+        """Leave explicitly (semantics 13). Idempotent.
 
         When the controller is not where it was, it is looked for a little, as long as there are brokers: else the
         others would wait for the end of the grace period.

@@ -100,7 +100,7 @@ class AsyncStreamConsumer(Receiver):
                 attachment.begin()
 
     def _let_go(self, attachment: Attachment) -> None:
-        """Deliver no more of it; end it when all that was delivered is acknowledged (SEMANTICS 18)."""
+        """Deliver no more of it; end it when all that was delivered is acknowledged (semantics 18)."""
         if attachment.parked is None:
             self._return_credit()
             attachment.parked = parked = self._new_queue()
@@ -182,7 +182,7 @@ class AsyncStreamConsumer(Receiver):
     async def acknowledge_cumulative(
         self, x: Message | MessageId | MessageBatch, *, transaction: InTransaction | None = None
     ) -> None:
-        """Acknowledge `x` and everything delivered before it, in every segment (SEMANTICS 11); durable when this
+        """Acknowledge `x` and everything delivered before it, in every segment (semantics 11); durable when this
         returns.
 
         `x`: a Message, its id (also one kept from before a reconnect, a change of the topic's shape, or by an earlier

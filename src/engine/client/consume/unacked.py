@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 
 from pyroaring import BitMap64
 
+from engine import checks
 from engine._native.format.offsets import range_set
 
 SLOTS = 16  # a time-out is late by two of these parts of it, at most
@@ -49,8 +50,9 @@ class _Arrived:
 class Unacknowledged:
     """Loop thread only.
 
-    Invariants: `_arrived` counts what is in `_waiting`; an offset in a slot that is in `_held` too was received at the
-    slot's time. `timeout` and `now` are seconds; without a timeout nothing expires.
+    `timeout` and `now` are seconds; without a timeout nothing expires. An offset in a slot that is held was received at
+    the slot's time. Invariants: `_arrived` counts what is in `_waiting`; what is held expires, if there is a timeout.
+    Checked by _check(), with ENGINE_DEBUG=1.
     """
 
     __slots__ = ("_arrived", "_held", "_now", "_slots", "_waiting", "timeout")
@@ -77,6 +79,12 @@ class Unacknowledged:
         """Seconds after which to look again."""
         return (self.timeout or 0.0) / SLOTS
 
+    def _check(self) -> None:
+        checks.check(self._arrived == sum(arrived.count for arrived in self._waiting), "what has arrived is what waits")
+        for segment_id, held in self._held.items() if self.timeout is not None else ():
+            slots = [slot[segment_id] for _, slot in self._slots if segment_id in slot]
+            checks.check(held <= BitMap64().union(*slots), f"what the user has of segment {segment_id} expires")
+
     def held(self, segment_id: int) -> BitMap64:
         """What the user has of a segment; a copy."""
         return BitMap64(self._held.get(segment_id, ()))
@@ -86,6 +94,8 @@ class Unacknowledged:
         if offsets:
             self._waiting.append(_Arrived(segment_id, offsets))
             self._arrived += len(offsets)
+        if checks.COSTLY:
+            self._check()
 
     def settle(self, waiting: int) -> None:
         """So many messages still wait: the others were received."""
@@ -98,6 +108,8 @@ class Unacknowledged:
             if not head.count:
                 self._waiting.popleft()
             self._receive(head.segment_id, taken)
+        if checks.COSTLY:
+            self._check()
 
     def _receive(self, segment_id: int, offsets: BitMap64) -> None:
         _add(self._held, segment_id, offsets)
@@ -124,6 +136,8 @@ class Unacknowledged:
         """The user has them still."""
         if offsets:
             self._receive(segment_id, offsets)
+        if checks.COSTLY:
+            self._check()
 
     def forget(self, segment_id: int, offsets: BitMap64) -> None:
         """These wait no more, and the user does not have to acknowledge them."""
@@ -132,6 +146,8 @@ class Unacknowledged:
                 self._arrived -= arrived.drop(offsets)
         self._waiting = deque(a for a in self._waiting if a.count)
         self.take(segment_id, offsets)
+        if checks.COSTLY:
+            self._check()
 
     def drop(self, segment_id: int) -> None:
         """Nothing of this segment waits or is held any more."""
@@ -142,6 +158,8 @@ class Unacknowledged:
         self._held.pop(segment_id, None)
         for _, slot in self._slots:
             slot.pop(segment_id, None)
+        if checks.COSTLY:
+            self._check()
 
     def expired(self) -> Iterable[tuple[int, BitMap64]]:
         """(segment, offsets) of what the user has had too long; it has them no more."""

@@ -381,7 +381,7 @@ class Gathered(Receiving, Generic[R]):
         return kind(**sums, topics=tuple(self.topics), failed=tuple(failed))
 
     async def close(self) -> None:
-        """Leave every topic. Acknowledges nothing (SEMANTICS 13); receives that wait raise AlreadyClosedError.
+        """Leave every topic. Acknowledges nothing (semantics 13); receives that wait raise AlreadyClosedError.
 
         Idempotent.
         """

@@ -35,7 +35,7 @@ class AsyncMultiStreamConsumer(Gathered[AsyncStreamConsumer]):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        # Of topics: the vector that was found to be all acknowledged, since it was attached last (SEMANTICS 12). What
+        # Of topics: the vector that was found to be all acknowledged, since it was attached last (semantics 12). What
         # is not delivered further is asked for with every acknowledgement.
         self._saved: dict[str, Mapping[int, int]] = {}
 
@@ -54,7 +54,7 @@ class AsyncMultiStreamConsumer(Gathered[AsyncStreamConsumer]):
     async def acknowledge_cumulative(
         self, x: Message | MessageId | MessageBatch, *, transaction: InTransaction | None = None
     ) -> None:
-        """Acknowledge `x` and everything delivered before it, in all topics (SEMANTICS 11); durable when this returns.
+        """Acknowledge `x` and everything delivered before it, in all topics (semantics 11); durable when this returns.
 
         `x`: a Message, its id (also one kept from before a reconnect, or by an earlier consumer of this subscription)
         or a MessageBatch (its last message). Topics that have left, or were made anew since, are passed over: there,

@@ -110,7 +110,7 @@ class Line(Generic[R]):
 
 
 class VectorLine(Line[AsyncStreamConsumer]):
-    """Gives every message an id that knows what was delivered before it, in all topics (SEMANTICS 11)."""
+    """Gives every message an id that knows what was delivered before it, in all topics (semantics 11)."""
 
     def __init__(self, exhausted: Callable[[AsyncStreamConsumer], object]) -> None:
         super().__init__(exhausted)

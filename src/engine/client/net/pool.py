@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from engine.aio.backoff import Backoff
+from engine.aio.backoff import RetryDelay
 from engine.aio.tasks import Supervisor
 from engine.client.base.memory import ClientMemory
 from engine.client.base.options import ClientOptions
@@ -51,7 +51,7 @@ class Pool:
         self._connections: dict[str, Connection] = {}
         self._aside: list[Connection] = []
         self._attempts: dict[str, asyncio.Future[Connection]] = {}
-        self._backoffs: dict[str, Backoff] = {}
+        self._backoffs: dict[str, RetryDelay] = {}
         self._down: set[str] = set()  # addresses whose connection was lost
         self._proxied = False  # the client's URL is a proxy's, which leads to all others
         self._loop: asyncio.AbstractEventLoop | None = None  # the one that it was first used in
@@ -129,7 +129,7 @@ class Pool:
 
     def _failed(self, url: str, error: BaseException) -> None:
         if url not in self._backoffs:
-            self._backoffs[url] = Backoff(self.options.rng, initial=BACKOFF_S_FIRST, maximum=BACKOFF_S_MAX)
+            self._backoffs[url] = RetryDelay(self.options.rng, initial=BACKOFF_S_FIRST, maximum=BACKOFF_S_MAX)
         attempt = self._attempts.pop(url)
         if attempt.done():
             return
@@ -162,9 +162,9 @@ class Pool:
         if connection is not None:
             self._aside = [c for c in (*self._aside, connection) if c.lost is None]
 
-    def retry_delays(self) -> Backoff:
+    def retry_delays(self) -> RetryDelay:
         """Delays for something that lives on a connection and was refused in a way that may pass."""
-        return Backoff(self.options.rng, initial=BACKOFF_S_FIRST, maximum=1.0)
+        return RetryDelay(self.options.rng, initial=BACKOFF_S_FIRST, maximum=1.0)
 
     async def close(self) -> None:
         """Close every connection. Idempotent."""

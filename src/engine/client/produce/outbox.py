@@ -287,7 +287,7 @@ class Outbox:
 
     def _message_failed(self, error: Exception) -> None:
         """Who numbers its messages, and has a name to go on under, sends this one again in its next life. Until then
-        nothing may overtake it, or it would be taken for something that is stored (SEMANTICS 24).
+        nothing may overtake it, or it would be taken for something that is stored (semantics 24).
         """
         if isinstance(error, TRANSACTION_OVER):
             return

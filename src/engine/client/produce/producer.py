@@ -188,7 +188,7 @@ class AsyncProducer:
         self.check_open()
 
     async def flush(self) -> None:
-        """Wait until every message sent before this call is durable (SEMANTICS 26).
+        """Wait until every message sent before this call is durable (semantics 26).
 
         Raises the first failure not reported yet.
         """

@@ -2,7 +2,7 @@
 
 Entries leave the queue in order, travel in SEND frames (several to a frame), and are answered in the same order.
 Whatever ends the attachment (a lost connection, a segment that moved) puts the entries in flight back to the head of
-the queue, and the next attachment sends them again; the broker knows them by producer name and sequence (SEMANTICS
+the queue, and the next attachment sends them again; the broker knows them by producer name and sequence (semantics
 23, 24). A lane whose segment was sealed retires: it sends nothing more, waits for what is still answered, and hands the
 rest to its successors, which wait for that before they send (see succession.py).
 """

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from engine._native.produce.batcher import SealedEntry
-from engine.aio.backoff import Backoff
+from engine.aio.backoff import RetryDelay
 from engine.client.net.connection import Connection, ignore_outcome
 from engine.client.net.pool import Pool
 from engine.client.produce.backlog import Backlog, LedgerHolder
@@ -127,7 +127,7 @@ class LaneAttachment(ABC):
     async def _attach_in_background(self) -> None:
         """Attach, as often as it takes, while there is something to send; errors that do not pass fail the queue."""
         backoff = self._owner.pool.retry_delays()
-        sealed = Backoff(self._owner.pool.options.rng, initial=SEALED_S_FIRST, maximum=SEALED_S_MAX)
+        sealed = RetryDelay(self._owner.pool.options.rng, initial=SEALED_S_FIRST, maximum=SEALED_S_MAX)
         refusals = losses = 0
         try:
             while self._needed and not self.attached:

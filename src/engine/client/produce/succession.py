@@ -2,8 +2,8 @@
 
 When a layout seals a segment, its lane retires and lanes of the segments that now own its hashes are held. Entries in
 flight are waited for: receipts of those that got in before the seal still come. What is left is split by message into
-the successors, ahead of everything newer, and then these are let go (SEMANTICS 23). Entries whose fate was lost with a
-connection go there as well: the successors' owners know them by producer and sequence (SEMANTICS 24).
+the successors, ahead of everything newer, and then these are let go (semantics 23). Entries whose fate was lost with a
+connection go there as well: the successors' owners know them by producer and sequence (semantics 24).
 
 Order is kept over several generations at once: a successor that is sealed before it was let go hands on what it has
 only after its own predecessors have.

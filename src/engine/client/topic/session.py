@@ -1,7 +1,7 @@
 """A topic's layout as a client sees it, and the session that keeps it current.
 
 A broker answers SCALABLE_TOPIC_LOOKUP with the layout and pushes every later one. Several changes may arrive as one,
-or out of order after a reconnect; a layout is applied only when its epoch is newer (SEMANTICS 37). One of the same
+or out of order after a reconnect; a layout is applied only when its epoch is newer (semantics 37). One of the same
 epoch brings newer addresses, and nothing else of it counts.
 """
 

@@ -1,7 +1,7 @@
 """The topics of a namespace as a client sees them: a session that follows a list, and the watch that users hold.
 
 A broker answers WATCH_TOPIC_LIST with the whole list and sends every change after it. After a reconnect the client says
-what it has by its hash; when that is the present list, nothing is sent again (SEMANTICS 40).
+what it has by its hash; when that is the present list, nothing is sent again (semantics 40).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Messages and acknowledgements enter when they go out and leave when they are answered. Whoever ends the transaction
 waits until all have left, and hears of the first one that has failed. Consumers that acknowledged here are told how the
-transaction ended: before that, nothing is acknowledged (SEMANTICS 12).
+transaction ended: before that, nothing is acknowledged (semantics 12).
 """
 
 from __future__ import annotations

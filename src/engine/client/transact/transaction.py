@@ -8,10 +8,9 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Self
 
-from engine.aio.backoff import Backoff
+from engine.aio.backoff import RetryDelay
 from engine.aio.bag import Bag
 from engine.aio.turns import Turns
-from engine.client.base.options import check_number
 from engine.client.net.deadlines import Deadlines
 from engine.client.net.pool import CLOSED, Pool
 from engine.client.transact.coordination import (
@@ -37,6 +36,7 @@ from engine.errors import (
     UnknownOutcomeError,
 )
 from engine.limits import TRANSACTION_TIMEOUT_S_MAX, TRANSACTION_TIMEOUT_S_MIN
+from engine.model.checks import check_number
 from engine.model.names import check_name
 from engine.model.transactions import MARK_BITS, TransactionState, accepted_numbers, attempt_number, parse_id
 
@@ -297,7 +297,7 @@ class AsyncTransaction(InTransaction):
             self._pool.tasks.spawn(self._look(), name=f"look at transaction {self.id}")
 
     async def _look(self) -> None:
-        delays = Backoff(self._pool.options.rng, initial=LOOK_S_FIRST, maximum=LOOK_S_MAX)
+        delays = RetryDelay(self._pool.options.rng, initial=LOOK_S_FIRST, maximum=LOOK_S_MAX)
         while not self._over:
             try:
                 standing = await look(self._pool, self.id)

@@ -36,7 +36,7 @@ LEFT = "left"
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerStatistics:
+class HostedConsumerStatistics:
     """One consumer attached to one segment, or that was so a moment ago. Rates are per second."""
 
     name: str
@@ -66,11 +66,11 @@ class SubscriptionStatistics:
     consumers: int = 0
     msg_rate_out: float = 0.0
     bytes_rate_out: float = 0.0
-    members: tuple[ConsumerStatistics, ...] = ()  # the consumers, in the order in which they came
+    members: tuple[HostedConsumerStatistics, ...] = ()  # the consumers, in the order in which they came
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentStatistics:
+class HostedSegmentStatistics:
     """One segment as its owner sees it now. Rates are per second."""
 
     first_offset: int = 0
@@ -113,7 +113,7 @@ class SegmentHost(Protocol):
         """Seal it durably: no append succeeds after the return."""
 
     async def inherit(self, spec: SegmentSpec, producers: Sequence[bytes], *, term: int) -> None:
-        """A child knows durably what its parents knew of producers, before anybody writes to it (SEMANTICS 24)."""
+        """A child knows durably what its parents knew of producers, before anybody writes to it (semantics 24)."""
 
     async def delete_segment(self, spec: SegmentSpec, *, term: int) -> None:
         """Its store and its cursors are gone; producers and consumers attached to it are told NotFoundError."""
@@ -142,7 +142,7 @@ class SegmentHost(Protocol):
         """The first offset published at or after that wall-clock time; the segment's end when there is none."""
 
     async def backlog(self, spec: SegmentSpec, subscription: str) -> int:
-        """How many messages it has not acknowledged (SEMANTICS 7); 0 once that is durable."""
+        """How many messages it has not acknowledged (semantics 7); 0 once that is durable."""
 
     def watch_drained(self, spec: SegmentSpec, subscription: str, drained: Callable[[], None]) -> Callable[[], None]:
         """Call `drained` once, on the loop, when a sealed segment's backlog for it is zero (at once if it is so now).
@@ -151,7 +151,7 @@ class SegmentHost(Protocol):
         cancels the watch; it may be called at any time.
         """
 
-    async def statistics(self, spec: SegmentSpec) -> SegmentStatistics:
+    async def statistics(self, spec: SegmentSpec) -> HostedSegmentStatistics:
         """What it is doing now. A segment that was never used has the record of zeros."""
 
     def segment_url(self, name: SegmentName) -> str:
@@ -185,7 +185,7 @@ class TopicListener(Protocol):
     """Wants to know how a topic changes. Must not block or raise; calls run on the loop."""
 
     def topic_changed(self, view: TopicView) -> None:
-        """The newest view. The layout's epoch never goes back; several changes may come as one (SEMANTICS 37)."""
+        """The newest view. The layout's epoch never goes back; several changes may come as one (semantics 37)."""
 
     def topic_deleted(self) -> None:
         """The topic is gone. Called at most once; nothing follows, also when a topic of that name is created anew."""

@@ -240,7 +240,7 @@ class ScalableTopicResources:
                 if attempt == _WRITE_ATTEMPTS_MAX:
                     raise UnknownOutcomeError(f"{key} changes all the time; read it back, and try again") from None
 
-    # Unknown outcomes are resolved by reading back (DESIGN section 7).
+    # Unknown outcomes are resolved by reading back (docs/formats/metadata.md).
 
     async def _put(
         self,

@@ -1,5 +1,5 @@
 """Who reads which segment: round-robin over consumers by name (PIP-468); where there are more consumers than segments,
-evenly many to each (PIP-486). Pure and deterministic (SEMANTICS 15).
+evenly many to each (PIP-486). Pure and deterministic (semantics 15).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def assign(
 
     `drained` are the sealed segments in which a stream subscription has acknowledged everything. A segment with more
     than one reader is SHARED by all of them; it never has more readers than buckets, and if it is sealed and not
-    `share_sealed`, one. Checkpoint groups never share (SEMANTICS 29).
+    `share_sealed`, one. Checkpoint groups never share (semantics 29).
     """
     names = sorted(consumers)
     if kind is SubscriptionKind.CHECKPOINT:
@@ -60,7 +60,7 @@ def _exclusive(dealt: Mapping[str, tuple[int, ...]]) -> dict[str, Shares]:
 
 
 def open_segments(layout: SegmentLayout, drained: AbstractSet[int]) -> list[SegmentInfo]:
-    """What a stream subscription may read now, by range start (SEMANTICS 7 to 9).
+    """What a stream subscription may read now, by range start (semantics 7 to 9).
 
     Out are sealed segments that are drained, and all those that descend from a sealed one that is not.
     """
@@ -77,7 +77,7 @@ def _by_range(segment: SegmentInfo) -> tuple[int, int]:
 
 
 def _with_history(layout: SegmentLayout, dealt: Mapping[str, tuple[int, ...]]) -> dict[str, Shares]:
-    """Checkpoint groups have no cursor to gate by (SEMANTICS 10): a sealed segment goes where its first heir goes."""
+    """Checkpoint groups have no cursor to gate by (semantics 10): a sealed segment goes where its first heir goes."""
     owner = {segment_id: name for name, ids in dealt.items() for segment_id in ids}
     whole: dict[str, list[int]] = {name: [] for name in dealt}
     heirs = _first_heirs(layout)

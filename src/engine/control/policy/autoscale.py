@@ -1,4 +1,4 @@
-"""`decide`: whether a topic splits, merges or rebuckets by itself now (PIP-483, PIP-486, SEMANTICS 30 to 35). Pure.
+"""`decide`: whether a topic splits, merges or rebuckets by itself now (PIP-483, PIP-486, semantics 30 to 35). Pure.
 
 Five rules in this order; the first that calls for a change has it, and what a guard held back is said beside it:
 
@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from engine.control.policy.decisions import Action, Decision, Held, Merge, Nothing, Reason, Rebucket, Split
+from engine.control.policy.decisions import Action, Decision, HeldBack, Merge, Nothing, Rebucket, ScaleReason, Split
 from engine.control.policy.history import incoming, last_changes, merge_depths
 from engine.model.autoscale import BUCKETS_MAX, RATES, AutoScalePolicy
 from engine.model.layout import SegmentLayout
@@ -29,7 +29,7 @@ _NOBODY: Mapping[str, int] = MappingProxyType({})
 _LOWER_FACTOR = 4  # so many times the buckets that are needed must be there before any are taken away ...
 _LOWER_TO = 2  # ... and so many times as many are left: need has to double before they are raised again
 
-Found = Action | Held | None
+Found = Action | HeldBack | None
 Pair = tuple[SegmentInfo, SegmentInfo]
 
 
@@ -47,20 +47,20 @@ def decide(
     """The one change that a topic needs now, or why it needs or gets none.
 
     `loads`: by segment id, sealed ones too. `stream_consumers`, `checkpoint_consumers`: members by subscription or
-    group; the latter never share a segment, so buckets do not help them (SEMANTICS 29). `peak_consumers`: the largest
+    group; the latter never share a segment, so buckets do not help them (semantics 29). `peak_consumers`: the largest
     stream subscription within the last merge window, None when that is not known. `now_ms`: wall clock.
     `traffic`: false when consumers came or left, and only what they call for is asked.
     """
     if not policy.enabled:
-        return Nothing(Reason.INVALID_POLICY if policy.problem else Reason.DISABLED)
+        return Nothing(ScaleReason.INVALID_POLICY if policy.problem else ScaleReason.DISABLED)
     if layout.change is not None:
-        return Nothing(Reason.PENDING)
+        return Nothing(ScaleReason.PENDING)
     case = _Case(layout, loads, stream_consumers, checkpoint_consumers, policy, now_ms)
     rules = [case.split_for_consumers, case.split_for_load, case.raise_buckets, case.merge]
-    held: list[Held] = []
+    held: list[HeldBack] = []
     for rule in rules if traffic else [case.split_for_consumers, case.raise_buckets]:
         found = rule()
-        if isinstance(found, Held):
+        if isinstance(found, HeldBack):
             held += [found] if found not in held else []
         elif found is not None:
             return replace(found, held=tuple(held))
@@ -85,7 +85,7 @@ class _Case:
         self.policy = policy
         self.now_ms = now_ms
         self.active = len(layout.active)
-        self.sharing = max(stream_consumers.values(), default=0)  # the largest, not the sum (SEMANTICS 30)
+        self.sharing = max(stream_consumers.values(), default=0)  # the largest, not the sum (semantics 30)
         self.demand = max(self.sharing, max(checkpoint_consumers.values(), default=0))
         self.last = last_changes(layout)
         self.depths = merge_depths(layout)
@@ -99,20 +99,20 @@ class _Case:
     def split_for_consumers(self) -> Found:
         if self.demand <= self.active or not self.warm:
             return None
-        return self._split(self.busiest, Reason.CONSUMERS)
+        return self._split(self.busiest, ScaleReason.CONSUMERS)
 
     def split_for_load(self) -> Found:
         hot = [s for s in self.layout.active if self._overload(s) > 1]
         if not hot:
             return None
-        return self._split(max(filter(_splittable, hot), key=self._overload, default=None), Reason.LOAD)
+        return self._split(max(filter(_splittable, hot), key=self._overload, default=None), ScaleReason.LOAD)
 
-    def _split(self, segment: SegmentInfo | None, reason: Reason) -> Found:
+    def _split(self, segment: SegmentInfo | None, reason: ScaleReason) -> Found:
         if self.active >= self.policy.max_segments:
-            return Held(Reason.MAX_SEGMENTS)
+            return HeldBack(ScaleReason.MAX_SEGMENTS)
         if segment is None:
-            return Held(Reason.ONE_HASH_VALUE)
-        if waiting := self._cooling(self.last.split_ms, self.policy.split_cooldown, Reason.SPLIT_COOLDOWN):
+            return HeldBack(ScaleReason.ONE_HASH_VALUE)
+        if waiting := self._cooling(self.last.split_ms, self.policy.split_cooldown, ScaleReason.SPLIT_COOLDOWN):
             return waiting
         return Split(segment.segment_id, reason)
 
@@ -129,7 +129,7 @@ class _Case:
     # Rebucket.
 
     def raise_buckets(self) -> Found:
-        """On a cold topic, and where there may be no more segments (SEMANTICS 31).
+        """On a cold topic, and where there may be no more segments (semantics 31).
 
         What waits for the cooldown of splits waits: it does not get buckets instead.
         """
@@ -139,28 +139,28 @@ class _Case:
         target = min(self._per_segment(self.sharing), self.policy.max_buckets)
         targets = tuple((s.segment_id, target) for s in self.layout.active if s.bucket_count < target)
         if not targets:
-            return Held(Reason.MAX_BUCKETS)
-        return self._rebucket(targets, Reason.BUCKETS)
+            return HeldBack(ScaleReason.MAX_BUCKETS)
+        return self._rebucket(targets, ScaleReason.BUCKETS)
 
-    def lower_buckets(self, peak: int | None, held: list[Held]) -> Rebucket | None:
+    def lower_buckets(self, peak: int | None, held: list[HeldBack]) -> Rebucket | None:
         """Where the topic has come to rest and has had more buckets than it needs for the whole merge window."""
-        merging = {Reason.MERGE_COOLDOWN, Reason.MERGE_WINDOW}
+        merging = {ScaleReason.MERGE_COOLDOWN, ScaleReason.MERGE_WINDOW}
         if peak is None or merging & {h.reason for h in held} or not all(map(self._settled, self.layout.active)):
             return None
         budget = max(1, self.layout.buckets_total // self.active)
         needed = max(budget, self._per_segment(max(peak, self.sharing)))
         large = (s for s in self.layout.active if s.bucket_count >= _LOWER_FACTOR * needed)
         targets = tuple((s.segment_id, _LOWER_TO * needed) for s in large)
-        found = self._rebucket(targets, Reason.IDLE_BUCKETS) if targets else None
+        found = self._rebucket(targets, ScaleReason.IDLE_BUCKETS) if targets else None
         return found if isinstance(found, Rebucket) else None
 
     def _per_segment(self, consumers: int) -> int:
         """The next power of two from the share of each segment up."""
         return 1 << max(0, (-(-consumers // self.active) - 1).bit_length())
 
-    def _rebucket(self, targets: tuple[tuple[int, int], ...], reason: Reason) -> Rebucket | Held:
+    def _rebucket(self, targets: tuple[tuple[int, int], ...], reason: ScaleReason) -> Rebucket | HeldBack:
         last, cooldown = self.last.rebucket_ms, self.policy.rebucket_cooldown
-        return self._cooling(last, cooldown, Reason.REBUCKET_COOLDOWN) or Rebucket(targets, reason)
+        return self._cooling(last, cooldown, ScaleReason.REBUCKET_COOLDOWN) or Rebucket(targets, reason)
 
     # Merge.
 
@@ -170,28 +170,28 @@ class _Case:
         if not cold:
             return self._why_none_is_cold(pairs)
         if self.active <= self.policy.min_segments:
-            return Held(Reason.MIN_SEGMENTS)
-        if waiting := self._cooling(self.last.merge_ms, self.policy.merge_cooldown, Reason.MERGE_COOLDOWN):
-            return Held(waiting.reason)  # there is no hurry: the next look will do
+            return HeldBack(ScaleReason.MIN_SEGMENTS)
+        if waiting := self._cooling(self.last.merge_ms, self.policy.merge_cooldown, ScaleReason.MERGE_COOLDOWN):
+            return HeldBack(waiting.reason)  # there is no hurry: the next look will do
         shallow = [pair for pair in cold if self._depth(pair) < self.policy.max_dag_depth]
         lasting = [pair for pair in shallow if not self._split_again(pair)]
         if not lasting:
-            return Held(Reason.SPLIT_AGAIN if shallow else Reason.MAX_DEPTH)
+            return HeldBack(ScaleReason.SPLIT_AGAIN if shallow else ScaleReason.MAX_DEPTH)
         low, high = min(lasting, key=self._coldness)
-        return Merge(low.segment_id, high.segment_id, Reason.COLD)
+        return Merge(low.segment_id, high.segment_id, ScaleReason.COLD)
 
-    def _why_none_is_cold(self, pairs: list[Pair]) -> Held | None:
+    def _why_none_is_cold(self, pairs: list[Pair]) -> HeldBack | None:
         if pairs:
-            return Held(Reason.MERGE_WINDOW)
+            return HeldBack(ScaleReason.MERGE_WINDOW)
         unknown = any(s.segment_id not in self.loads for s in self.layout.active)
-        return Held(Reason.UNKNOWN_LOAD) if unknown and self.active > 1 else None
+        return HeldBack(ScaleReason.UNKNOWN_LOAD) if unknown and self.active > 1 else None
 
     def _below(self, segment: SegmentInfo) -> bool:
         report = self.loads.get(segment.segment_id)
         return report is not None and all(report.stats.rate(rate) < self.policy.merge_threshold(rate) for rate in RATES)
 
     def _settled(self, segment: SegmentInfo) -> bool:
-        """Whether it is below the thresholds for merging, and has been for the window (SEMANTICS 32)."""
+        """Whether it is below the thresholds for merging, and has been for the window (semantics 32)."""
         window_ms = self.policy.merge_window * 1000
         return self._below(segment) and self.now_ms - self.loads[segment.segment_id].modified_ms >= window_ms
 
@@ -221,10 +221,10 @@ class _Case:
 
     # Small change.
 
-    def _cooling(self, last_ms: int | None, cooldown_s: float, reason: Reason) -> Held | None:
+    def _cooling(self, last_ms: int | None, cooldown_s: float, reason: ScaleReason) -> HeldBack | None:
         """A clock that was set back does not end a cooldown early."""
         until_ms = None if last_ms is None else last_ms + round(cooldown_s * 1000)
-        return None if until_ms is None or self.now_ms >= until_ms else Held(reason, until_ms)
+        return None if until_ms is None or self.now_ms >= until_ms else HeldBack(reason, until_ms)
 
 
 def _splittable(segment: SegmentInfo) -> bool:

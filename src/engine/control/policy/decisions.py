@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 
-class Reason(enum.StrEnum):
+class ScaleReason(enum.StrEnum):
     """Why a topic is changed, or why it is not. The names are in statistics, logs and docs/autoscale.md."""
 
     # Why something is done.
@@ -36,10 +36,10 @@ class Reason(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldBack:
     """A guard held something back, in the case of a cooldown until a wall-clock time in ms."""
 
-    reason: Reason
+    reason: ScaleReason
     until_ms: int | None = None
 
 
@@ -48,8 +48,8 @@ class Split:
     """Split this segment. `held`: what a guard held back in the same decision."""
 
     segment_id: int
-    reason: Reason
-    held: tuple[Held, ...] = ()
+    reason: ScaleReason
+    held: tuple[HeldBack, ...] = ()
 
     @property
     def segment_ids(self) -> tuple[int, ...]:
@@ -63,8 +63,8 @@ class Merge:
 
     first_id: int
     second_id: int
-    reason: Reason
-    held: tuple[Held, ...] = ()
+    reason: ScaleReason
+    held: tuple[HeldBack, ...] = ()
 
     @property
     def segment_ids(self) -> tuple[int, ...]:
@@ -77,8 +77,8 @@ class Rebucket:
     """Give each of these segments so many buckets; all of it is one decision."""
 
     targets: tuple[tuple[int, int], ...]  # (segment id, buckets), by range start
-    reason: Reason
-    held: tuple[Held, ...] = ()
+    reason: ScaleReason
+    held: tuple[HeldBack, ...] = ()
 
     @property
     def segment_ids(self) -> tuple[int, ...]:
@@ -90,8 +90,8 @@ class Rebucket:
 class Nothing:
     """Change nothing: no reason to, or, when `held` is not empty, because of its first."""
 
-    reason: Reason
-    held: tuple[Held, ...] = ()
+    reason: ScaleReason
+    held: tuple[HeldBack, ...] = ()
 
     @property
     def segment_ids(self) -> tuple[int, ...]:
@@ -104,10 +104,10 @@ class Nothing:
         return min((h.until_ms for h in self.held if h.until_ms is not None), default=None)
 
     @classmethod
-    def because(cls, held: Iterable[Held]) -> Nothing:
+    def because(cls, held: Iterable[HeldBack]) -> Nothing:
         """Nothing, for these reasons; for none of them: settled."""
         held = tuple(held)
-        return cls(held[0].reason if held else Reason.SETTLED, held)
+        return cls(held[0].reason if held else ScaleReason.SETTLED, held)
 
 
 Action = Split | Merge | Rebucket

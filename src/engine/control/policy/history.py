@@ -14,7 +14,7 @@ _AGREES_MS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class LastChanges:
-    """Wall-clock ms of the last change of each kind that the DAG remembers, whoever asked for it (SEMANTICS 33)."""
+    """Wall-clock ms of the last change of each kind that the DAG remembers, whoever asked for it (semantics 33)."""
 
     split_ms: int | None = None
     merge_ms: int | None = None
@@ -72,7 +72,7 @@ def _kinds(layout: SegmentLayout, segment: SegmentInfo) -> tuple[str, ...]:
 
 
 def merge_depths(layout: SegmentLayout) -> dict[int, int]:
-    """Of every segment the most merges on any path that leads to it (SEMANTICS 6)."""
+    """Of every segment the most merges on any path that leads to it (semantics 6)."""
     depths: dict[int, int] = {}
     for segment_id, segment in layout.segments.items():  # parents first
         behind = max((depths[i] for i in segment.parent_ids), default=0)

@@ -1,11 +1,11 @@
-"""Long changes as lists of phases: each idempotent, each recorded when reached, resumed by whoever leads next."""
+"""Long changes as lists of phases: each idempotent, each recorded when reached, resumed by the next leader."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from engine.control.base.ports import SegmentHost, SegmentSpec, segment_spec
 from engine.control.base.topic_records import ScalableTopicResources, TopicRecord
@@ -14,24 +14,28 @@ from engine.model.layout import PendingChange, SegmentLayout
 from engine.model.names import TopicName
 from engine.model.segment import SegmentInfo
 
+P = TypeVar("P", bound=str)
+
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class ChangePhase(Generic[P]):
     """One step. `act` may run again after a crash, any number of times."""
 
-    name: str
+    name: P
     act: Callable[[], Awaitable[None]]
 
 
-async def run_phases(phases: Sequence[Phase], start: str, reached: Callable[[str], Awaitable[None]]) -> None:
+async def run_phases(phases: Sequence[ChangePhase[P]], start: P, reached: Callable[[P], Awaitable[None]]) -> None:
     """Run the phases from the one called `start`; `reached` makes durable which comes next, before it begins.
 
-    What a phase raises ends the run; the change is resumed later at that phase. UnsupportedError when the list has
-    no phase called `start`: a newer version began the change.
+    An error that a phase raises ends the run; the change is resumed later at that phase. Raises UnsupportedError when
+    the list has no phase called `start`: a newer version began the change.
     """
     names = [phase.name for phase in phases]
     if start not in names:
-        raise UnsupportedError(f"a change stands at the unknown phase {start!r}; known are {', '.join(names)}")
+        raise UnsupportedError(
+            f"the phase of a pending change must be one of {', '.join(names)}, got {start!r}: unknown"
+        )
     for position in range(names.index(start), len(phases)):
         if names[position] != start:
             await reached(names[position])
@@ -39,7 +43,7 @@ async def run_phases(phases: Sequence[Phase], start: str, reached: Callable[[str
 
 
 async def together(acts: Iterable[Awaitable[Any]]) -> list[Any]:
-    """Their results. All have ended when the first error is raised: what follows does not overtake any of them."""
+    """Await all and return their results. An error is raised after all have ended, so no later step overtakes one."""
     results = await asyncio.gather(*acts, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):
@@ -48,10 +52,10 @@ async def together(acts: Iterable[Awaitable[Any]]) -> list[Any]:
 
 
 class TopicChange:
-    """One topic's long change, in the hands of its leader. `record` is the topic's newest one.
+    """One topic's long change, run by its leader. `record` is the topic's newest one.
 
-    Every write of the record is a compare-and-set on its version, so that of two leaders that believe to lead only one
-    goes on; what the other asks of a segment's host is refused by its term.
+    Every write of the record is a compare-and-set on its version. So of two brokers that both believe to lead only one
+    goes on; the calls of the other to a segment's host are refused by their term.
     """
 
     def __init__(
@@ -64,17 +68,17 @@ class TopicChange:
         self.host = host
 
     async def save(self, layout: SegmentLayout) -> None:
-        """Replace the topic's record. Raises ConflictError when it is not the one known here, UnknownOutcomeError."""
+        """Replace the topic's record. Raises ConflictError when `record` is not the newest, UnknownOutcomeError."""
         self.record = await self.resources.save_topic(self.topic, layout, self.record.version)
 
     async def reached(self, change: PendingChange) -> None:
-        """Make durable where the change stands."""
+        """Record the phase that the change has reached."""
         await self.save(replace(self.record.layout, change=change))
 
     def spec(self, segment: SegmentInfo) -> SegmentSpec:
-        """What a host must know of a segment, which may be one that is not in the layout yet."""
+        """The spec of a segment, which may not be in the layout yet."""
         return segment_spec(self.topic, self.record.layout, segment)
 
     async def delete_segments(self, segments: Iterable[SegmentInfo]) -> None:
-        """Their stores and cursors are gone."""
+        """Delete the stores and cursors of these segments."""
         await together(self.host.delete_segment(self.spec(s), term=self.term) for s in segments)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.control.base.ports import SegmentSpec
-from engine.control.shape.changes import Phase, TopicChange, run_phases, together
+from engine.control.shape.changes import ChangePhase, TopicChange, run_phases, together
 from engine.control.shape.erasure import erase_children
 from engine.model.layout import DELETION, PendingChange
 from engine.model.reshape import children_of
@@ -21,7 +21,11 @@ class TopicDeletion(TopicChange):
 
     async def finish(self) -> None:
         """Run what is left. What it raises leaves the rest to the next leader, or to the next call."""
-        phases = [Phase(SEGMENTS, self._segments), Phase(RECORDS, self._records), Phase(TOPIC, self._topic)]
+        phases = [
+            ChangePhase(SEGMENTS, self._segments),
+            ChangePhase(RECORDS, self._records),
+            ChangePhase(TOPIC, self._topic),
+        ]
         change = self.record.layout.change
         await run_phases(phases, SEGMENTS if change is None else change.phase, self._reached)
 

@@ -1,7 +1,7 @@
 """`TopicScaling`: one led topic changes its own shape: looks, decides, acts, and looks again (PIP-483, PIP-486).
 
 It looks when consumers come and go, on the broker's tick, when a cooldown ends that held something back, and after
-every change of its own, so that a burst converges without waiting for ticks (SEMANTICS 35). It makes one change at a
+every change of its own, so that a burst converges without waiting for ticks (semantics 35). It makes one change at a
 time, by the same way as an operator's, under the topic's lock. After a failure it waits for the next tick.
 """
 
@@ -20,7 +20,7 @@ from engine.clock import Ages, Clock, ForwardSteps
 from engine.control.base.loads import read_loads
 from engine.control.base.topic_records import ScalableTopicResources
 from engine.control.policy.autoscale import decide
-from engine.control.policy.decisions import Action, Decision, Merge, Nothing, Reason, Split
+from engine.control.policy.decisions import Action, Decision, Merge, Nothing, ScaleReason, Split
 from engine.control.policy.history import redated
 from engine.control.shape.shape import Plan
 from engine.errors import AlreadyClosedError, EngineError, InvalidArgumentError, NotFoundError, NotOwnerError
@@ -35,7 +35,12 @@ from engine.model.subscriptions import SubscriptionKind
 
 log = logging.getLogger(__name__)
 
-_WAITING = {Reason.MERGE_WINDOW, Reason.MERGE_COOLDOWN, Reason.SPLIT_COOLDOWN, Reason.REBUCKET_COOLDOWN}
+_WAITING = {
+    ScaleReason.MERGE_WINDOW,
+    ScaleReason.MERGE_COOLDOWN,
+    ScaleReason.SPLIT_COOLDOWN,
+    ScaleReason.REBUCKET_COOLDOWN,
+}
 
 
 @dataclass(slots=True)
@@ -233,8 +238,8 @@ class TopicScaling:
         if policy.problem and policy.problem != self.status.policy.problem:
             log.warning("%s: auto-scale is disabled, its policy contradicts itself: %s", self.topic, policy.problem)
         reasons = {held.reason for held in decision.held}
-        self._counts.suppressed_max_segments += Reason.MAX_SEGMENTS in reasons
-        self._counts.suppressed_max_depth += Reason.MAX_DEPTH in reasons
+        self._counts.suppressed_max_segments += ScaleReason.MAX_SEGMENTS in reasons
+        self._counts.suppressed_max_depth += ScaleReason.MAX_DEPTH in reasons
         told = in_json(decision, now_ms)
         self.status = replace(self.status, policy=policy, decision=told, loads=loads)
         if isinstance(decision, Nothing) and decision.again_ms is not None:
@@ -340,7 +345,7 @@ def _same(layout: SegmentLayout, epoch: int) -> SegmentLayout:
 
 def _rests(decision: Decision, layout: SegmentLayout, loads: Mapping[int, ReportedLoad], now_ms: int) -> bool:
     """Whether nothing will come of looking again while neither consumers nor traffic come."""
-    if decision.reason in (Reason.DISABLED, Reason.INVALID_POLICY):
+    if decision.reason in (ScaleReason.DISABLED, ScaleReason.INVALID_POLICY):
         return True
     if not isinstance(decision, Nothing) or _WAITING & {held.reason for held in decision.held}:
         return False

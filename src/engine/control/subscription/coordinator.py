@@ -62,7 +62,7 @@ class SubscriptionCoordinator:
         self._tasks = Supervisor(f"subscription {subscription} of {topic}")
         self._dirty: Bag[ConsumerSession] = Bag()  # their shares changed and are not written yet
         self._flushing = False
-        self._draining: Draining | None = None  # stream subscriptions gate by it (SEMANTICS 10)
+        self._draining: Draining | None = None  # stream subscriptions gate by it (semantics 10)
         if kind is SubscriptionKind.STREAM:
             self._draining = Draining(topic, subscription, layout, host, self._rebalance)
 
@@ -74,7 +74,7 @@ class SubscriptionCoordinator:
             await self._draining.ask()
 
     def restore(self, registrations: Iterable[tuple[ConsumerRegistration, int]]) -> None:
-        """Take over the sessions of an earlier leader, each with a fresh grace timer (SEMANTICS 14)."""
+        """Take over the sessions of an earlier leader, each with a fresh grace timer (semantics 14)."""
         for stored, version in registrations:
             session = ConsumerSession.restore(stored, version)
             self._sessions[session.name] = session
@@ -145,7 +145,7 @@ class SubscriptionCoordinator:
             session.wait(self._grace_s, self._expired)
 
     async def leave(self, name: str, instance: str) -> bool:
-        """The consumer closed: its share goes to the others at once. False for a stale instance (SEMANTICS 13)."""
+        """The consumer closed: its share goes to the others at once. False for a stale instance (semantics 13)."""
         session = self._sessions.get(name)
         if session is None or session.instance != instance:
             return False
@@ -211,7 +211,7 @@ class SubscriptionCoordinator:
     # Shares.
 
     def layout_changed(self, layout: SegmentLayout) -> None:
-        """Shares follow the newest layout. An older one is ignored (SEMANTICS 37)."""
+        """Shares follow the newest layout. An older one is ignored (semantics 37)."""
         if self._closed is None and layout.epoch > self._layout.epoch:
             self._layout = layout
             if self._draining is not None:

@@ -1,4 +1,4 @@
-"""`Draining`: which sealed segments one stream subscription has acknowledged whole (SEMANTICS 7 to 9)."""
+"""`Draining`: which sealed segments one stream subscription has acknowledged whole (semantics 7 to 9)."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class ConsumerSession:
 
     @classmethod
     def restore(cls, stored: ConsumerRegistration, version: int) -> ConsumerSession:
-        """A session as an earlier leader left it: disconnected, with its share (SEMANTICS 14)."""
+        """A session as an earlier leader left it: disconnected, with its share (semantics 14)."""
         session = cls(stored.consumer_name, stored.kind)
         session.instance = stored.instance
         session.layout_epoch, session.shares = stored.layout_epoch, stored.shares
@@ -80,7 +80,7 @@ class ConsumerSession:
         return self.state in (SessionState.CONNECTED, SessionState.DISCONNECTED)
 
     def move_to(self, state: SessionState) -> None:
-        """Change the state. Invariant: the timer runs only while DISCONNECTED."""
+        """Change the state. The grace timer, which runs only while DISCONNECTED, ends: wait() begins the next."""
         if state is not self.state:
             if state not in MOVES[self.state]:
                 raise AssertionError(f"consumer session {self.name}: {self.state} -> {state}")

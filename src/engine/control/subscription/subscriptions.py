@@ -1,4 +1,4 @@
-"""`TopicSubscriptions`: a topic's subscriptions created, deleted and moved over its segments (SEMANTICS 38, 39)."""
+"""`TopicSubscriptions`: a topic's subscriptions created, deleted and moved over its segments (semantics 38, 39)."""
 
 from __future__ import annotations
 

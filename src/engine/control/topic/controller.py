@@ -19,7 +19,7 @@ from engine.control.base.leadership import Leadership, LeaderState
 from engine.control.base.ports import ConsumerChannel, SegmentHost
 from engine.control.base.topic_records import ScalableTopicResources, TopicRecord
 from engine.control.shape.deletion import TopicDeletion
-from engine.control.shape.shape import Ended, Plan, TopicShape
+from engine.control.shape.shape import Plan, ReshapeEnded, TopicShape
 from engine.control.shape.topic_scaling import AutoScaleCounts, TopicScaling
 from engine.control.subscription.coordinator import SubscriptionCoordinator
 from engine.control.subscription.subscriptions import TopicSubscriptions
@@ -53,7 +53,7 @@ class ScalableTopicController:
         broker_url: str,
         session: Callable[[], Awaitable[Session]],
         unfinished: Callable[[TopicName], None],
-        ended: Ended,
+        ended: ReshapeEnded,
         scaled: AutoScaleCounts,
         tasks: Supervisor,
     ) -> None:
@@ -274,7 +274,7 @@ class ScalableTopicController:
     async def create_subscription(
         self, name: str, position: InitialPosition, kind: SubscriptionKind | None, *, exist_ok: bool
     ) -> SubscriptionMetadata:
-        """It has a record, and a cursor in every segment it may read (SEMANTICS 39). Raises AlreadyExistsError."""
+        """It has a record, and a cursor in every segment it may read (semantics 39). Raises AlreadyExistsError."""
         async with self.changing():
             self._check_serving()
             await self._shape.settle()
@@ -294,7 +294,7 @@ class ScalableTopicController:
             await self._subscriptions.skip(name, segment_id, first, last)
 
     async def seek_subscription(self, name: str, position: InitialPosition | int) -> None:
-        """Move its cursors to an end, or to a wall-clock time in ms (SEMANTICS 38). Raises NotFoundError."""
+        """Move its cursors to an end, or to a wall-clock time in ms (semantics 38). Raises NotFoundError."""
         async with self.changing():
             self._check_serving()
             await self._shape.settle()

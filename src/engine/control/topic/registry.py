@@ -14,6 +14,7 @@ from engine.control.base.config import ControlConfig
 from engine.control.base.leadership import LeaderState
 from engine.control.base.ports import SegmentHost
 from engine.control.base.topic_records import LeaderRecord, ScalableTopicResources, TopicRecord
+from engine.control.shape.shape import Outcome
 from engine.control.shape.topic_scaling import AutoScaleCounts, AutoScaleStatus
 from engine.control.topic.controller import ScalableTopicController
 from engine.control.topic.resumption import Resumption
@@ -138,8 +139,8 @@ class Controllers:
             tasks=self._tasks,
         )
 
-    def _ended(self, topic: TopicName, kind: str, done: bool) -> None:
-        self.reshapes[str(topic), kind, "done" if done else "undone"] += 1
+    def _ended(self, topic: TopicName, kind: str, outcome: Outcome) -> None:
+        self.reshapes[str(topic), kind, outcome.value] += 1
 
     def _session_lost(self) -> None:
         """All leaderships are over."""

@@ -1,4 +1,4 @@
-"""`Resumption`: what topics' records say is unfinished is finished, however often it fails at first (SEMANTICS 42)."""
+"""`Resumption`: what topics' records say is unfinished is finished, however often it fails at first (semantics 42)."""
 
 from __future__ import annotations
 

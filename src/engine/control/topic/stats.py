@@ -9,10 +9,10 @@ from typing import Any
 
 from engine.control.base.ports import (
     LEFT,
-    ConsumerStatistics,
+    HostedConsumerStatistics,
+    HostedSegmentStatistics,
     SegmentHost,
     SegmentSpec,
-    SegmentStatistics,
     SubscriptionStatistics,
     segment_spec,
 )
@@ -112,18 +112,18 @@ def _load(report: ReportedLoad | None, now_ms: int) -> dict[str, Any] | None:
     return {**report.stats.to_mapping(), "modifiedAtMs": report.modified_ms, "ageMs": age_ms}
 
 
-async def _ask(host: SegmentHost, spec: SegmentSpec) -> tuple[SegmentStatistics, str | None]:
+async def _ask(host: SegmentHost, spec: SegmentSpec) -> tuple[HostedSegmentStatistics, str | None]:
     try:
         return await host.statistics(spec), None
     except EngineError as e:
-        return SegmentStatistics(sealed=spec.sealed), str(e)
+        return HostedSegmentStatistics(sealed=spec.sealed), str(e)
 
 
 def _total(rates: Iterable[float]) -> float:
     return sum(rates, 0.0)  # of nothing too it is a float
 
 
-def _segment(info: SegmentInfo, now: SegmentStatistics, error: str | None) -> dict[str, Any]:
+def _segment(info: SegmentInfo, now: HostedSegmentStatistics, error: str | None) -> dict[str, Any]:
     return {
         "state": str(info.state),
         "hashRange": {"start": info.hash_range.start, "end": info.hash_range.end},
@@ -152,7 +152,7 @@ def _segment(info: SegmentInfo, now: SegmentStatistics, error: str | None) -> di
 def _subscription(
     facts: SubscriptionMetadata,
     sessions: Mapping[str, tuple[bool, tuple[int, ...]]],
-    segments: Mapping[int, SegmentStatistics],
+    segments: Mapping[int, HostedSegmentStatistics],
 ) -> dict[str, Any]:
     parts = {i: s.subscriptions[facts.name] for i, s in segments.items() if facts.name in s.subscriptions}
     consumers = _consumers(sessions, parts)
@@ -184,7 +184,7 @@ def _consumers(
     sessions: Mapping[str, tuple[bool, tuple[int, ...]]], parts: Mapping[int, SubscriptionStatistics]
 ) -> dict[str, dict[str, Any]]:
     """Those that share segments, with their share, and those that are attached to segments, with these; by name."""
-    seen: dict[str, list[tuple[int, ConsumerStatistics]]] = {}
+    seen: dict[str, list[tuple[int, HostedConsumerStatistics]]] = {}
     for segment_id, part in parts.items():
         for member in part.members:
             seen.setdefault(member.name, []).append((segment_id, member))
@@ -193,7 +193,7 @@ def _consumers(
 
 
 def _consumer(
-    session: tuple[bool, tuple[int, ...]] | None, members: Sequence[tuple[int, ConsumerStatistics]]
+    session: tuple[bool, tuple[int, ...]] | None, members: Sequence[tuple[int, HostedConsumerStatistics]]
 ) -> dict[str, Any]:
     """What went to it from segments that it has left, a moment ago, counts too."""
     connected, ids = session or (True, tuple(dict.fromkeys(i for i, m in members if m.mode != LEFT)))

@@ -242,7 +242,7 @@ def _leader(record: Record) -> LeaderRecord:
 
 
 def _born_again(before: TopicRecord | None, after: TopicRecord) -> bool:
-    """Deleted and created anew between two looks: events may collapse (SEMANTICS 37)."""
+    """Deleted and created anew between two looks: events may collapse (semantics 37)."""
     if before is None:
         return False
     old, new = before.layout, after.layout

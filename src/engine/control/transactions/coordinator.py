@@ -12,21 +12,16 @@ import asyncio
 import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
-
-import msgspec
 
 from engine.clock import Clock, ForwardSteps
 from engine.control.transactions.collecting import TransactionCollector
-from engine.control.transactions.headers import HeaderDraft, HeaderRecords, TransactionView
+from engine.control.transactions.ending import EndedTransaction, Ending, LastWrites, TransactionCounters
+from engine.control.transactions.headers import HeaderRecords, HeaderWrite, TransactionView
 from engine.control.transactions.open_transactions import OpenTransactions
-from engine.control.transactions.operations import Recording, operations_in
+from engine.control.transactions.operations import operations_in
 from engine.errors import (
     EngineError,
     InvalidArgumentError,
-    TransactionConflictError,
-    TransactionNotFoundError,
-    UnknownOutcomeError,
 )
 from engine.limits import (
     TRANSACTION_NAMED_RETENTION_S,
@@ -35,7 +30,7 @@ from engine.limits import (
     TRANSACTION_TIMEOUT_S_MIN,
 )
 from engine.metadata import keys
-from engine.metadata.store import ABSENT, ConflictError, Expected, MetadataStore, OutcomeUnknownError, Record
+from engine.metadata.store import ABSENT, ConflictError, Expected, MetadataStore, OutcomeUnknownError
 from engine.model.names import check_name
 from engine.model.transactions import (
     BEGUN_MAX,
@@ -51,28 +46,6 @@ from engine.model.transactions import (
 log = logging.getLogger(__name__)
 
 _ATTEMPTS_MAX = 16
-_DRAFT_MS_MAX = 1_000  # what was drafted longer ago is drafted anew: retention is counted from when it has ended
-
-
-@dataclass(slots=True)
-class TransactionCounters:
-    """What this broker's coordinator has done since it started."""
-
-    begun: int = 0
-    committed: int = 0
-    aborted: int = 0
-    timed_out: int = 0
-    collected: int = 0
-    cas_ok: int = 0
-    cas_conflict: int = 0
-    cas_reject: int = 0
-
-
-class EndDraft(msgspec.Struct, frozen=True):
-    """How a transaction is to end. `expected`: the version of its header that this was made of."""
-
-    header: HeaderDraft
-    expected: int
 
 
 class TransactionCoordinator:
@@ -112,7 +85,7 @@ class TransactionCoordinator:
         """
         _check_timeout(timeout_s)
         if name is None:
-            return await self._write_begin(self._draft(timeout_s, None))
+            return await self._write_begin(self._new(timeout_s, None))
         return await self._begin_named(timeout_s, check_name(name, "transaction name"))
 
     async def begin_some(self, timeout_s: float, count: int) -> list[TransactionView]:
@@ -124,33 +97,32 @@ class TransactionCoordinator:
         _check_timeout(timeout_s)
         if not 1 <= count <= BEGUN_MAX:
             raise InvalidArgumentError(f"{count} transactions are to be begun at once; 1 to {BEGUN_MAX} are right")
-        first = self._draft(timeout_s, None)
-        found = await self._headers.put_new([first.beside(first.number ^ i) for i in range(count)])
-        begun = [view for view in found if view is not None]
+        first = self._new(timeout_s, None)
+        views = await self._headers.put_new([first.beside(first.number ^ i) for i in range(count)])
+        begun = [view for view in views if view is not None]
         self.counters.begun += len(begun)
         if len(begun) == count:
             return begun
-        others = [self._write_begin(self._redraft(first)) for _ in range(count - len(begun))]
+        others = [self._write_begin(self._with_other_id(first)) for _ in range(count - len(begun))]
         more = await asyncio.gather(*others, return_exceptions=True)
         begun += [view for view in more if isinstance(view, TransactionView)]
         if not begun and isinstance(more[0], BaseException):
             raise more[0]
         return begun
 
-    async def _write_begin(self, draft: HeaderDraft) -> TransactionView:
+    async def _write_begin(self, write: HeaderWrite) -> TransactionView:
         for _ in range(_ATTEMPTS_MAX):
             try:
-                begun = await self._headers.put(draft, ABSENT)
+                begun = await self._headers.put(write)
             except ConflictError:
-                draft = self._redraft(draft)
+                write = self._with_other_id(write)
                 continue
             self.counters.begun += 1
             return begun
         raise EngineError("no free transaction id was found")
 
-    def _redraft(self, draft: HeaderDraft) -> HeaderDraft:
-        """With another id, since that one is taken."""
-        return self._headers.draft(self._rng.getrandbits(ID_BITS), draft.header)
+    def _with_other_id(self, write: HeaderWrite) -> HeaderWrite:
+        return self._headers.write(self._rng.getrandbits(ID_BITS), write.header, ABSENT)
 
     async def _begin_named(self, timeout_s: float, name: str) -> TransactionView:
         for _ in range(_ATTEMPTS_MAX):
@@ -162,16 +134,16 @@ class TransactionCoordinator:
                     if (extended := await self._extend(known, timeout_s)) is not None:
                         return extended
                     continue  # it has just ended
-            made = await self._write_begin(self._draft(timeout_s, name))
+            made = await self._write_begin(self._new(timeout_s, name))
             if await self._point(name, made, ABSENT if alias is None else alias.stat.version):
                 return made
             await self.end(made.number, TransactionState.ABORTED)  # somebody else was faster: theirs is it
         raise EngineError(f"the transaction {name!r} is begun by many at once; try again")
 
-    def _draft(self, timeout_s: float, name: str | None) -> HeaderDraft:
+    def _new(self, timeout_s: float, name: str | None) -> HeaderWrite:
         now = self._clock.time_ms()
         header = TransactionHeader(TransactionState.OPEN, now + round(timeout_s * 1000), now, name=name)
-        return self._headers.draft(self._rng.getrandbits(ID_BITS), header)
+        return self._headers.write(self._rng.getrandbits(ID_BITS), header, ABSENT)
 
     async def _extend(self, known: TransactionView, timeout_s: float) -> TransactionView | None:
         """With a deadline at least so far away; None when it has ended meanwhile, or another broker changed it."""
@@ -182,7 +154,7 @@ class TransactionCoordinator:
             return known
         header = known.header.renewed(self._clock.time_ms(), span_ms)
         try:
-            return await self._headers.put(self._headers.draft(known.number, header), known.version)
+            return await self._headers.put(self._headers.write(known.number, header, known.version))
         except ConflictError:
             return None
 
@@ -201,107 +173,38 @@ class TransactionCoordinator:
     # -- ending ----------------------------------------------------------------------------------------------
 
     async def end(self, number: int, state: TransactionState, accepted: Sequence[str] | None = None) -> TransactionView:
-        """Commit or abort it: one compare-and-set, which is when it is decided. The same once more changes nothing.
+        """Commit or abort it: one compare-and-set, which decides it. A repeated request changes nothing.
 
         `accepted`: the attempts whose operations count; None: all. Raises TransactionNotFoundError;
         TransactionConflictError when it has ended the other way; UnknownOutcomeError: asking again resolves it.
         """
-        return (await self._end(number, state, accepted_numbers(accepted)))[0]
+        return await self._ending(number, state, accepted).end()
 
-    async def draft_commit(
-        self, number: int, accepted: Sequence[str] | None, mark: int | None = None
-    ) -> EndDraft | None:
-        """What commit_with() is to write, made before it may be written. None: it has ended, or is unknown."""
-        known = await self.find(number)
-        return None if known is None else self.draft_commit_of(known, accepted, mark)
+    async def commit_behind(
+        self, number: int, accepted: Sequence[str] | None, mark: int | None, last: LastWrites
+    ) -> EndedTransaction | None:
+        """Commit it as soon as its last messages are stored, with one write for their record and the header.
 
-    def draft_commit_of(
-        self, known: TransactionView, accepted: Sequence[str] | None, mark: int | None = None
-    ) -> EndDraft | None:
-        """The same, of what is known to the caller; where the store has something newer, that is looked at later."""
-        numbers = accepted_numbers(accepted)
-        if known.header.state.final:
-            return None
-        return self._draft_end(known, TransactionState.COMMITTED, numbers, mark)
-
-    async def commit_with(
-        self,
-        number: int,
-        accepted: Sequence[str] | None,
-        recording: Recording | None,
-        mark: int | None = None,
-        draft: EndDraft | None = None,
-    ) -> tuple[TransactionView, Record | None]:
-        """Commit it, and write down its last operations: both or nothing; the record, which came in time.
-
-        None when it was committed before; or there are no operations. Raises as end(). `draft`: by draft_commit().
+        `mark`: by which a committer recognises its own commit. None: the messages are not stored as they were sent,
+        and the transaction stays open. Raises as end() does; TransactionConflictError also when it was committed
+        before, without these messages.
         """
-        if draft is not None and abs(self._clock.time_ms() - (draft.header.header.finalized_ms or 0)) > _DRAFT_MS_MAX:
-            draft = None
-        state = TransactionState.COMMITTED
-        return await self._end(number, state, accepted_numbers(accepted), recording, mark, draft)
+        return await self._ending(number, TransactionState.COMMITTED, accepted, mark).end_behind(last)
 
-    async def _end(
-        self,
-        number: int,
-        state: TransactionState,
-        accepted: tuple[int, ...] | None,
-        recording: Recording | None = None,
-        mark: int | None = None,
-        draft: EndDraft | None = None,
-    ) -> tuple[TransactionView, Record | None]:
-        for _ in range(_ATTEMPTS_MAX):
-            if draft is None:
-                known = await self.get(number)
-                draft = self._draft_end(known, state, accepted, mark)
-                if draft is None:
-                    return known, None
-            try:
-                ended, record = await self._write_end(draft, recording)
-            except ConflictError:
-                self.counters.cas_conflict += 1
-                draft = None
-                continue
-            self.counters.cas_ok += 1
-            self._count_end(state)
-            return ended, record
-        raise UnknownOutcomeError(f"the transaction {id_text(number)} is ended by many at once; ask for its state")
-
-    def _draft_end(
-        self, known: TransactionView, state: TransactionState, accepted: tuple[int, ...] | None, mark: int | None
-    ) -> EndDraft | None:
-        """None: it has ended so. Raises TransactionConflictError: it has ended the other way."""
-        try:
-            header = known.header.ended(state, self._clock.time_ms(), accepted, mark)
-        except TransactionConflictError:
-            self.counters.cas_reject += 1
-            raise
-        return None if header is known.header else EndDraft(self._headers.draft(known.number, header), known.version)
-
-    async def _write_end(self, draft: EndDraft, recording: Recording | None) -> tuple[TransactionView, Record | None]:
-        if recording is not None:
-            return await self._headers.put_with(draft.header, draft.expected, recording)
-        return await self._headers.put(draft.header, draft.expected), None
-
-    def _count_end(self, state: TransactionState) -> None:
-        if state is TransactionState.COMMITTED:
-            self.counters.committed += 1
-        else:
-            self.counters.aborted += 1
+    def _ending(
+        self, number: int, state: TransactionState, accepted: Sequence[str] | None, mark: int | None = None
+    ) -> Ending:
+        numbers = accepted_numbers(accepted)
+        return Ending(self._headers, self._clock, self.counters, number, state, numbers, mark)
 
     # -- looking ---------------------------------------------------------------------------------------------
 
     async def get(self, number: int) -> TransactionView:
-        """How it stands. Raises TransactionNotFoundError: it never was, or was forgotten after its retention."""
-        known = await self.find(number)
-        if known is None:
-            raise TransactionNotFoundError(
-                f"there is no transaction {id_text(number)}; it never was, or it ended longer ago than it is kept"
-            )
-        return known
+        """The transaction. Raises TransactionNotFoundError: it never was, or was collected after its retention."""
+        return await self._headers.get(number)
 
     async def find(self, number: int) -> TransactionView | None:
-        """The same; None when there is none."""
+        """The transaction; None when there is none."""
         return await self._headers.find(number)
 
     async def list_open(self, limit: int | None = None) -> list[TransactionView]:
@@ -328,7 +231,7 @@ class TransactionCoordinator:
     async def _expire(self, known: TransactionView) -> bool:
         header = known.header.ended(TransactionState.ABORTED, self._clock.time_ms(), expired=True)
         try:
-            await self._headers.put(self._headers.draft(known.number, header), known.version)
+            await self._headers.put(self._headers.write(known.number, header, known.version))
         except ConflictError:
             return False  # it has ended, or got more time
         self.counters.timed_out += 1

@@ -9,9 +9,10 @@ import msgspec
 
 from engine.clock import ForwardSteps
 from engine.control.transactions.operations import Recording
+from engine.errors import TransactionNotFoundError
 from engine.metadata import keys
 from engine.metadata.store import (
-    ABSENT,
+    Append,
     ConflictError,
     Expected,
     MetadataStore,
@@ -42,26 +43,21 @@ class TransactionView(msgspec.Struct, frozen=True):
         return id_text(self.number)
 
 
-class HeaderDraft(msgspec.Struct, frozen=True):
-    """A header as it is to be written: whoever makes it ahead of time loses none when it may be."""
+class HeaderWrite(msgspec.Struct, frozen=True):
+    """A header ready to be written, on the condition that `put` names. Making one takes longer than handing it over."""
 
     number: int
     header: TransactionHeader
-    key: str
-    value: bytes
-    indexes: dict[str, str]
+    put: Put
 
-    @property
-    def id(self) -> str:
-        """As users see it."""
-        return id_text(self.number)
-
-    def beside(self, number: int) -> HeaderDraft:
-        """The same for another transaction of its partition."""
-        return HeaderDraft(number, self.header, keys.transaction(id_text(number)), self.value, self.indexes)
+    def beside(self, number: int) -> HeaderWrite:
+        """The same header for another transaction of the same partition."""
+        ident = id_text(number)
+        put = msgspec.structs.replace(self.put, key=keys.transaction(ident), partition_key=ident)
+        return HeaderWrite(number, self.header, put)
 
     def written(self, version: int) -> TransactionView:
-        """It is, with that version."""
+        """The transaction once the store has written it with that version."""
         return TransactionView(self.number, self.header, version)
 
 
@@ -74,9 +70,18 @@ class HeaderRecords:
         self._named_retention_ms = named_retention_ms
 
     async def find(self, number: int) -> TransactionView | None:
-        """How a transaction stands; None when there is none."""
+        """The transaction; None when there is none."""
         record = await self._metadata.get(keys.transaction(id_text(number)))
         return None if record is None else _view_of(number, record)
+
+    async def get(self, number: int) -> TransactionView:
+        """The transaction. Raises TransactionNotFoundError: it never was, or was collected after its retention."""
+        known = await self.find(number)
+        if known is None:
+            raise TransactionNotFoundError(
+                f"there is no transaction {id_text(number)}; it never was, or it ended longer ago than it is kept"
+            )
+        return known
 
     async def list_open(self, limit: int | None = None) -> list[TransactionView]:
         """Those that have not ended, of each partition by their deadlines."""
@@ -117,62 +122,57 @@ class HeaderRecords:
                 limit *= 2  # so many have the same time
             start = last
 
-    def draft(self, number: int, header: TransactionHeader) -> HeaderDraft:
-        """What put() and put_with() write."""
-        key = keys.transaction(id_text(number))
-        return HeaderDraft(number, header, key, header.to_json(), self._indexes(number, header))
+    def write(self, number: int, header: TransactionHeader, expected: Expected | int) -> HeaderWrite:
+        """What put(), put_new() and put_with() take."""
+        ident, indexes = id_text(number), self._indexes(number, header)
+        put = Put(keys.transaction(ident), header.to_json(), expected, partition_key=ident, indexes=indexes)
+        return HeaderWrite(number, header, put)
 
-    async def put(self, draft: HeaderDraft, expected: Expected | int) -> TransactionView:
-        """The header as it stands then. An outcome that the store leaves open is read back. Raises ConflictError."""
-        key, value = draft.key, draft.value
+    async def put(self, write: HeaderWrite) -> TransactionView:
+        """Write a header. An outcome that the store leaves open is resolved by reading back. Raises ConflictError."""
+        put = write.put
         try:
-            stat = await self._metadata.put(key, value, expected, partition_key=draft.id, indexes=draft.indexes)
+            stat = await self._metadata.put(
+                put.key, put.value, put.expected, partition_key=put.partition_key, indexes=put.indexes
+            )
         except OutcomeUnknownError:
-            if (written := await self._read_back(draft)) is None:
-                raise ConflictError(key) from None  # not written, or changed since: whoever asked looks again
+            if (written := await self._read_back(write)) is None:
+                raise ConflictError(put.key) from None  # not written, or changed since: the caller reads it again
             return written
-        return draft.written(stat.version)
+        return write.written(stat.version)
 
-    async def put_new(self, drafts: Sequence[HeaderDraft]) -> list[TransactionView | None]:
-        """Headers of new transactions, with one write; None for one whose id is taken, or that was not written."""
-        puts = [Put(draft.key, draft.value, ABSENT, partition_key=draft.id, indexes=draft.indexes) for draft in drafts]
+    async def put_new(self, writes: Sequence[HeaderWrite]) -> list[TransactionView | None]:
+        """Write headers of new transactions at once; None for one whose id is taken, or that was not written."""
         try:
-            outcomes = await self._metadata.write_all(puts)
+            outcomes = await self._metadata.write_all([write.put for write in writes])
         except OutcomeUnknownError:
-            return await asyncio.gather(*map(self._read_back, drafts))
+            return await asyncio.gather(*map(self._read_back, writes))
         return [
-            draft.written(outcome.version) if isinstance(outcome, Stat) else None
-            for draft, outcome in zip(drafts, outcomes, strict=True)
+            write.written(outcome.version) if isinstance(outcome, Stat) else None
+            for write, outcome in zip(writes, outcomes, strict=True)
         ]
 
-    async def _read_back(self, draft: HeaderDraft) -> TransactionView | None:
-        """The header, as far as the store has it; None: it was not written, or was changed since."""
-        found = await self._metadata.get(draft.key)
-        return draft.written(found.stat.version) if found is not None and found.value == draft.value else None
+    async def _read_back(self, write: HeaderWrite) -> TransactionView | None:
+        """None: the header was not written, or was changed since."""
+        found = await self._metadata.get(write.put.key)
+        return write.written(found.stat.version) if found is not None and found.value == write.put.value else None
 
-    async def put_with(self, draft: HeaderDraft, expected: int, recording: Recording) -> tuple[TransactionView, Record]:
-        """The same, and a record of these operations."""
-        key, value, ident = draft.key, draft.value, draft.id
+    async def put_with(self, write: HeaderWrite, recording: Recording) -> tuple[TransactionView, Record]:
+        """Write a header and a record of these operations, both or nothing. Raises ConflictError."""
+        put, ident = write.put, id_text(write.number)
         prefix = keys.transaction_ops(ident)
         try:
             stat, record = await self._metadata.put_with_sequence(
-                key,
-                value,
-                expected,
-                prefix,
-                recording.value,
-                partition_key=ident,
-                indexes=draft.indexes,
-                appended_indexes=recording.indexes,
+                put, Append(prefix, recording.value, ident, recording.indexes)
             )
         except OutcomeUnknownError:
-            found = await self._metadata.get(key)
-            if found is not None and found.value == value:
+            found = await self._metadata.get(put.key)
+            if found is not None and found.value == put.value:
                 for record in await self._metadata.list(f"{prefix}/", keys.prefix_end(f"{prefix}/")):
                     if record.value == recording.value and record.stat.version < found.stat.version:
-                        return draft.written(found.stat.version), record
-            raise ConflictError(key) from None  # not written, or changed since: whoever asked looks again
-        return draft.written(stat.version), record
+                        return write.written(found.stat.version), record
+            raise ConflictError(put.key) from None  # not written, or changed since: the caller reads it again
+        return write.written(stat.version), record
 
     def _indexes(self, number: int, header: TransactionHeader) -> dict[str, str]:
         partition = partition_of(number)

@@ -39,7 +39,7 @@ class Part(msgspec.Struct, frozen=True):
         return _first(operation) == self.first and str(operation.segment) == self.segment
 
 
-class Operation(msgspec.Struct, frozen=True):
+class RecordedOperation(msgspec.Struct, frozen=True):
     """What a record says of one write or acknowledgement: of which transaction, and when it was written.
 
     `late`: of one that was just written: the transaction had ended by then.
@@ -68,22 +68,22 @@ class Recording:
         self.value = operations_to_json(operations)
         self.indexes = indexes_of(operations)
 
-    def written(self, record: Record, *, late: bool = False) -> list[Operation]:
+    def written(self, record: Record, *, late: bool = False) -> list[RecordedOperation]:
         """They are, by that record."""
         number, version, parts = parse_id(record.key.rsplit("/", 2)[1]), record.stat.version, len(self.operations)
-        return [Operation(number, record.key, version, facts, parts, late) for facts in self.operations]
+        return [RecordedOperation(number, record.key, version, facts, parts, late) for facts in self.operations]
 
 
 def _first(operation: TransactionOperation) -> int:
     return operation.ranges[0][0] if operation.ranges else -1
 
 
-def operations_in(record: Record) -> list[Operation]:
+def operations_in(record: Record) -> list[RecordedOperation]:
     """All that a record says. Raises CorruptionError."""
     number = parse_id(record.key.rsplit("/", 2)[1])
     said, since = operations_from_json(record.value)
     version = record.stat.version if since is None else since
-    return [Operation(number, record.key, version, facts, len(said)) for facts in said]
+    return [RecordedOperation(number, record.key, version, facts, len(said)) for facts in said]
 
 
 def place_of(operation: TransactionOperation) -> tuple[str, str]:

@@ -1,1 +1,1 @@
-"""Group commit: appends become groups, groups become writes and syncs of the active file."""
+"""Group commit: the appends of one segment become groups, and the groups become durable in order."""

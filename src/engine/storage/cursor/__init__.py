@@ -1,1 +1,1 @@
-"""What the metadata store keeps beside the logs: cursors of subscriptions, and visibility of transactions."""
+"""Records of segments in the metadata store: cursors of subscriptions, and visibility of transactions."""

@@ -1,7 +1,7 @@
 """`Cursor`: what one subscription has acknowledged in one segment, durable in the metadata store.
 
 A cursor is a position, below which everything is acknowledged, and the set of offsets acknowledged above it. It never
-moves back (C1). Acknowledgements that arrive while the cursor is being saved are saved together, next.
+moves back (C1), except by seek(). Acknowledgements that arrive during a save share the next save.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from engine.storage.cursor.record import SavedRecord
 from engine.storage.file.owners import Lease
 
 # In the metadata store: do not change. magic "ENCU", crc of the rest, version, position, size of the bitmap after it.
-# Version 2, where owners follow each other, has the owner's term between the size and the bitmap.
+# Version 2, under a lease, has the owner's term between the size and the bitmap.
 _HEAD = struct.Struct("<IIIQI")
 _TERM = struct.Struct("<Q")
 _MAGIC = 0x55434E45
@@ -32,7 +32,7 @@ _VERSION_TERM = 2
 
 
 def pack(position: int, acked: BitMap64, term: int = 0) -> bytes:
-    """The stored form; `term` is the owner's, 0 where there is only one."""
+    """The stored form. `term`: the owner's; 0 without a lease."""
     bitmap = acked.serialize() if acked else b""
     version, owner = (_VERSION_TERM, _TERM.pack(term)) if term else (_VERSION, b"")
     image = bytearray(_HEAD.pack(_MAGIC, 0, version, position, len(bitmap)) + owner + bitmap)
@@ -43,7 +43,7 @@ def pack(position: int, acked: BitMap64, term: int = 0) -> bytes:
 def unpack(image: bytes, key: str) -> tuple[int, BitMap64]:
     """Undo pack(). Raises CorruptionError, or UnsupportedError for a version of the future."""
     if len(image) < _HEAD.size:
-        raise CorruptionError(f"{key}: a cursor of {len(image)} bytes")
+        raise CorruptionError(f"{key}: a cursor must have at least {_HEAD.size} bytes, got {len(image)}")
     magic, crc, version, position, size = _HEAD.unpack_from(image)
     if magic != _MAGIC or crc != crc32c(image[8:]):
         raise CorruptionError(f"{key}: the cursor fails its checksum")
@@ -51,28 +51,28 @@ def unpack(image: bytes, key: str) -> tuple[int, BitMap64]:
         raise UnsupportedError(f"{key}: cursor format {version}; this build reads formats up to {_VERSION_TERM}")
     start = _HEAD.size + (_TERM.size if version == _VERSION_TERM else 0)
     if size != len(image) - start:
-        raise CorruptionError(f"{key}: a cursor of {len(image)} bytes that says {size} for its bitmap")
+        raise CorruptionError(f"{key}: the bitmap of the cursor must have {size} bytes, got {len(image) - start}")
     return position, unpack_set(image[start:], key)
 
 
 def unpack_set(image: bytes, key: str) -> BitMap64:
-    """A stored set of offsets; b"" is the empty one. Raises CorruptionError."""
+    """A stored set of offsets; b"" is the empty set. Raises CorruptionError."""
     try:
         return BitMap64.deserialize(image) if image else BitMap64()
     except (ValueError, IndexError) as e:
-        raise CorruptionError(f"{key}: a set of offsets cannot be read: {e}") from e
+        raise CorruptionError(f"{key}: the set of offsets cannot be decoded: {e}") from e
 
 
 def owner_of(image: bytes) -> int:
-    """The term in a stored cursor that unpack() found good; 0 for none."""
+    """The term in a stored cursor that unpack() accepted; 0 for none."""
     (version,) = struct.unpack_from("<I", image, 8)
     return int(_TERM.unpack_from(image, _HEAD.size)[0]) if version == _VERSION_TERM else 0
 
 
 class Cursor:
-    """One subscription's cursor in one segment. Loop thread only. One object per cursor at a time.
+    """One subscription's cursor in one segment. One object per cursor at a time.
 
-    `position` and `is_acked` answer for what was acknowledged, also when it is not saved yet.
+    `position` and `is_acked` include acknowledgements that are not saved yet.
     """
 
     __slots__ = ("_acked", "_lease", "_position", "_record", "key")
@@ -102,17 +102,17 @@ class Cursor:
 
     @property
     def acked_count(self) -> int:
-        """Offsets acknowledged above the position."""
+        """The number of offsets acknowledged above the position."""
         return len(self._acked)
 
     @property
     def acked_end(self) -> int:
-        """Nothing from here on is acknowledged."""
+        """The end of what is acknowledged."""
         return max(self._position, self._acked.max() + 1) if self._acked else self._position
 
     @property
     def unsaved(self) -> bool:
-        """Whether something acknowledged is not known to be saved, so that nobody may rely on it."""
+        """Whether some acknowledgement is not known to be saved: it may be lost in a crash."""
         return self._record.unsaved
 
     def is_acked(self, offset: int) -> bool:
@@ -132,12 +132,12 @@ class Cursor:
         return _runs(missing)
 
     def backlog(self, end_offset: int) -> int:
-        """Messages below `end_offset` that are not acknowledged."""
+        """The number of offsets below `end_offset` that are not acknowledged."""
         above = self._acked.rank(end_offset - 1) if self._acked and end_offset > 0 else 0
         return max(0, end_offset - self._position - above)
 
     def position_over(self, hidden: BitMap64) -> int:
-        """The first offset that is neither acknowledged nor among these."""
+        """The first offset that is neither acknowledged nor in `hidden`."""
         if self._position not in hidden:
             return self._position
         missing = BitMap64()
@@ -145,17 +145,17 @@ class Cursor:
         return int((missing - hidden - self._acked).min())
 
     def unacked_of(self, offsets: BitMap64, stop: int) -> int:
-        """How many of these, below `stop`, are not acknowledged."""
+        """The number of these offsets below `stop` that are not acknowledged."""
         if stop <= self._position:
             return 0
         there = offsets.range_cardinality(self._position, stop)
         return there - offsets.intersection_cardinality(self._acked) if there and self._acked else there
 
     def ack_cumulative(self, position: int) -> asyncio.Future[None]:
-        """Acknowledge everything below `position`; the future ends when that is durable. It never moves back.
+        """Acknowledge everything below `position`; the future is done when that is durable. Never moves back.
 
-        The future may fail with FencedError (another owner saved the cursor), StorageError or what the metadata store
-        raises, AlreadyClosedError.
+        The future may fail with FencedError (another owner saved the cursor), StorageError or an error of the metadata
+        store, AlreadyClosedError.
         """
         changed = position > self._position and not self._record.refuses
         if changed:
@@ -164,20 +164,22 @@ class Cursor:
         return self._record.save(changed)
 
     def ack_individual(self, ranges: Iterable[tuple[int, int]], below: int = 0) -> asyncio.Future[None]:
-        """Acknowledge runs [start, stop) of offsets, and all `below`; the future ends when that is durable."""
+        """Acknowledge runs [start, stop) of offsets, and all `below`; the future is done when that is durable."""
         before = (self._position, len(self._acked))
         if not self._record.refuses:
             self._position = max(self._position, below)
             for start, stop in ranges:
                 if start < 0 or stop < start:
-                    raise InvalidArgumentError(f"offsets [{start}, {stop}) to acknowledge; 0 <= start <= stop is right")
+                    raise InvalidArgumentError(
+                        f"offsets to acknowledge must be [start, stop) with 0 <= start <= stop, got [{start}, {stop})"
+                    )
                 if stop > self._position:
                     self._acked.add_range(start if start > self._position else self._position, stop)
             self._fold()
         return self._record.save(before != (self._position, len(self._acked)))
 
     def ack_set(self, offsets: BitMap64, below: int = 0) -> asyncio.Future[None]:
-        """Acknowledge a set of offsets, and all `below`; the future ends when that is durable."""
+        """Acknowledge a set of offsets, and all `below`; the future is done when that is durable."""
         before = (self._position, len(self._acked))
         if not self._record.refuses:
             self._position = max(self._position, below)
@@ -186,14 +188,14 @@ class Cursor:
         return self._record.save(before != (self._position, len(self._acked)))
 
     def pass_gaps(self, gaps: Iterable[tuple[int, int]]) -> None:
-        """Runs [start, stop) of offsets that name no message count as acknowledged. Saved with what is next."""
+        """Count runs [start, stop) of offsets without messages as acknowledged. Saved with the next change."""
         for start, stop in gaps:
             if stop > self._position:
                 self._acked.add_range(max(start, self._position), stop)
         self._fold()
 
     def _fold(self) -> None:
-        """Move the position over what is acknowledged right above it."""
+        """Move the position over the acknowledged offsets directly above it."""
         acked = self._acked
         if not acked:
             return
@@ -221,20 +223,20 @@ class Cursor:
         return low
 
     def check_usable(self) -> None:
-        """Raise, as the future of an acknowledgement would, when nothing can be acknowledged here any more.
+        """Raise, as the future of an acknowledgement would, if the cursor can be saved no more.
 
-        Then nothing is acknowledged in memory either: it would be told.
+        Then acknowledgements do not change it in memory either, since positions are reported to clients.
         """
         self._record.check()
 
     async def settled(self) -> int:
-        """The position, once it is durable. Raises as an acknowledgement does."""
+        """Wait until the position is durable, and return it. Raises as an acknowledgement does."""
         position = self._position
         await self._record.save(False)
         return position
 
     async def seek(self, position: int) -> None:
-        """Put the cursor at a position, forwards or back, forgetting what was acknowledged above it. Durable."""
+        """Move the cursor to a position, forwards or back, and clear what was acknowledged above it. Durable."""
         if not self._record.refuses:
             self._position, self._acked = position, BitMap64()
         await self._record.save(True)

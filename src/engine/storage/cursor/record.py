@@ -1,6 +1,6 @@
-"""`SavedRecord`: one owner's record in the metadata store, saved again and again, what comes meanwhile together.
+"""`SavedRecord`: a record in the metadata store that one owner saves repeatedly; changes during a save share the next.
 
-`claim()` takes such a record over from who owned it before.
+`claim()` takes such a record over from its previous owner.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _UNSURE_MAX = 64
 
 
 class SavedRecord:
-    """Loop thread only. `pack` makes the image of what is to be saved now. One object per record at a time.
+    """One owner's record. `pack` returns the image to be saved now. One object per record at a time.
 
-    Saving is by compare-and-set, so that of two who believe to own the record one is refused, and by its own time: once
-    the lease may be over, nothing is saved or confirmed.
+    Two things fence a former owner: a save compares the version, so that of two owners one is refused; and once the
+    lease may be over, nothing is saved or confirmed.
     """
 
     __slots__ = ("_closed", "_dirty", "_lease", "_metadata", "_pack", "_task", "_unsure", "_version", "_waiters", "key")
@@ -41,13 +41,13 @@ class SavedRecord:
         pack: Callable[[], bytes],
         lease: Lease | None = None,
     ) -> None:
-        """`version`: of the record as it was read, None when there was none."""
+        """`version`: of the record as it was read; None if it did not exist."""
         self.key = key
         self._metadata = metadata
         self._version = version
         self._pack = pack
         self._lease = lease
-        # What may have been saved since `_version`, when the store did not say.
+        # Images that may have been saved since `_version`: the store did not confirm them.
         self._unsure: deque[bytes] = deque(maxlen=_UNSURE_MAX)
         self._closed: EngineError | None = None
         self._dirty = False
@@ -56,32 +56,31 @@ class SavedRecord:
 
     @property
     def exists(self) -> bool:
-        """Whether it was ever saved."""
         return self._version is not None
 
     @property
     def unsaved(self) -> bool:
-        """Whether something is not known to be saved, so that nobody may rely on it."""
+        """Whether some change is not known to be saved: it may be lost in a crash."""
         return self._dirty or self._task is not None
 
     @property
     def refuses(self) -> bool:
-        """Whether nothing can be saved any more."""
+        """Whether saves are refused from now on."""
         return self._closed is not None or (self._lease is not None and not self._lease.held)
 
     def check(self) -> None:
-        """Raise, as the future of save() would, when nothing can be saved any more."""
+        """Raise, as the future of save() would, if saves are refused."""
         if self.refuses:
             raise self._refusal()
 
     def _refusal(self) -> EngineError:
-        return self._closed or NotOwnerError(f"{self.key}: this broker may own the segment no more")
+        return self._closed or NotOwnerError(f"{self.key}: this broker's lease of the segment is over")
 
     def save(self, changed: bool = True) -> asyncio.Future[None]:
-        """Done when all there is now is durable; `changed`: whether that is more than before.
+        """A future that is done when the present state is durable. `changed`: whether it differs from the last save.
 
-        The future may fail with FencedError (another owner saved it), NotOwnerError, StorageError or what the store
-        raises, AlreadyClosedError; what is in memory is then saved with the next call.
+        The future may fail with FencedError (another owner saved it), NotOwnerError, StorageError or an error of the
+        store, AlreadyClosedError. After a failure the next call saves the state in memory.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self.refuses:
@@ -120,7 +119,7 @@ class SavedRecord:
                 future.set_exception(error)
 
     async def _save(self, image: bytes) -> None:
-        """Raises FencedError; UnknownOutcomeError when the store leaves it open time and again."""
+        """Raises FencedError; UnknownOutcomeError if the store never confirms it."""
         if self._lease is not None:
             self._lease.check()
         self._unsure.append(image)
@@ -133,10 +132,10 @@ class SavedRecord:
                     continue
             self._unsure.clear()
             return
-        raise UnknownOutcomeError(f"{self.key}: the metadata store does not say whether it was saved")
+        raise UnknownOutcomeError(f"{self.key}: the metadata store did not confirm the save")
 
     async def _is_saved(self, image: bytes, error: Exception) -> bool:
-        """Read back. What is there may also be an earlier image, whose save seemed to fail."""
+        """Read back. The stored image may also be an earlier one, whose save seemed to fail."""
         record = await self._metadata.get(self.key)
         if record is None:
             if self._version is None:
@@ -159,10 +158,10 @@ class SavedRecord:
 async def claim(
     metadata: MetadataStore, key: str, lease: Lease | None, image_of: Callable[[bytes, int], tuple[int, bytes]]
 ) -> Record | None:
-    """The record as it stands, None when there is none. Under a lease, nobody who owned it before can save it any more.
+    """The record, None if it does not exist. Under a lease its term is set first, so that former owners are fenced.
 
-    `image_of`: of a value and a term, the term in that value, and the same value with the other term. FencedError:
-    somebody later has claimed it; NotOwnerError; StorageError: the metadata store is unsure.
+    `image_of(value, term)`: the term in the value, and the value with the given term instead. Raises FencedError if a
+    later owner has claimed it; NotOwnerError; StorageError if the metadata store does not confirm.
     """
     for _ in range(SAVES_MAX):
         record = await metadata.get(key)
@@ -178,4 +177,4 @@ async def claim(
             return Record(key, image, await metadata.put(key, image, record.stat.version))
         except (ConflictError, OutcomeUnknownError):
             continue
-    raise StorageError(f"{key}: the metadata store does not say who owns it; try again")
+    raise StorageError(f"{key}: the metadata store did not confirm its owner; try again")

@@ -18,7 +18,7 @@ _Records = list[tuple[str, Record]]  # inside the class, `list` is a method
 
 
 class CursorStore:
-    """Opens cursors."""
+    """Creates, opens, lists and deletes cursors."""
 
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata
@@ -26,8 +26,8 @@ class CursorStore:
     async def open(self, segment: SegmentName, subscription: str, lease: Lease | None = None) -> Cursor:
         """The cursor of a subscription in a segment. Raises NotFoundError, CorruptionError, UnsupportedError.
 
-        Under a lease it is claimed: whoever owned it before cannot save it any more. FencedError: somebody later has
-        claimed it; StorageError: the metadata store is unsure.
+        Under a lease it is claimed, so that former owners can save it no more. FencedError: a later owner has claimed
+        it; StorageError: the metadata store did not confirm.
         """
         key = keys.cursor(segment, subscription)
 
@@ -44,7 +44,7 @@ class CursorStore:
     async def create(
         self, segment: SegmentName, subscription: str, position: int, lease: Lease | None = None
     ) -> Cursor:
-        """The cursor; made at `position` when there is none. Durable when it returns. Raises as open() does."""
+        """The cursor; created at `position` if there is none. Durable when it returns. Raises as open() does."""
         key = keys.cursor(segment, subscription)
         if lease is not None:
             lease.check()
@@ -54,25 +54,25 @@ class CursorStore:
             except ConflictError:
                 break
             except OutcomeUnknownError:
-                continue  # should it have been made, the next attempt finds it there
+                continue  # if it was created, the next attempt finds it
             break
         else:
-            raise StorageError(f"{key}: the metadata store does not say whether it was made; try again")
+            raise StorageError(f"{key}: the metadata store did not confirm that it was created; try again")
         return await self.open(segment, subscription, lease)
 
     async def delete(self, segment: SegmentName, subscription: str) -> bool:
-        """Forget a cursor; False when there was none."""
+        """Delete a cursor; False if there was none."""
         return await unsure.delete(self._metadata, keys.cursor(segment, subscription))
 
     async def delete_all(self, segment: SegmentName, lease: Lease | None = None) -> None:
-        """Forget all cursors in a segment; under a lease, those that were there while it was held.
+        """Delete all cursors in a segment; under a lease, those that existed while it was held.
 
-        Raises NotOwnerError; StorageError when somebody goes on saving them.
+        Raises NotOwnerError; StorageError if they are saved meanwhile, time and again.
         """
         for _ in range(SAVES_MAX):
             found = [record for _, record in await self._records(segment)]
             if lease is not None:
-                lease.check()  # so whatever was found is of the segment that is owned, and of no later one
+                lease.check()  # so all that was found belongs to the owned segment, and not to a later one of its name
             try:
                 for record in found:
                     await unsure.delete(self._metadata, record.key, ANY if lease is None else record.stat.version)
@@ -92,7 +92,7 @@ class CursorStore:
         return [(name, record) for name, record in found if record is not None]
 
     async def _subscriptions(self, prefix: str) -> AsyncIterator[str]:
-        """Those of a topic that have any record, without a look at all that each has in every segment."""
+        """The subscriptions of a topic with any record. Skips over the records that each has in every segment."""
         start, end = prefix, keys.prefix_end(prefix)
         seen: set[str] = set()  # a key as "a-b" lies between "a" and what is below that
         while found := await self._metadata.list_keys(start, end, 1):
@@ -104,7 +104,7 @@ class CursorStore:
             start = keys.prefix_end(f"{prefix}{own}/") if below else f"{key}\0"
 
     async def reach(self, segment: SegmentName) -> tuple[int, str]:
-        """(The first offset above everything that any subscription has acknowledged, whose that is); (0, "") for none.
+        """(the largest end of what a subscription has acknowledged, that subscription); (0, "") for none.
 
         Raises CorruptionError, UnsupportedError.
         """
@@ -115,5 +115,5 @@ class CursorStore:
         return furthest
 
     async def min_position(self, segment: SegmentName, default: int) -> int:
-        """The lowest position of all cursors in a segment: below it nobody needs anything."""
+        """The lowest position of all cursors in a segment: everything below is acknowledged by all subscriptions."""
         return min((position for _, position in await self.list(segment)), default=default)

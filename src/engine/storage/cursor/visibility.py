@@ -1,13 +1,18 @@
 """`Visibility`: which messages of one segment readers may see while transactions write to it.
 
-A write of a transaction is *undecided* until the transaction has ended and its operation record is there; nothing from
-the first undecided message on is read (read committed). Then its messages are visible like all others, or *hidden* for
-ever. What was decided is saved with the segment before anybody forgets why (DESIGN section 9), so that no answer ever
-depends on a header that may be gone.
+A write of a transaction is *undecided* until the transaction has ended and its operation record exists. Readers see
+nothing from the first undecided message on: that offset is the *last stable offset* (read committed). Once decided, the
+messages are visible like all others, or *aborted*: hidden forever.
 
-What is saved: `settled_upto`, below which nothing is undecided; what is decided above it; what is hidden, anywhere.
-The record is there before the first transactional entry is. So a segment without it never had one, and recovery looks
-for entries without an operation record from `settled_upto` on, and nowhere else.
+    offsets    … committed │ aborted │ committed │ undecided │ committed, plain …
+                             hidden              ▲
+                                                 last stable offset: readers stop here
+
+Decisions are saved with the segment before the transaction's header is deleted (docs/design/transactions.md), so that
+no answer depends on a header that may be gone. What is saved: `settled_upto`, below which nothing is undecided; what is
+decided above it; the aborted ranges, anywhere. The record exists before the first transactional entry. So a segment
+without it never had one, and recovery searches for entries without an operation record from `settled_upto` on, and
+nowhere else.
 """
 
 from __future__ import annotations
@@ -28,15 +33,14 @@ from engine.storage.cursor.cursor import unpack_set
 from engine.storage.cursor.record import SavedRecord, claim
 from engine.storage.file.owners import Lease
 
-# In the metadata store: do not change. magic "ENVI", crc of the rest, version, settled_upto, the owner's term (0 where
-# there is only one), sizes of the bitmaps that follow: hidden, decided.
+# In the metadata store: do not change. magic "ENVI", crc of the rest, version, settled_upto, the owner's term (0
+# without a lease), sizes of the bitmaps that follow: hidden, decided.
 _HEAD = struct.Struct("<IIIQQII")
 _MAGIC = 0x49564E45
 _VERSION = 1
 
 
 def pack(settled_upto: int, hidden: BitMap64, decided: BitMap64, term: int = 0) -> bytes:
-    """The stored form."""
     images = [bitmap.serialize() if bitmap else b"" for bitmap in (hidden, decided)]
     head = _HEAD.pack(_MAGIC, 0, _VERSION, settled_upto, term, *map(len, images))
     image = bytearray(head + b"".join(images))
@@ -47,7 +51,7 @@ def pack(settled_upto: int, hidden: BitMap64, decided: BitMap64, term: int = 0) 
 def unpack(image: bytes, key: str) -> tuple[int, BitMap64, BitMap64, int]:
     """Undo pack(). Raises CorruptionError, or UnsupportedError for a version of the future."""
     if len(image) < _HEAD.size:
-        raise CorruptionError(f"{key}: a visibility record of {len(image)} bytes")
+        raise CorruptionError(f"{key}: a visibility record must have at least {_HEAD.size} bytes, got {len(image)}")
     magic, crc, version, settled_upto, term, hidden, decided = _HEAD.unpack_from(image)
     if magic != _MAGIC or crc != crc32c(image[8:]):
         raise CorruptionError(f"{key}: the visibility record fails its checksum")
@@ -55,12 +59,12 @@ def unpack(image: bytes, key: str) -> tuple[int, BitMap64, BitMap64, int]:
         raise UnsupportedError(f"{key}: visibility format {version}; this build reads format {_VERSION}")
     middle = _HEAD.size + hidden
     if len(image) != middle + decided:
-        raise CorruptionError(f"{key}: a visibility record of {len(image)} bytes that says {middle + decided}")
+        raise CorruptionError(f"{key}: the visibility record must have {middle + decided} bytes, got {len(image)}")
     return settled_upto, unpack_set(image[_HEAD.size : middle], key), unpack_set(image[middle:], key), term
 
 
 class Write:
-    """Messages `first` to `last`, inclusive, that a transaction wrote and that are undecided."""
+    """The undecided messages `first` to `last`, inclusive, of one transaction."""
 
     __slots__ = ("first", "last", "open")
 
@@ -77,10 +81,10 @@ class Write:
 
 
 class Visibility:
-    """Loop thread only. `changed` is called when readers may go on, or have to leave something out.
+    """Which messages of one segment are visible.
 
-    `end()` tells the segment's durable end. What was saved about offsets that are not there any more after a crash
-    (where durable does not mean synced) is forgotten when it is opened: others will get them.
+    `changed` is called when the last stable offset or the aborted ranges have changed. `end()` is the segment's durable
+    end. Decisions about messages above it, which a crash took in a relaxed mode, are dropped when the record is opened.
     """
 
     def __init__(
@@ -93,7 +97,7 @@ class Visibility:
         lease: Lease | None = None,
     ) -> None:
         self.changed: Callable[[], None] = lambda: None
-        self.hidden = BitMap64()
+        self.hidden = BitMap64()  # the aborted ranges
         self._decided = BitMap64()  # at or above `_settled_upto`
         self._settled_upto = 0
         self._end = end
@@ -110,9 +114,9 @@ class Visibility:
     async def open(
         cls, metadata: MetadataStore, segment: SegmentName, end: Callable[[], int], lease: Lease | None = None
     ) -> Visibility:
-        """As it was saved. Under a lease it is claimed: whoever owned it before cannot save it any more.
+        """As saved. Under a lease it is claimed, so that former owners can save it no more.
 
-        Raises CorruptionError, UnsupportedError, FencedError, StorageError when the store is unsure.
+        Raises CorruptionError, UnsupportedError, FencedError; StorageError if the metadata store did not confirm.
         """
         key = keys.visibility(segment)
 
@@ -124,7 +128,7 @@ class Visibility:
 
     @staticmethod
     async def reach(metadata: MetadataStore, segment: SegmentName) -> int:
-        """The first offset above everything that was decided here; 0 for nothing. Raises as open()."""
+        """The first offset above all decisions; 0 for none. Raises as open() does."""
         record = await metadata.get(keys.visibility(segment))
         if record is None:
             return 0
@@ -141,55 +145,51 @@ class Visibility:
 
     @property
     def limit(self) -> int | None:
-        """The first undecided offset: nothing from there on may be read. None: everything may."""
+        """The last stable offset: nothing from there on may be read. None: everything may be."""
         return self._undecided[0].first if self._undecided else None
 
     @property
     def undecided(self) -> int:
-        """How many writes are."""
         return self._count
 
     # -- for writers -----------------------------------------------------------------------------------------
 
     @property
     def marked(self) -> bool:
-        """Whether recovery looks for transactional entries here: not before mark() was called once."""
+        """Whether the record exists and can be saved. Before mark() it does not exist."""
         return self._record.exists and not self._record.refuses
 
     async def mark(self) -> None:
-        """Make the record exist. To be awaited before the first transactional entry is appended."""
+        """Create the record. To be awaited before the first transactional entry is appended."""
         if not self._record.exists:
             self._settled_upto = self._end()
             await self._record.save()
 
     @property
     def unsettled_from(self) -> int | None:
-        """Where recovery begins to look for entries that nothing else says anything about. None: nowhere."""
+        """Where recovery begins to search for entries without an operation record. None: nowhere."""
         return self._settled_upto if self._record.exists else None
 
     def is_decided(self, offset: int) -> bool:
-        """Whether the messages of a transactional entry at that offset were decided before."""
+        """Whether the messages of a transactional entry at that offset are decided."""
         return offset < self._settled_upto or offset in self._decided or offset in self.hidden
 
     def wrote(self, first: int, last: int) -> Write:
-        """A transaction's messages get these offsets. Call it before they can become durable."""
+        """A transaction's messages have these offsets. Call it before they can become durable."""
         write = Write(first, last)
         heapq.heappush(self._undecided, write)
         self._count += 1
         return write
 
     def decide(self, write: Write, *, visible: bool) -> None:
-        """Its messages, which are durable by now, are visible from now on, or hidden; for good after the next save().
-
-        Idempotent.
-        """
+        """Make its messages, which are durable, visible or aborted; permanent after the next save(). Idempotent."""
         if not write.open:
             return
         (self._decided if visible else self.hidden).add_range(write.first, write.last + 1)
         self._close(write)
 
     def withdraw(self, write: Write) -> None:
-        """It got no offsets after all: it could not be appended."""
+        """It was not appended after all."""
         if write.open:
             self._close(write)
 
@@ -201,7 +201,7 @@ class Visibility:
         self.changed()
 
     def save(self) -> asyncio.Future[None]:
-        """Done when all that was decided so far is durable. Fails as SavedRecord.save()."""
+        """Done when all decisions so far are durable. Fails as SavedRecord.save() does."""
         self._settle()
         return self._record.save()
 
@@ -216,10 +216,9 @@ class Visibility:
         return pack(self._settled_upto, self.hidden, self._decided, 0 if self._lease is None else self._lease.term)
 
     def forget_below(self, offset: int) -> None:
-        """Retention took what is below."""
+        """Retention has deleted everything below the offset."""
         if self.hidden and self.hidden.min() < offset:
             self.hidden.remove_range(0, offset)
 
     async def close(self) -> None:
-        """Finish saving. Idempotent."""
         await self._record.close()

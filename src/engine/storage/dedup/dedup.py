@@ -1,12 +1,34 @@
-"""Which entries of a producer a segment has already: duplicates are recognised by sequence id (SEMANTICS 24).
+"""Which entries of a producer are in a segment already: duplicates are recognised by sequence id (semantics 24).
 
-A producer's entries reach a segment in sequence order only per bucket, and only among entries of one kind (keyed or
-keyless, transactional or not), because each of these is batched apart. So there is one lane per producer, bucket and
-kind, and inside a lane sequences rise. In a segment that follows others, they rise in each cell of a lane: see
-dedup_grid.py.
+A producer numbers its messages. If a segment received them all in order, one number per producer would do: the highest
+sequence stored. But a client batches per bucket and per kind (keyed or keyless, transactional or not) and sends these
+batches side by side, so sequences rise only per producer, bucket and kind: a *lane*. In each lane, for an entry with
+the sequences first..last,
 
-An append that failed has to come again before what was sent behind it, or order would be lost. A key's messages may be
-in transactions or not, so that holds for both kinds together.
+    last <= level          a duplicate: acknowledged again, with the original's offset if that is still remembered
+    first > level          new: the level becomes `last`
+    first <= level < last  part of it is stored: refused, since an entry has one place or none
+
+**Across reshapes.** A split, merge or rebucket seals the parents and creates children, and a client then sends to a
+child what the parents did not acknowledge. So each parent hands its children a *producer snapshot*: per producer and
+kind, the rectangles (segment hashes by bucket hashes) below whose level everything is stored.
+
+    parents        ┌─── A: level 7 ───┐┌─── B: level 4 ───┐
+    merged child   ├── one bucket, cut along the parents' boundaries into two cells: 7 │ 4 ──┤
+
+Sequences of two parents' leftovers do not rise together in the child: message 5 of B may come after message 9 of A. So
+the child cuts its buckets along the boundaries of all segments before it, and keeps a level per cell: see grid.py. Each
+generation passes on what it got, so that a message may come late by any number of reshapes.
+
+**After a failure.** An append that failed has to come again before what was sent behind it, or the order of a key's
+messages would be lost. Until it has come, later entries of its lane are refused; transactional and other entries of a
+bucket are one order here, because a key's messages may be in both. A new session of the producer starts afresh.
+
+**Limits.** The lanes that were silent longest are forgotten first. Each entry states a *floor*: all its producer's
+messages with a lower sequence are stored, in whatever segment. It bounds what a producer that resumes has to resend.
+
+Everything here is in memory. It is part of each log file as a snapshot: of what was known before the file at its head,
+and of what was known at its end in its footer. Recovery loads one of them and replays the entries behind it.
 """
 
 from __future__ import annotations
@@ -24,34 +46,34 @@ from engine.model.hashrange import HashRange
 from engine.storage.dedup.grid import Area, Grid, Rectangle
 from engine.storage.dedup.lanes import RECENT, UNKNOWN_OFFSET, GridLane, Lane, Seen
 
-LANES_MAX = 16_384  # of one segment; the lanes that were silent longest are forgotten first
-BEQUEST_RECORDS_MAX = 8_192  # of producers; two parents' and their shapes fit the header of a frame
+LANES_MAX = 16_384  # of one segment; the lane that was silent longest is forgotten first
+CHILD_RECORDS_MAX = 8_192  # of producers; the snapshots of two parents and their shapes fit a frame's header
 KEYED = 1  # of an entry's kind
 
 # On disk: do not change. producer id, last sequence, last entry's first sequence and offset,
 # segment range, bucket range, kind, whether it is the segment's own (1) or a parent's (0).
 _RECORD = struct.Struct("<QQQqHHHHBB6x")
-_HELD = 253  # as a kind, in what is handed to a child only: the producer had the parent to itself
-_FLOOR = 254  # as a kind, with the ring's rectangle: everything below the `last` sequence is stored somewhere
-_BOUNDARY = 255  # as a kind, with the producer id 0: a rectangle along which the ring was divided, and nothing else
+_HELD = 253  # as a kind, in a child's snapshot only: the producer had exclusive access to the parent
+_FLOOR = 254  # as a kind, with the whole ring: everything below the `last` sequence is stored in some segment
+_BOUNDARY = 255  # as a kind, with the producer id 0: only a rectangle along which the ring was divided
 
 Key = tuple[int, int, int]  # producer id, kind, bucket
 
 
 def producer_id(name: str) -> int:
-    """What entries call a producer."""
+    """The id of a producer in entries: a hash of its name."""
     return xxh64(name.encode())
 
 
 class Known(NamedTuple):
-    """Every message of a producer with hashes in `where`, up to the entry `seen`, is in the log."""
+    """All messages of a producer with hashes in `where`, up to and with the entry `seen`, are stored."""
 
     kind: int
     where: Rectangle
     seen: Seen
 
     def covers(self, other: Known) -> bool:
-        """Whether the other one says nothing more."""
+        """Whether the other one adds nothing."""
         return self.kind == other.kind and self.seen[1] >= other.seen[1] and self.where.holds(other.where)
 
 
@@ -59,27 +81,27 @@ _RING = Rectangle(HashRange(0, HASH_RING_SIZE - 1), HashRange(0, HASH_RING_SIZE 
 
 
 class Dedup:
-    """The lanes of one segment. Loop thread only."""
+    """The lanes of one segment."""
 
-    __slots__ = ("_floors", "_found", "_grid", "_inherited", "_lanes", "_place", "_refused", "_segment")
+    __slots__ = ("_floors", "_found", "_from_parents", "_grid", "_lanes", "_place", "_refused", "_segment")
 
     def __init__(self, segment: HashRange, bucket_ends: Sequence[int]) -> None:
         self._segment = segment
         self._grid = Grid(segment, bucket_ends)
         self._lanes: dict[Key, Lane] = {}
-        self._inherited: dict[int, list[Known]] = {}
-        self._floors: dict[int, int] = {}  # by producer: what its entries said is stored, of all segments
+        self._from_parents: dict[int, list[Known]] = {}
+        self._floors: dict[int, int] = {}  # by producer, as its entries stated them
         self._refused: dict[Key, list[int]] = {}  # first sequences that failed, in order; keys without TRANSACTIONAL
-        # The entry that find() found to be new, and its place: it is recorded next.
+        # The entry that find() found to be new, with its place, so that record() need not search again.
         self._found: Claim | None = None
         self._place: tuple[int, Area | None] = (0, None)
 
     def fresh(self) -> Dedup:
-        """One for the same segment that knows no producer of its own yet, only what parents knew."""
+        """A second one for the same segment, with what parents knew, and nothing of the segment's own."""
         made = Dedup(self._segment, self._grid.bucket_ends)
         made._grid = self._grid
         made._floors = dict(self._floors)
-        made._inherited = {producer_id: list(records) for producer_id, records in self._inherited.items()}
+        made._from_parents = {producer_id: list(records) for producer_id, records in self._from_parents.items()}
         return made
 
     def bucket_of(self, claim: Claim) -> int:
@@ -88,22 +110,22 @@ class Dedup:
         bucket = bisect_left(ends, claim.bucket_min)
         if claim.bucket_max > ends[bucket]:
             raise InvalidArgumentError(
-                f"an entry holds bucket hashes {claim.bucket_min:04x}-{claim.bucket_max:04x}; buckets end at "
-                f"{', '.join(f'{e:04x}' for e in ends)} and an entry belongs to one"
+                f"an entry must belong to one bucket; buckets end at {', '.join(f'{e:04x}' for e in ends)}, got bucket "
+                f"hashes {claim.bucket_min:04x}-{claim.bucket_max:04x}"
             )
         return bucket
 
     def find(self, claim: Claim) -> int | None:
-        """The offset of a duplicate's original (UNKNOWN_OFFSET when forgotten); None for a new entry.
+        """The offset of a duplicate's original (UNKNOWN_OFFSET if forgotten); None for a new entry.
 
-        Raises PartlyStoredError when only a part of it is new, StorageError when an earlier one has to come first.
+        Raises PartlyStoredError when only a part of it is new, StorageError when an earlier entry has to come first.
         """
         self._check_range(claim)
         first, last = claim.first_sequence, claim.last_sequence
         bucket = self.bucket_of(claim)
         lane = self._lanes.get((claim.producer_id, claim.kind, bucket))
         if lane is None:
-            if claim.producer_id not in self._inherited:
+            if claim.producer_id not in self._from_parents:
                 self._admit(claim, bucket)
                 return None
             lane = self._lane((claim.producer_id, claim.kind, bucket))
@@ -126,17 +148,17 @@ class Dedup:
             if first not in refused:
                 refused.append(first)
             raise StorageError(
-                f"entry of sequence {first} refused: that of sequence {refused[0]} failed before it and has to be "
-                "sent again first, or order would be lost"
+                f"the entry of sequence {first} is refused: the append of sequence {refused[0]} failed and must be "
+                "sent again first, to keep the order"
             )
 
     def _check_range(self, claim: Claim) -> None:
-        """G4: a message lives in a segment whose range holds its hash. Keyless messages have none."""
+        """G4: a message is stored in a segment whose range holds its hash. Keyless messages have none."""
         inside = self._segment
         if claim.kind & KEYED and not inside.start <= claim.segment_hash_min <= claim.segment_hash_max <= inside.end:
             raise InvalidArgumentError(
-                f"an entry holds segment hashes {claim.segment_hash_min:04x}-{claim.segment_hash_max:04x}; "
-                f"this segment holds {inside.start:04x}-{inside.end:04x}"
+                f"segment hashes of an entry must be in {inside.start:04x}-{inside.end:04x}, got "
+                f"{claim.segment_hash_min:04x}-{claim.segment_hash_max:04x}"
             )
 
     def record(self, claim: Claim, offset: int, durable: int) -> None:
@@ -172,13 +194,13 @@ class Dedup:
                 del floors[next(iter(floors))]
 
     def replay(self, claims: Iterable[Claim], offset: int) -> None:
-        """These lie in the log from `offset` on, one behind the other."""
+        """Record entries that lie back to back in the log from `offset` on."""
         for claim in claims:
             self.record(claim, offset, offset)
             offset += claim.count
 
     def _lane(self, key: Key) -> Lane:
-        """The lane, made when there was none: it begins with what parents knew."""
+        """The lane; a new one begins with what parents knew."""
         lanes = self._lanes
         lane = lanes.get(key)
         if lane is not None:
@@ -188,7 +210,7 @@ class Dedup:
         producer_id, kind, bucket = key
         cells = self._grid.cells(bucket)
         lane = lanes[key] = Lane() if cells == 1 else GridLane(len(self._grid.columns[bucket]), cells)
-        for known in self._inherited.get(producer_id, ()):
+        for known in self._from_parents.get(producer_id, ()):
             if known.kind == kind:
                 self._lift(key, lane, known)
         return lane
@@ -199,9 +221,9 @@ class Dedup:
                 lane.lift(area, known.seen)
 
     def rollback(self, offset: int, acknowledged: int = 0) -> None:
-        """What was appended at or above an offset failed; it has to come again first.
+        """The appends at or above an offset failed, and have to come again first.
 
-        What lies below `acknowledged` is lost in a relaxed mode and will not come again: it is only forgotten.
+        Those below `acknowledged` were lost in a relaxed mode after their acknowledgement: they are only forgotten.
         """
         for (producer_id, kind, bucket), lane in self._lanes.items():
             failed = lane.drop(max(offset, acknowledged))
@@ -213,30 +235,30 @@ class Dedup:
             del self._refused[key]
 
     def undo(self, offset: int) -> None:
-        """What was recorded at or above an offset was not appended after all, and nobody was told."""
+        """Forget what was recorded at or above an offset: it was not appended, and not acknowledged."""
         for lane in self._lanes.values():
             lane.drop(offset)
 
     def forget_refused(self, producer_id: int) -> None:
-        """A new session of the producer: what failed before does not have to come again."""
+        """A new session of the producer begins: it need not resend what failed before."""
         for key in [key for key in self._refused if key[0] == producer_id]:
             del self._refused[key]
 
     def last_sequence(self, producer_id: int) -> int:
-        """The highest sequence known of a producer, -1 for none."""
+        """The highest sequence stored of a producer, -1 for none."""
         own = (lane.last for key, lane in self._lanes.items() if key[0] == producer_id)
-        inherited = (known.seen[1] for known in self._inherited.get(producer_id, ()))
+        inherited = (known.seen[1] for known in self._from_parents.get(producer_id, ()))
         return max((*own, *inherited), default=-1)
 
     def floor(self, producer_id: int) -> int:
-        """Every message of the producer with a lower sequence is stored, in whatever segment; 0 for nothing known."""
+        """Every message of the producer with a lower sequence is stored in some segment; 0 for nothing known."""
         return self._floors.get(producer_id, 0)
 
-    # -- what is handed over -------------------------------------------------------------------------------------
+    # -- snapshots -----------------------------------------------------------------------------------------------
 
     @property
     def plain(self) -> bool:
-        """Whether every bucket is one cell, so that restore() knows enough; else replay() is needed."""
+        """Whether every bucket is one cell: then restore() is enough, else replay() is needed."""
         return self._grid.plain
 
     def restore(self, lanes: Iterable[tuple[int, int, int, list[Seen], int]]) -> None:
@@ -248,26 +270,26 @@ class Dedup:
             lane.recent = list(recent)
 
     def snapshot(self, below: int | None = None) -> bytes:
-        """What is known, of entries below an offset only when one is given, for a file."""
+        """What is known, for a file of this segment. `below`: only what lies below that offset."""
         own = [_pack(key[0], known, 1) for key, lane in self._lanes.items() for known in self._known(key, lane, below)]
-        return b"".join(own) + b"".join(map(self._packed_floor, self._floors)) + self._packed_inherited()
+        return b"".join(own) + b"".join(map(self._packed_floor, self._floors)) + self._packed_from_parents()
 
-    def bequest(self, below: int | None = None) -> bytes:
-        """The same, for a child segment: with how this one is divided, without what is said twice.
+    def child_snapshot(self, below: int | None = None) -> bytes:
+        """The producer snapshot for child segments: what is known, and along which boundaries it is divided.
 
-        Where that is too much, those who were silent longest are forgotten.
+        Of more than CHILD_RECORDS_MAX records those of the producers that were silent longest are left out.
         """
         own: dict[int, list[Known]] = {}
         for key, lane in self._lanes.items():
             own.setdefault(key[0], []).extend(self._known(key, lane, below))
         parts = []
-        for producer_id in [*(p for p in self._inherited if p not in own), *own]:
+        for producer_id in [*(p for p in self._from_parents if p not in own), *own]:
             known = own.get(producer_id, [])
-            known = known + [r for r in self._inherited.get(producer_id, ()) if not any(o.covers(r) for o in known)]
+            known = known + [r for r in self._from_parents.get(producer_id, ()) if not any(o.covers(r) for o in known)]
             parts += [_pack(producer_id, record, 0) for record in known]
             if producer_id in self._floors:
                 parts.append(self._packed_floor(producer_id))
-        return b"".join(parts[-BEQUEST_RECORDS_MAX:]) + _packed_boundaries(self._grid)
+        return b"".join(parts[-CHILD_RECORDS_MAX:]) + _packed_boundaries(self._grid)
 
     def _known(self, key: Key, lane: Lane, below: int | None) -> Iterator[Known]:
         _, kind, bucket = key
@@ -279,28 +301,30 @@ class Dedup:
         if seen is not None or lane.base >= 0:
             yield Known(kind, self._grid.whole(bucket), seen or (0, lane.base, UNKNOWN_OFFSET))
 
-    def inherited_snapshot(self) -> bytes:
-        """What came from parents."""
-        floors = b"".join(self._packed_floor(i) for i in self._inherited if i in self._floors)
-        return self._packed_inherited() + floors + _packed_boundaries(self._grid)
+    def parents_snapshot(self) -> bytes:
+        """What came from parents, to be stored before the first append."""
+        floors = b"".join(self._packed_floor(i) for i in self._from_parents if i in self._floors)
+        return self._packed_from_parents() + floors + _packed_boundaries(self._grid)
 
-    def _packed_inherited(self) -> bytes:
-        return b"".join(_pack(i, record, 0) for i, records in self._inherited.items() for record in records)
+    def _packed_from_parents(self) -> bytes:
+        return b"".join(_pack(i, record, 0) for i, records in self._from_parents.items() for record in records)
 
     def _packed_floor(self, producer_id: int) -> bytes:
         return _pack(producer_id, Known(_FLOOR, _RING, (0, self._floors[producer_id], UNKNOWN_OFFSET)), 0)
 
     def load(self, snapshot: bytes, *, from_parent: bool = False) -> None:
-        """Take over a snapshot of this segment or the bequest of a parent. Loading it twice changes nothing.
+        """Load a snapshot of this segment, or a parent's producer snapshot. Idempotent.
 
-        What parents bequeath has to be loaded before anything of the segment's own.
+        The parents' have to be loaded before anything of the segment's own. Raises CorruptionError.
         """
         if len(snapshot) % _RECORD.size:
-            raise CorruptionError(f"a snapshot of duplicate detection has {len(snapshot)} bytes")
+            raise CorruptionError(
+                f"a producer snapshot must have a multiple of {_RECORD.size} bytes, got {len(snapshot)}"
+            )
         try:
             records = [_unpack(fields) for fields in _RECORD.iter_unpack(snapshot)]
         except InvalidArgumentError as e:
-            raise CorruptionError(f"a snapshot of duplicate detection: {e}") from e
+            raise CorruptionError(f"a producer snapshot: {e}") from e
         here = [r for r in records if _overlap(r[1].where.segment, self._segment)]
         self._cut(r[1].where for r in here if r[1].kind not in (_FLOOR, _HELD))
         for producer_id, known, own in here:
@@ -312,7 +336,7 @@ class Dedup:
                 for bucket, area in self._grid.areas(known.where):
                     self._lane((producer_id, known.kind, bucket)).lift(area, known.seen)
             else:
-                self._inherit(producer_id, known)
+                self._add_from_parent(producer_id, known)
 
     def _cut(self, boundaries: Iterable[Rectangle]) -> None:
         grid = self._grid.cut(boundaries)
@@ -324,9 +348,9 @@ class Dedup:
             for bucket, area in grid.areas(known.where):
                 self._lane((producer_id, known.kind, bucket)).lift(area, known.seen)
 
-    def _inherit(self, producer_id: int, known: Known) -> None:
+    def _add_from_parent(self, producer_id: int, known: Known) -> None:
         new = known._replace(seen=(known.seen[0], known.seen[1], UNKNOWN_OFFSET))
-        records = self._inherited.setdefault(producer_id, [])
+        records = self._from_parents.setdefault(producer_id, [])
         if any(old.covers(new) for old in records):
             return
         records[:] = [old for old in records if not new.covers(old)] + [new]
@@ -336,18 +360,18 @@ class Dedup:
 
 
 def pack_held(producers: Iterable[str]) -> bytes:
-    """To go with a bequest: these had the parent to themselves."""
+    """Records to append to a child's snapshot: these producers had exclusive access to the parent."""
     return b"".join(_pack(producer_id(name), Known(_HELD, _RING, (0, 0, UNKNOWN_OFFSET)), 0) for name in producers)
 
 
-def held_in(bequest: bytes) -> set[int]:
-    """The ids of those producers."""
-    return {fields[0] for fields in _RECORD.iter_unpack(bequest) if fields[8] == _HELD}
+def held_in(snapshot: bytes) -> set[int]:
+    """The ids of the producers that pack_held() recorded."""
+    return {fields[0] for fields in _RECORD.iter_unpack(snapshot) if fields[8] == _HELD}
 
 
 def _partly_stored(first: int, last: int, known: int) -> PartlyStoredError:
     error = PartlyStoredError(
-        f"an entry holds sequences {first} to {last}, and of those up to {known} some or all are in the log already; "
+        f"an entry holds sequences {first} to {last}, of which some up to {known} are stored already; "
         "send only the others"
     )
     error.sequence = first

@@ -1,8 +1,16 @@
-"""How duplicate detection divides a segment: its own buckets, cut further where segments before it had boundaries.
+"""How duplicate detection divides a segment: its own buckets, cut further along the boundaries of earlier segments.
 
-Of two parents' leftovers that reach one bucket of a merged child, neither is sent behind the other: their sequences
-rise only apart from each other. The same goes for the buckets of a parent that had more of them. So what is known of a
-producer is kept per cell: a part of the segment's range (a row) by a part of a bucket (a column).
+When two parents' unacknowledged messages reach one bucket of a merged child, their sequences rise only within each
+parent's part. The same holds for the buckets of a parent that had more of them. So the level of a producer is kept per
+cell, a part of the segment's range (a row) by a part of a bucket (a column):
+
+                         bucket 0         bucket 1           a child 0000-ffff with two buckets, whose parents were
+                      ┌───────┬───────┬────────────────┐     0000-7fff with three buckets and 8000-ffff with two:
+    0000-7fff         │   9   │   7   │       7        │     one row per parent, and bucket 0 is cut in two
+    8000-ffff         │   4   │   4   │       2        │
+                      └───────┴───────┴────────────────┘
+
+An entry of a child covers an area of cells: from its least to its largest hash in both directions.
 """
 
 from __future__ import annotations
@@ -16,18 +24,18 @@ from engine._native.serve.log import Claim
 from engine.limits import HASH_RING_SIZE
 from engine.model.hashrange import HashRange
 
-# Rows from top to before bottom, columns (of one bucket) from left to before right; None in a bucket of one cell.
+# Rows [top, bottom) by columns [left, right) of one bucket; None in a bucket of one cell.
 Area = tuple[int, int, int, int]
 
 
 class Rectangle(NamedTuple):
-    """A part of the two rings."""
+    """A range of segment hashes by a range of bucket hashes."""
 
     segment: HashRange
     bucket: HashRange
 
     def holds(self, other: Rectangle) -> bool:
-        """Whether the other one is a part of it."""
+        """Whether the other one lies inside."""
         return _holds(self.segment, other.segment) and _holds(self.bucket, other.bucket)
 
 
@@ -36,7 +44,7 @@ def _holds(outer: HashRange, inner: HashRange) -> bool:
 
 
 class Grid:
-    """Fixed. All ends are inclusive and rise; those of `columns[bucket]` end where the bucket does."""
+    """The cells of a segment. Immutable. Ends are inclusive and rise; `columns[bucket]` ends where the bucket does."""
 
     __slots__ = ("bucket_ends", "columns", "plain", "rows", "segment")
 
@@ -56,7 +64,7 @@ class Grid:
         self.plain = len(self.rows) == 1 and len(ends) == len(self.bucket_ends)
 
     def cut(self, boundaries: Iterable[Rectangle]) -> Grid:
-        """The grid with cuts along these; itself when it has them all."""
+        """The grid with cuts along these rectangles too; itself if it has them all."""
         rows, columns = set(self.rows), {end for ends in self.columns for end in ends}
         before = len(rows), len(columns)
         for segment, bucket in boundaries:
@@ -68,7 +76,6 @@ class Grid:
         return Grid(self.segment, self.bucket_ends, rows, columns)
 
     def cells(self, bucket: int) -> int:
-        """How many cells a bucket has."""
         return len(self.rows) * len(self.columns[bucket])
 
     def area_of(self, claim: Claim, bucket: int) -> Area | None:
@@ -78,7 +85,7 @@ class Grid:
         )  # fmt: skip
 
     def areas(self, rectangle: Rectangle) -> Iterator[tuple[int, Area | None]]:
-        """(bucket, its cells in the rectangle), for every bucket that has some."""
+        """(bucket, its area in the rectangle) of every bucket that overlaps it."""
         segment, inside = rectangle
         first = bisect_left(self.bucket_ends, inside.start)
         for bucket in range(first, bisect_left(self.bucket_ends, inside.end) + 1):
@@ -98,15 +105,13 @@ class Grid:
         )
 
     def start_of(self, bucket: int) -> int:
-        """The first hash of a bucket."""
         return self.bucket_ends[bucket - 1] + 1 if bucket else 0
 
     def whole(self, bucket: int) -> Rectangle:
-        """A whole bucket."""
         return Rectangle(self.segment, HashRange(self.start_of(bucket), self.bucket_ends[bucket]))
 
     def rectangles(self, bucket: int, levels: Sequence[int]) -> Iterator[tuple[Rectangle, int]]:
-        """Cells of a bucket with equal levels, row by row, put together; without those of level -1."""
+        """The cells of a bucket, joined where levels are equal; those of level -1 are left out."""
         columns = self.columns[bucket]
         width = len(columns)
         rows = [(tuple(levels[i * width : (i + 1) * width]), end) for i, end in enumerate(self.rows)]
@@ -122,7 +127,7 @@ class Grid:
             top = bottom + 1
 
     def boundaries(self) -> Iterator[Rectangle]:
-        """Rectangles along which a grid is cut to be cut as this one is."""
+        """Rectangles along which another grid is cut to have all cuts of this one."""
         ring = HashRange(0, HASH_RING_SIZE - 1)
         top = self.segment.start
         for end in self.rows:

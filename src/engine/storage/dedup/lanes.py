@@ -1,4 +1,4 @@
-"""What duplicate detection knows of one producer's entries of one kind in one bucket: how far it has come."""
+"""`Lane`: how far one producer's entries of one kind in one bucket are stored, and where the newest of them are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Seen = tuple[int, int, int]  # first sequence, last sequence, offset
 
 
 class Lane:
-    """In a bucket of one cell: sequences rise."""
+    """A lane in a bucket of one cell: sequences rise."""
 
     __slots__ = ("base", "recent")
 
@@ -27,8 +27,8 @@ class Lane:
         return self.recent[-1][1] if self.recent else self.base
 
     def reach(self, area: Area | None) -> tuple[int, int]:
-        """Of messages with a hash in the area: all with a sequence up to the first number are in the log, and none
-        with one above the second.
+        """(low, high): of messages with a hash in the area, all with a sequence up to `low` are stored, and none with
+        one above `high`.
         """
         return self.last, self.last
 
@@ -40,7 +40,7 @@ class Lane:
         return UNKNOWN_OFFSET
 
     def push(self, seen: Seen, durable: int, area: Area | None) -> None:
-        """Remember an appended entry; old durable ones make room."""
+        """Remember an appended entry; the oldest are forgotten once they are durable."""
         recent = self.recent
         recent.append(seen)
         if len(recent) > 2 * RECENT and recent[RECENT][2] < durable:
@@ -48,20 +48,20 @@ class Lane:
             del recent[:RECENT]
 
     def drop(self, offset: int) -> list[int]:
-        """Forget what was appended at or above an offset; its first sequences."""
+        """Forget the entries at or above an offset; returns their first sequences."""
         dropped = []
         while self.recent and self.recent[-1][2] >= offset:
             dropped.append(self.recent.pop()[0])
         return dropped[::-1]
 
     def lift(self, area: Area | None, seen: Seen) -> None:
-        """Everything up to and with this entry is in the log, of before, or of a parent's."""
+        """Everything up to and with this entry is stored: a snapshot says so."""
         if seen[1] > self.last:
             self.base, self.recent = (seen[1], []) if seen[2] < 0 else (max(self.last, seen[0] - 1), [seen])
 
 
 class GridLane(Lane):
-    """In a bucket of several cells: sequences rise in each of them."""
+    """A lane in a bucket of several cells: sequences rise in each of them."""
 
     __slots__ = ("areas", "bases", "levels", "width")
 
@@ -78,14 +78,12 @@ class GridLane(Lane):
         return max(self.levels)
 
     def reach(self, area: Area | None) -> tuple[int, int]:
-        """See the base."""
         assert area is not None
         levels = self.levels
         stretches = [levels[start:stop] for start, stop in self._stretches(area)]
         return min(map(min, stretches)), max(map(max, stretches))
 
     def push(self, seen: Seen, durable: int, area: Area | None) -> None:
-        """See the base."""
         assert area is not None
         recent = self.recent
         recent.append(seen)
@@ -97,7 +95,6 @@ class GridLane(Lane):
             del recent[:RECENT], self.areas[:RECENT]
 
     def drop(self, offset: int) -> list[int]:
-        """See the base."""
         dropped = super().drop(offset)
         if dropped:
             del self.areas[len(self.recent) :]
@@ -105,13 +102,12 @@ class GridLane(Lane):
         return dropped
 
     def lift(self, area: Area | None, seen: Seen) -> None:
-        """See the base."""
         assert area is not None
         for levels in (self.levels, self.bases):
             self._raise(levels, area, seen[1])
 
     def levels_below(self, offset: int | None) -> list[int]:
-        """The level of each cell, by what lies below an offset when one is given."""
+        """The level of each cell. `offset`: only by the entries below it."""
         levels = list(self.bases)
         for seen, area in zip(self.recent, self.areas, strict=True):
             if offset is None or seen[2] < offset:
@@ -126,7 +122,7 @@ class GridLane(Lane):
                 levels[start:stop] = [max(before, level) for before in levels[start:stop]]
 
     def _stretches(self, area: Area) -> list[tuple[int, int]]:
-        """The area in indexes of the levels."""
+        """The area as runs [start, stop) of indexes into the levels."""
         top, bottom, left, right = area
         width = self.width
         if right - left == width:

@@ -1,1 +1,1 @@
-"""The file system and its workers: the only door to it, jobs without the interpreter lock, buffers, measures."""
+"""The file system and its workers: the only access to it, jobs without the interpreter lock, buffers, measurements."""

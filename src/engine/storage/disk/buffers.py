@@ -1,18 +1,18 @@
-"""The memory that blocks are read into on the loop, used again when nobody holds a block of it any more.
+"""The memory that blocks are read into on the loop, reused once no block in it is referenced any more.
 
-New memory costs about what it costs to read into it: the system clears its pages, and Python clears it once more.
+New memory costs about as much as reading into it: the system zeroes its pages, and Python zeroes it once more.
 """
 
 from __future__ import annotations
 
 from engine.limits import LOG_INDEX_BYTES_STEP, READ_BLOCK_SIZE
 
-BUFFER_SIZE = READ_BLOCK_SIZE + LOG_INDEX_BYTES_STEP  # what it takes to find a whole block
-BUFFERS_MAX = 4  # kept; who reads and sends in turn needs two or three
+BUFFER_SIZE = READ_BLOCK_SIZE + LOG_INDEX_BYTES_STEP  # enough to find a whole block
+BUFFERS_MAX = 4  # kept; a reader that reads and sends in turn needs two or three
 
 
 class ReadBuffers:
-    """Those of a store. Loop thread only."""
+    """The read buffers of one store."""
 
     __slots__ = ("_kept",)
 
@@ -20,7 +20,7 @@ class ReadBuffers:
         self._kept: list[bytearray] = []
 
     def take(self, size: int) -> memoryview:
-        """Memory of that size; what stands in it does not matter. It is in use while any view of it exists."""
+        """Memory of `size` bytes with any content. It is in use while a view of it exists."""
         if not BUFFER_SIZE // 4 < size <= BUFFER_SIZE:
             return memoryview(bytearray(size))
         for buffer in self._kept:
@@ -33,7 +33,7 @@ class ReadBuffers:
 
 
 def _is_lent(buffer: bytearray) -> bool:
-    """Whether there is a view of it: then it refuses to change its size."""
+    """Whether a view of it exists: Python refuses to resize a bytearray then."""
     try:
         buffer.append(buffer.pop())
     except BufferError:

@@ -1,4 +1,4 @@
-"""What may be set about storage, and what its parts call an error of the disk."""
+"""The settings of storage, and the typed errors for what the disk reports."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ class StorageConfig:
     commit_bytes_max: int = LOG_COMMIT_BYTES_MAX  # written ahead of the sync that is running, at most
     interval_ms: int = 100  # durability "interval": a sync this long after the first unsynced append
     cache_bytes: int = 64 * MIB  # the newest blocks of all segments together, kept in memory for tailing readers
-    open_files_max: int = 256  # descriptors kept open while nobody uses them
-    retention_ms: int | None = 7 * DAY_MS  # None: for ever
+    open_files_max: int = 256  # descriptors kept open while unused
+    retention_ms: int | None = 7 * DAY_MS  # None: unlimited
     retention_bytes: int | None = None  # of one segment. None: unlimited
 
     def __post_init__(self) -> None:
         if self.file_size_max < 4096:
-            raise InvalidConfigurationError(f"file_size_max is {self.file_size_max}; at least 4096 is right")
+            raise InvalidConfigurationError(f"file_size_max must be at least 4096, got {self.file_size_max}")
         if self.commit_bytes_max < ENTRY_SIZE_MAX:
             raise InvalidConfigurationError(
-                f"commit_bytes_max is {self.commit_bytes_max}; at least one entry, {ENTRY_SIZE_MAX}, is right"
+                f"commit_bytes_max must be at least {ENTRY_SIZE_MAX}, one entry, got {self.commit_bytes_max}"
             )
         for key in ("interval_ms", "open_files_max"):
             if getattr(self, key) < 1:
-                raise InvalidConfigurationError(f"{key} is {getattr(self, key)}; at least 1 is right")
+                raise InvalidConfigurationError(f"{key} must be at least 1, got {getattr(self, key)}")
         for key in ("cache_bytes", "retention_ms", "retention_bytes"):
             if (getattr(self, key) or 0) < 0:
-                raise InvalidConfigurationError(f"{key} is {getattr(self, key)}; it cannot be negative")
+                raise InvalidConfigurationError(f"{key} must not be negative, got {getattr(self, key)}")
 
 
 def check_mode(durability: str) -> str:
-    """The mode itself. Raises InvalidConfigurationError."""
+    """Return the mode. Raises InvalidConfigurationError."""
     if durability not in MODES:
-        raise InvalidConfigurationError(f"durability is {durability!r}; one of {', '.join(MODES)} is right")
+        raise InvalidConfigurationError(f"durability must be one of {', '.join(MODES)}, got {durability!r}")
     return durability
 
 
 def storage_error(error: OSError, what: str) -> StorageError:
-    """The typed error for a refusal of the disk."""
+    """The typed error for what the disk refused. `what`: the file or directory."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFullError(f"{what}: no space left on the device; free some or move the data directory")
     return StorageError(f"{what}: {error.strerror or error}")

@@ -1,7 +1,7 @@
-"""The only door to the file system: what storage asks of a disk, and the operating system's own.
+"""The only access to the file system: what storage needs of a disk, and the operating system's implementation.
 
 Every call blocks and may raise OSError. A simulated disk implements the same two protocols; it decides in `write` and
-`sync` what fails, what is written short, and what of the unsynced survives a power cut.
+`sync` what fails, what is written in part, and which unsynced data survives a power cut.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class File(Protocol):
     path: str
 
     def size(self) -> int:
-        """Bytes."""
+        """The size in bytes."""
 
     def read_into(self, buffer: Buffer, position: int) -> int:
-        """Fill `buffer` from `position`; how many bytes were read, fewer only at the end of the file."""
+        """Fill `buffer` from `position`; the number of bytes read, smaller only at the end of the file."""
 
     def read_cached(self, buffer: Buffer, position: int) -> int:
-        """Fill `buffer` without waiting for the medium; how many bytes there are so far, 0 where that is not known."""
+        """Fill `buffer` without waiting for the medium; the number of bytes read, 0 where that is not supported."""
 
     def write(self, buffers: Sequence[Buffer], position: int) -> None:
         """Write all the buffers one after the other. After an error any prefix of them may be in the file."""
@@ -42,13 +42,13 @@ class File(Protocol):
         """Cut the file, or lengthen it with zeros."""
 
     def sync(self) -> None:
-        """Return when all that was written before is on the medium. After an error nothing is known (never retry)."""
+        """Return once everything written before is on the medium. After an error its state is unknown: never retry."""
 
     def drop_cache(self) -> None:
-        """Forget clean cached pages where the system can, so that the next read comes from the medium."""
+        """Drop clean cached pages where the system can, so that the next read comes from the medium."""
 
     def fileno(self) -> int:
-        """A real descriptor of the bytes."""
+        """A descriptor that native code may use."""
 
     def close(self) -> None:
         """Release the file. It syncs nothing. Idempotent."""
@@ -58,14 +58,14 @@ class Lock(Protocol):
     """A data directory held for this process."""
 
     def release(self) -> None:
-        """Let go. Idempotent; the end of the process does the same."""
+        """Release it. Idempotent; the end of the process releases it too."""
 
 
 class Disk(Protocol):
-    """Where files are. Paths are text; "/" separates."""
+    """A file system. Paths are text, separated by "/"."""
 
     def create(self, path: str) -> File:
-        """A new, empty file, open; what was there under that name is emptied."""
+        """A new, empty file, open; an existing file of that name is truncated."""
 
     def open(self, path: str) -> File:
         """An existing file, open for reading and writing. Raises FileNotFoundError."""
@@ -77,25 +77,25 @@ class Disk(Protocol):
         """Whether there is a file or directory."""
 
     def make_directories(self, path: str) -> None:
-        """The directory with its parents, each of them durable. Fine when it exists."""
+        """Create the directory and its parents, each durable, where they do not exist."""
 
     def rename(self, old: str, new: str) -> None:
         """Atomically; replaces a file. Durable after sync_directory."""
 
     def unlink(self, path: str) -> None:
-        """Remove a file; fine when there is none. Durable after sync_directory."""
+        """Remove a file, if it exists. Durable after sync_directory."""
 
     def remove_directory(self, path: str) -> None:
-        """Remove an empty directory; fine when there is none."""
+        """Remove an empty directory, if it exists."""
 
     def sync_directory(self, path: str) -> None:
         """Make creations, renames and removals in a directory durable."""
 
     def lock(self, path: str) -> Lock:
-        """Hold the lock file for this process alone. Raises DataDirectoryBusyError."""
+        """Lock the file exclusively for this process. Raises DataDirectoryBusyError."""
 
     def shared_path(self, path: str) -> str | None:
-        """By what name another process of this machine opens a file; None: it cannot."""
+        """The path by which another process of this machine opens a file; None: it cannot."""
 
 
 class OsFile:
@@ -108,11 +108,9 @@ class OsFile:
         self._fd = fd
 
     def size(self) -> int:
-        """Bytes."""
         return os.fstat(self._fd).st_size
 
     def read_into(self, buffer: Buffer, position: int) -> int:
-        """Fill `buffer` from `position`; fewer bytes only at the end of the file."""
         with memoryview(buffer).cast("B") as view:
             done = 0
             while done < len(view):
@@ -124,11 +122,10 @@ class OsFile:
             return done
 
     def read_cached(self, buffer: Buffer, position: int) -> int:
-        """What the system has in its cache, from `position` on."""
         return read_cached(self._fd, buffer, position)
 
     def write(self, buffers: Sequence[Buffer], position: int) -> None:
-        """Write all the buffers one after the other; short writes are continued."""
+        """Write all the buffers one after the other; partial writes are continued."""
         for start in range(0, len(buffers), IOV_MAX):
             part = buffers[start : start + IOV_MAX]
             size = sum(memoryview(b).nbytes for b in part)
@@ -147,23 +144,18 @@ class OsFile:
             skip -= len(view)
 
     def truncate(self, size: int) -> None:
-        """Cut the file, or lengthen it with zeros."""
         os.ftruncate(self._fd, size)
 
     def sync(self) -> None:
-        """fdatasync(2)."""
         os.fdatasync(self._fd)
 
     def drop_cache(self) -> None:
-        """posix_fadvise(2), POSIX_FADV_DONTNEED."""
         os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def fileno(self) -> int:
-        """The descriptor."""
         return self._fd
 
     def close(self) -> None:
-        """Close the descriptor. Idempotent."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -181,7 +173,6 @@ class OsLock:
             raise DataDirectoryBusyError(f"{path} is locked: another process has this data directory open") from e
 
     def release(self) -> None:
-        """Let go."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -194,29 +185,24 @@ class OsDisk:
         self._durable: set[str] = set()  # directories whose names this process has synced
 
     def create(self, path: str) -> OsFile:
-        """A new, empty file, open."""
         return OsFile(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640))
 
     def open(self, path: str) -> OsFile:
-        """An existing file, open."""
         return OsFile(path, os.open(path, os.O_RDWR | os.O_CLOEXEC))
 
     def list(self, path: str) -> list[str]:
-        """The names in a directory, sorted."""
         try:
             return sorted(os.listdir(path))
         except FileNotFoundError:
             return []
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file or directory."""
         return os.path.exists(path)
 
     def make_directories(self, path: str) -> None:
-        """The directory with its parents, each of them durable."""
         path = os.path.abspath(path)
         parent = os.path.dirname(path)
-        if parent == path or (path in self._durable and os.path.isdir(path)):  # others may have removed it
+        if parent == path or (path in self._durable and os.path.isdir(path)):  # another process may have removed it
             return
         self.make_directories(parent)
         try:
@@ -224,7 +210,7 @@ class OsDisk:
         except FileExistsError:
             if not os.path.isdir(path):
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path) from None
-            # Whoever made it may have died before the sync. Directories far above may not be ours to sync.
+            # Its creator may have died before the sync. This process may lack the right to sync directories far above.
             with contextlib.suppress(PermissionError):
                 self.sync_directory(parent)
         else:
@@ -232,18 +218,15 @@ class OsDisk:
         self._durable.add(path)
 
     def rename(self, old: str, new: str) -> None:
-        """rename(2)."""
         os.rename(old, new)
 
     def unlink(self, path: str) -> None:
-        """unlink(2); fine when there is none."""
         try:
             os.unlink(path)
         except FileNotFoundError:
             return
 
     def remove_directory(self, path: str) -> None:
-        """rmdir(2); fine when there is none."""
         self._durable.discard(os.path.abspath(path))
         try:
             os.rmdir(path)
@@ -251,7 +234,6 @@ class OsDisk:
             return
 
     def sync_directory(self, path: str) -> None:
-        """fsync(2) of the directory."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
@@ -259,9 +241,7 @@ class OsDisk:
             os.close(fd)
 
     def lock(self, path: str) -> OsLock:
-        """Hold the lock file."""
         return OsLock(path)
 
     def shared_path(self, path: str) -> str:
-        """The same for everybody."""
         return os.path.abspath(path)

@@ -1,4 +1,4 @@
-"""What storage measures of itself: how long syncs take, how much shares one, when the newest messages were durable."""
+"""What storage measures: the duration of syncs, the size of commits, when the newest messages became durable."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from engine.aio.histogram import COUNT, SIZE_BYTES, Histogram, HistogramStatisti
 MARKS_MAX = 16  # newest commits of a segment whose time is known
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StorageStatistics:
-    """Of all segments of a store since it was opened, except where it says otherwise."""
+    """All segments of a store since it was opened, except where stated otherwise."""
 
-    sync_s: HistogramStatistics  # from handing a write and its sync to a thread until the loop hears of it
+    sync_s: HistogramStatistics  # from posting a write with its sync to a thread until its outcome is on the loop
     commit_bytes: HistogramStatistics
     commit_appends: HistogramStatistics  # appends that became durable together
     cache_bytes: int  # now
     cache_limit: int  # now
     open_files: int  # now
     segments: int  # open now
-    trouble: tuple[float, str] | None  # when the disk failed last, monotonic, and how; None: it has worked since
+    trouble: tuple[float, str] | None  # the last failure of the disk: monotonic time, text; None: it has worked since
     torn_tails: int  # cut off when segments were opened
-    torn_bytes: int  # in them
-    gaps: int  # made when segments were opened: offsets given up behind what a power cut may have taken
+    torn_bytes: int  # in these tails
+    gaps: int  # runs of offsets given up, because a power cut or a failed sync may have taken their messages
 
 
 class Measures:
-    """One for all segments of a store. Loop thread only. Once per commit, not per message."""
+    """The measurements of one store, taken once per commit, not per message."""
 
     __slots__ = ("commit_appends", "commit_bytes", "gaps", "sync_s", "torn_bytes", "torn_tails", "trouble")
 
@@ -41,7 +41,7 @@ class Measures:
 
 
 class Marks:
-    """Since when the newest messages of a segment are durable, on the monotonic clock. Loop thread only."""
+    """When the newest messages of a segment became durable, on the monotonic clock."""
 
     __slots__ = ("_marks",)
 
@@ -49,11 +49,11 @@ class Marks:
         self._marks: deque[tuple[int, float]] = deque(maxlen=MARKS_MAX)  # (first offset of a commit, time), rising
 
     def add(self, first_offset: int, now: float) -> None:
-        """What begins at the offset has just become durable."""
+        """A commit that begins at the offset has just become durable."""
         self._marks.append((first_offset, now))
 
     def since(self, offset: int) -> float | None:
-        """When a durable message became so; None for what is older than these commits."""
+        """When the message at an offset became durable; None: before the commits that are remembered."""
         for first, at in reversed(self._marks):
             if first <= offset:
                 return at

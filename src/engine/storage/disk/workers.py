@@ -13,20 +13,20 @@ _WAKES_READ = 64
 
 
 class NativeWorkers(ThreadWorkers):
-    """ThreadWorkers with a second set of threads for native jobs, which never wait for a busy loop.
+    """ThreadWorkers with a second set of threads for native jobs, which never wait for the interpreter lock.
 
-    Those belong to the first loop that posts one; another loop's jobs run on Python's threads like the rest.
+    The native threads serve the first loop that posts a native job; jobs of other loops run on Python's threads.
     """
 
     def __init__(self, threads: int = 16) -> None:
         super().__init__(threads)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._native: JobThreads | None = None
-        self._wakes = (-1, -1)  # a pipe: a byte comes out when jobs have ended
+        self._wakes = (-1, -1)  # a pipe: readable when jobs have ended
         self._waiting: dict[Job, Done] = {}
 
     def post(self, work: Work, done: Done) -> None:
-        """Hand a job to a thread of the right kind."""
+        """Post a native job to a native thread, other work to one of Python's."""
         if isinstance(work, Job) and self._serves(asyncio.get_running_loop()):
             assert self._native is not None
             try:
@@ -49,20 +49,19 @@ class NativeWorkers(ThreadWorkers):
     def _ended(self) -> None:
         assert self._native is not None
         os.read(self._wakes[0], _WAKES_READ)
-        self._tell(self._native.take())
+        self._deliver(self._native.take())
 
-    def _tell(self, jobs: Sequence[Job]) -> None:
+    def _deliver(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
             self._waiting.pop(job)(*call(job.check))
 
     def close(self) -> None:
-        """Finish what was posted and stop the threads."""
         native, self._native = self._native, None
         if native is not None and self._loop is not None:
             jobs = native.close()
-            if not self._loop.is_closed():  # else nobody waits any more
+            if not self._loop.is_closed():  # else nothing waits any more
                 self._loop.remove_reader(self._wakes[0])
-                self._tell(jobs)
+                self._deliver(jobs)
             for fd in self._wakes:
                 os.close(fd)
         super().close()

@@ -1,4 +1,4 @@
-"""What all segments of a store share, and what a segment tells about itself."""
+"""What all segments of a store share, and the statistics of a segment."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Context:
     handles: Handles
     cache: TailCache
     rng: random.Random
-    store: int = 0  # whose metadata know the segments, and how often they were started; 0: not said
-    generation: int = 0
+    store: int = 0  # the id of the metadata that know the segments; 0: unknown
+    generation: int = 0  # how often these metadata were started; 0: unknown
     measures: Measures = field(default_factory=Measures)
     buffers: ReadBuffers = field(default_factory=ReadBuffers)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentStatistics:
-    """Counted since the segment was opened, except where it says otherwise."""
+    """Counted since the segment was opened, except where stated otherwise."""
 
     appended_messages: int
     appended_entries: int

@@ -1,18 +1,18 @@
-"""What stands in a log file besides entries: its header, its closing block, its footer.
+"""The parts of a log file besides its entries: header, closing block, footer.
 
     0      opening block, 64 bytes, written once      magic "ENLG" u32 | version u16 |
-                                                      upper bits of the term of the file before u16 | segment id u64 |
+                                                      upper bits of the previous file's term u16 | segment id u64 |
                                                       first offset u64 | salt u32 | snapshot size u32 | created ms i64 |
                                                       snapshot crc u32 | name crc u32 | term u64 |
-                                                      lower bits of the term of the file before u32 | crc u32
+                                                      lower bits of the previous file's term u32 | crc u32
     64     closing block, 64 bytes, zeros while open  magic "ENLE" u32 | state u32 | end offset u64 | end position u64 |
                                                       footer size u32 | reserved u32 | last time ms i64 | reserved |
                                                       crc u32 (seeded with the salt)
-    128    origin block, 64 bytes, written once       magic "ENLO" u32 | durability u32 | end of the file before u64 |
+    128    origin block, 64 bytes, written once       magic "ENLO" u32 | durability u32 | end of the previous file u64 |
                                                       store u64 | reserved | crc u32 (seeded with the salt)
     192    two witnesses of 64 bytes, written in turn   magic "ENLW" u32 | number u32 | durable offset u64 |
                                                       generation u64 | reserved | crc u32 (seeded with the salt)
-    320    snapshot of duplicate detection as it was before this file, padded to 8
+    320    producer snapshot: duplicate detection as it was before this file, padded to 8
     …      entries, back to back
     end    footer                                     magic "ENFT" u32 | size u32 | crc u32 | state u32 |
                                                       end offset u64 | last time ms i64 | marks u32 |
@@ -67,8 +67,8 @@ class State(enum.IntEnum):
 
     OPEN = 0  # no closing block: the file may grow, or the process died
     ROLLED = 1  # another file follows
-    CLEAN = 2  # closed in order; the next append opens it again
-    SEALED = 3  # the segment's last file, for ever
+    CLEAN = 2  # closed in order; the next append reopens it
+    SEALED = 3  # the segment's last file, forever
 
 
 def pad8(n: int) -> int:
@@ -87,7 +87,7 @@ class Opening:
     name_crc: int  # of the segment's name, so that a file of another segment is recognised
     snapshot_size: int = 0
     snapshot_crc: int = 0
-    # Where several brokers share the disk: the owner's term, and that of the file before; 0 elsewhere. Below 2**48.
+    # Where several brokers share the disk: the owner's term, and the previous file's; 0 elsewhere. Below 2**48.
     term: int = 0
     previous: int = 0
     version: int = VERSION
@@ -98,17 +98,14 @@ class Opening:
         return self.version != VERSION_PLAIN
 
     @property
-    def header_size(self) -> int:
-        """Where the snapshot begins."""
+    def header_size(self) -> int:  # where the snapshot begins
         return HEADER_SIZES[self.version]
 
     @property
-    def data_position(self) -> int:
-        """Where the entries begin."""
+    def data_position(self) -> int:  # where the entries begin
         return self.header_size + pad8(self.snapshot_size)
 
     def pack(self) -> bytes:
-        """64 bytes."""
         body = _OPENING.pack(
             OPENING_MAGIC,
             self.version,
@@ -141,14 +138,13 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The origin block: under which promise the file is written, where the log ended before it, whose it is."""
+    """The origin block: the durability of the file, where the log ended before it, the metadata it belongs to."""
 
     durability: str
-    previous_end: int  # below the first offset where the offsets between were given up; see docs/formats/log.md
-    store: int = 0  # of the metadata that know the segment; 0: not said
+    previous_end: int  # below the first offset if the offsets between were given up; see docs/formats/log.md
+    store: int = 0  # the id of the metadata that know the segment; 0: not stated
 
     def pack(self, salt: int) -> bytes:
-        """64 bytes."""
         body = _ORIGIN.pack(ORIGIN_MAGIC, MODES.index(self.durability), self.previous_end, self.store)
         return body + _CRC.pack(crc32c(body, salt))
 
@@ -162,34 +158,32 @@ class Origin:
         if mode >= len(MODES):
             raise UnsupportedError(f"{path}: durability {mode}; this build knows {len(MODES)} kinds")
         if previous_end > opening.first_offset:
-            raise CorruptionError(f"{path}, position {ORIGIN_AT}: it begins before the end of the file before it")
+            raise CorruptionError(f"{path}, position {ORIGIN_AT}: the file begins before the end of the previous one")
         return cls(MODES[mode], previous_end, store)
 
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """What is known to be durable in an open file, independent of what was appended behind it.
+    """Up to which offset an open file is durable, independent of what was appended behind it (commit/witness.py).
 
-    Two blocks are written in turn: a write that is torn leaves the other. The larger number is the newer.
+    Two blocks are written in turn, so that a torn write leaves the other. The larger number is the newer.
     """
 
     number: int
     durable_offset: int
-    generation: int  # of the metadata, when the file was last made or opened for writing; 0: not said
+    generation: int  # of the metadata when the file was last created or opened for writing; 0: not stated
 
     @property
     def position(self) -> int:
-        """Where it stands in the file."""
         return WITNESSES_AT + self.number % WITNESSES * BLOCK_SIZE
 
     def pack(self, salt: int) -> bytes:
-        """64 bytes."""
         body = _WITNESS.pack(WITNESS_MAGIC, self.number, self.durable_offset, self.generation)
         return body + _CRC.pack(crc32c(body, salt))
 
     @classmethod
     def newest(cls, blocks: bytes, opening: Opening, path: str) -> Witness:
-        """The newer of the two. Raises CorruptionError when neither is good: one always is, whatever was torn."""
+        """The newer of the two. CorruptionError if neither is good: a torn write leaves the other one."""
         found = []
         for at in range(0, WITNESSES * BLOCK_SIZE, BLOCK_SIZE):
             body = _checked(blocks[at : at + BLOCK_SIZE], opening.salt, WITNESS_MAGIC)
@@ -201,7 +195,7 @@ class Witness:
 
 
 def _checked(block: bytes, salt: int, magic: int) -> bytes | None:
-    """A block without its checksum, None when that or the magic is wrong."""
+    """A block without its checksum; None if the checksum or the magic is wrong."""
     body, crc = block[:-4], block[-4:]
     good = len(block) == BLOCK_SIZE and crc == _CRC.pack(crc32c(body, salt)) and body[:4] == _CRC.pack(magic)
     return body if good else None
@@ -218,7 +212,6 @@ class Closing:
     last_time_ms: int
 
     def pack(self, salt: int) -> bytes:
-        """64 bytes."""
         body = _CLOSING.pack(
             CLOSING_MAGIC,
             self.state,
@@ -232,7 +225,7 @@ class Closing:
 
     @classmethod
     def unpack(cls, block: bytes, salt: int) -> Closing | None:
-        """Undo pack(); None for what is no closing block."""
+        """Undo pack(); None for anything else."""
         body = _checked(block, salt, CLOSING_MAGIC)
         if body is None:
             return None
@@ -243,7 +236,7 @@ class Closing:
 
 
 def identity_of(origin: Origin | None, witness: Witness | None) -> Identity | None:
-    """Of the metadata that a file names; None: it names none."""
+    """The identity of the metadata that a file names; None: it names none."""
     if origin is None or witness is None or not origin.store:
         return None
     return Identity(origin.store, witness.generation)
@@ -260,17 +253,17 @@ class Header:
 
     @property
     def identity(self) -> Identity | None:
-        """Under which metadata the file was made or last opened for writing; None: it does not say."""
+        """Of the metadata under which the file was created or last opened for writing; None: not stated."""
         return identity_of(self.origin, self.witness)
 
     @property
     def closing(self) -> Closing | None:
-        """None for a file that was not closed, or whose closing block is damaged."""
+        """None if the file was not closed, or its closing block is damaged."""
         return Closing.unpack(self.closing_block, self.opening.salt)
 
     @classmethod
     def unpack(cls, image: bytes, path: str) -> Header:
-        """Of the first bytes of a file: HEADER_SIZE_MAX, or all of a smaller one. Raises CorruptionError."""
+        """`image`: the first HEADER_SIZE_MAX bytes of a file, or all of a smaller one. Raises CorruptionError."""
         opening = Opening.unpack(image[:BLOCK_SIZE], path)
         if len(image) < opening.header_size:
             raise CorruptionError(f"{path}, position {len(image)}: the file ends inside its header")
@@ -284,7 +277,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """The index of a closed file, and what duplicate detection knew at its end."""
+    """The index of a closed file, and the producer snapshot at its end."""
 
     state: State
     end_offset: int
@@ -312,7 +305,7 @@ class Footer:
 
     @classmethod
     def unpack(cls, image: Buffer, salt: int) -> Footer | None:
-        """Undo pack() at the front of `image`; None for what is no footer of this file."""
+        """Undo pack() at the front of `image`; None for anything but a footer of this file."""
         data = bytes(image)
         if len(data) < _FOOTER.size:
             return None
@@ -330,6 +323,6 @@ FOOTER_HEAD_SIZE = _FOOTER.size
 
 
 def footer_size(head: Buffer) -> int:
-    """The size that the first FOOTER_HEAD_SIZE bytes of a footer claim; 0 when they are none. Nothing is checked."""
+    """The size stated in the first FOOTER_HEAD_SIZE bytes of a footer, unchecked; 0 if they are no footer's."""
     magic, size = struct.unpack_from("<II", head)
     return size if magic == FOOTER_MAGIC else 0

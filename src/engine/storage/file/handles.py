@@ -1,4 +1,4 @@
-"""Which log files are open: opened at the first use, closed when too many others were used since."""
+"""Which log files are open: opened at their first use, closed when too many others have been used since."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from engine.storage.file.logfile import LogFile
 
 
 class Handles:
-    """Open files in the order of their last use. Loop thread only. A pinned file stays open."""
+    """Open files in the order of their last use. A pinned file stays open."""
 
     def __init__(self, disk: Disk, open_max: int) -> None:
         self.disk = disk
@@ -29,12 +29,11 @@ class Handles:
         return log.handle
 
     def adopt(self, log: LogFile, file: File) -> None:
-        """A file that somebody opened. It is closed with the others."""
+        """Take over a file that is open already."""
         log.handle = file
         self._open[log] = None
 
     def unpin(self, log: LogFile) -> None:
-        """Its user is done."""
         log.pins -= 1
         if log.pins == 0 and log in self._retired:
             self.retire(log)
@@ -48,7 +47,7 @@ class Handles:
             self.retire(log)
 
     def retire(self, log: LogFile) -> None:
-        """Close one file as soon as nobody uses it: a job may have its descriptor in hand."""
+        """Close one file, once it is not pinned: a running job may use its descriptor."""
         if log.pins:
             self._retired.add(log)
             return

@@ -33,12 +33,12 @@ class Index:
         self._times.append(time_ms)
 
     def add(self, offset: int, position: int, time_ms: int) -> None:
-        """An entry begins here; kept when it is a step after the last mark."""
+        """An entry begins here; it becomes a mark if it lies a step behind the last one."""
         if not self._positions or position - self._positions[-1] >= LOG_INDEX_BYTES_STEP:
             self._append(offset, position, time_ms)
 
     def rollback(self, offset: int) -> None:
-        """Forget marks at or above an offset."""
+        """Remove the marks at or above an offset."""
         keep = bisect_left(self._offsets, offset)
         for column in (self._offsets, self._positions, self._times):
             del column[keep:]
@@ -49,11 +49,11 @@ class Index:
         return self._positions[i] if i >= 0 else default
 
     def last(self, offset: int, position: int) -> tuple[int, int]:
-        """(offset, position) of the last mark; those given when there is none."""
+        """(offset, position) of the last mark; the arguments if there is none."""
         return (self._offsets[-1], self._positions[-1]) if self._offsets else (offset, position)
 
     def offset_before_time(self, time_ms: int, default: int) -> int:
-        """The offset of the last mark that is older than a time: from there on one has to look."""
+        """The offset of the last mark older than a time: the search begins there."""
         i = bisect_left(self._times, time_ms) - 1
         return self._offsets[i] if i >= 0 else default
 
@@ -69,7 +69,6 @@ class Index:
 
     @classmethod
     def unpack(cls, image: bytes) -> Index:
-        """Undo pack()."""
         flat = array("Q", image)
         if sys.byteorder == "big":
             flat.byteswap()

@@ -1,4 +1,4 @@
-"""One file of a segment's log: make it, write to it, close it, read blocks and the footer from it."""
+"""One file of a segment's log: create it, write to it, close it, read blocks and the footer from it."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from engine.storage.file.format import (
 from engine.storage.file.index import Index
 
 SUFFIX = ".log"
-UNFINISHED = ".new"  # a file that was not yet given its name; left by a crash, removed at the next open
+UNFINISHED = ".new"  # a file before its rename; a crash may leave it, the next open removes it
 
 PAD_MIN = 4 * KIB
 PAD_MAX = 256 * KIB
 
 
 class SyncFailed(Exception):
-    """A sync returned an error: nothing is known about what was written since the last one."""
+    """A sync returned an error: the state of everything written since the last sync is unknown."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(str(error))
@@ -45,7 +45,7 @@ class SyncFailed(Exception):
 
 @dataclass(slots=True)
 class Block:
-    """Whole entries, back to back, as they stand in one file; what a reader is sent. `parts`: where they lie."""
+    """Whole entries, back to back, as in one file; the unit that readers get. `parts`: where they are in memory."""
 
     parts: list[memoryview]
     salt: int
@@ -55,19 +55,18 @@ class Block:
 
     @property
     def data(self) -> memoryview:
-        """All of them in one piece; joined when this is asked for."""
+        """All entries in one buffer; joined at the first use."""
         if len(self.parts) > 1:
             self.parts = [memoryview(b"".join(self.parts))]
         return self.parts[0]
 
     @property
     def size(self) -> int:
-        """Bytes."""
         return sum(map(len, self.parts))
 
 
 def sync(file: File) -> None:
-    """Sync. Raises SyncFailed, so that nobody takes it for a failed write and tries again."""
+    """Sync. Raises SyncFailed, so that it is not taken for a failed write and retried."""
     try:
         file.sync()
     except OSError as e:
@@ -75,7 +74,7 @@ def sync(file: File) -> None:
 
 
 class LogFile:
-    """What is known of one file. Fields are changed on the loop thread, except where a running job owns them."""
+    """The state of one file. Fields are changed on the loop thread, except while a running job owns them."""
 
     __slots__ = (
         "allocated",
@@ -105,21 +104,21 @@ class LogFile:
         *,
         created: bool = False,
     ) -> None:
-        """`origin` and `witness` are None in a file of the version that has none."""
-        # Fixed after it was made.
+        """`origin` and `witness` are None for a file of the version without them."""
+        # Fixed.
         self.directory = directory
         self.path = f"{directory}/{file_name(opening)}"
         self.opening = opening
         self.origin = origin
         self.snapshot: bytes | None = snapshot  # dropped once it is in the file
-        # How far it goes. Of the active file: as far as readers may see.
+        # Its end. Of the active file: the end of what readers may see.
         self.end_offset = opening.first_offset
         self.end_position = opening.data_position
         self.last_time_ms = 0
         self.closing: Closing | None = None
-        self.witness = witness  # the newest, as far as it was handed to the disk
-        self.index: Index | None = Index()  # None: in the footer, not loaded
-        # The open file; see handles.py. `allocated`: up to here it has its length.
+        self.witness = witness  # the newest that was written, or is being written
+        self.index: Index | None = Index()  # None: not loaded from the footer
+        # The open file; see handles.py. `allocated`: its length on the disk, as far as known.
         self.handle: File | None = None
         self.pins = 0
         self.created = created
@@ -127,40 +126,38 @@ class LogFile:
 
     @property
     def salt(self) -> int:
-        """Seeds the stamps of this file's entries."""
         return self.opening.salt
 
     @property
     def first_offset(self) -> int:
-        """The offset its first entry has or will have."""
+        """The offset of its first entry, or of the first that it will have."""
         return self.opening.first_offset
 
     @property
     def sealed(self) -> bool:
-        """Whether it is the end of its segment, for ever."""
+        """Whether it ends its segment, forever."""
         return self.closing is not None and self.closing.state is State.SEALED
 
     @property
     def identity(self) -> Identity | None:
-        """Of the metadata under which it was made or last opened for writing; None: it does not say."""
+        """Of the metadata under which it was created or last opened for writing; None: not stated."""
         return identity_of(self.origin, self.witness)
 
     @property
     def previous_end(self) -> int:
-        """Where the log ended before this file. What lies between that and its first offset was given up."""
+        """Where the log ended before this file. Offsets between that and its first one were given up."""
         return self.first_offset if self.origin is None else self.origin.previous_end
 
     @property
     def size_bytes(self) -> int:
-        """Header and entries."""
         return self.end_position
 
     # Jobs: blocking, on a worker. One of the writing ones at a time.
 
     def create(self, disk: Disk) -> File:
-        """Make the file so that its name, its header and its directory survive a crash. Raises OSError, SyncFailed.
+        """Create the file; its name, header and directory survive a crash. Raises OSError, SyncFailed.
 
-        It gets its name only when it is complete, so a file of that name with a bad header is damage.
+        It gets its name once it is complete, so a file of that name with a bad header is damage.
         """
         assert self.origin is not None
         assert self.witness is not None
@@ -187,9 +184,10 @@ class LogFile:
         return file
 
     def reopen(self, file: File, generation: int = 0) -> None:
-        """Take back an orderly close before the first new entry. Raises OSError, SyncFailed.
+        """Undo an orderly close before the first new entry. Raises OSError, SyncFailed.
 
-        From now on the witness says what the closing block has said: that the file was durable to its end.
+        The order: the witness takes over what the closing block stated, that the file is durable to its end; the
+        closing block is cleared; both are synced; only then the footer is cut off.
         """
         if self.witness is not None:
             image = self.renew_witness(self.end_offset, generation)
@@ -201,7 +199,7 @@ class LogFile:
         self.closing = None
 
     def renew_witness(self, durable_offset: int, generation: int = 0) -> bytes:
-        """The block of a newer witness, to be written to its position."""
+        """The image of a newer witness, to be written to its position."""
         before = self.witness
         assert before is not None
         number, generation = before.number + 1, max(before.generation, generation)
@@ -209,7 +207,7 @@ class LogFile:
         return self.witness.pack(self.salt)
 
     def rollback(self, file: File, position: int) -> None:
-        """Cut a failed append off, for good. Raises OSError, SyncFailed."""
+        """Truncate a failed append, durably. Raises OSError, SyncFailed."""
         file.truncate(position)
         self.allocated = position
         sync(file)
@@ -231,12 +229,12 @@ class LogFile:
         return closing
 
     def delete(self, disk: Disk) -> None:
-        """Remove the file, durably before any other goes, so that a crash leaves no hole."""
+        """Remove the file, durably: files are removed one by one, so that a crash leaves no hole."""
         disk.unlink(self.path)
         disk.sync_directory(self.directory)
 
     def write_closing_again(self, file: File) -> None:
-        """Make what was read of footer and closing block durable, whatever became of the sync that was to do it."""
+        """Write footer and closing block again as they were read, and sync: their first sync may have failed."""
         assert self.closing is not None
         image = bytearray(self.closing.footer_size)
         file.read_into(image, self.closing.end_position)
@@ -245,7 +243,7 @@ class LogFile:
         sync(file)
 
     def load_index(self, file: File) -> Index:
-        """The index: the one in memory, or the footer's."""
+        """The index in memory, or else the footer's."""
         if self.index is None:
             self.index = self.read_footer(file).index
         return self.index
@@ -261,7 +259,7 @@ class LogFile:
         return footer
 
     def read(self, file: File, offset: int, bytes_max: int, end_offset: int, end_position: int) -> Block:
-        """The block for a reader at `offset`, of what lies before the end. Raises CorruptionError, OSError."""
+        """The block for a reader at `offset`, from what lies before the end. Raises CorruptionError, OSError."""
         position = self.load_index(file).position_before(offset, self.opening.data_position)
         want = bytes_max + LOG_INDEX_BYTES_STEP
         while position < end_position:
@@ -276,12 +274,12 @@ class LogFile:
             want = max(missing, bytes_max)
             if missing > end_position - position:
                 break
-        raise CorruptionError(f"{self.path}, position {position}: offset {offset} should be here and is not")
+        raise CorruptionError(f"{self.path}, position {position}: offset {offset} is missing")
 
     def read_cached(self, file: File, offset: int, bytes_max: int, buffers: ReadBuffers) -> Block | None:
-        """On the loop: the block for a reader at `offset`, as far as the system has it in its cache. None: read() says.
+        """The block for a reader at `offset` if the system has it in its cache; else None, and read() has to be called.
 
-        For a file of which readers may see everything up to its end now.
+        Runs on the loop. Readers may see everything up to the file's end.
         """
         if self.index is None:
             return None
@@ -305,29 +303,29 @@ class LogFile:
     def _read_exactly(self, file: File, position: int, size: int) -> bytearray:
         data = bytearray(size)
         if file.read_into(data, position) < size:
-            raise CorruptionError(f"{self.path} ends before position {position + size}, where entries should be")
+            raise CorruptionError(f"{self.path} ends before position {position + size}; entries are missing")
         return data
 
 
 class FileFacts(NamedTuple):
-    """What a new file says of its segment and its time."""
+    """What a new file states about its segment and its creation."""
 
     segment_id: int
     name_crc: int
     salt: int
     now_ms: int
     durability: str
-    store: int  # whose metadata know it
+    store: int  # the id of the metadata that know it, and how often these were started
     generation: int
 
 
 def file_name(opening: Opening) -> str:
-    """A file is called by its first offset, and where owners follow each other, by its owner's term too."""
+    """A file is named by its first offset, and under a lease by its owner's term too."""
     return f"{opening.first_offset}-{opening.term}{SUFFIX}" if opening.term else f"{opening.first_offset}{SUFFIX}"
 
 
 def parse_file_name(name: str) -> tuple[int, int] | None:
-    """(first offset, term) of a log file by its name; None for another name."""
+    """(first offset, term) from a log file's name; None for any other name."""
     first, dash, term = name.removesuffix(SUFFIX).partition("-")
     digits = first + term
     if not name.endswith(SUFFIX) or not (digits.isascii() and digits.isdigit()) or not first or (dash and not term):
@@ -336,12 +334,12 @@ def parse_file_name(name: str) -> tuple[int, int] | None:
 
 
 def zeros_ahead(end: int) -> int:
-    """How many zeros to write behind a file's end, so that the next syncs need not lengthen it."""
+    """The number of zeros to write behind a file's end, so that the next syncs need not lengthen it."""
     return min(max(end, PAD_MIN), PAD_MAX)
 
 
 def read_header(disk: Disk, directory: str, name: str) -> tuple[Header, int]:
-    """What a file begins with, and its size. Raises CorruptionError, UnsupportedError, OSError."""
+    """The header of a file, and its size. Raises CorruptionError, UnsupportedError, OSError."""
     path = f"{directory}/{name}"
     file = disk.open(path)
     try:
@@ -353,7 +351,7 @@ def read_header(disk: Disk, directory: str, name: str) -> tuple[Header, int]:
 
 
 def holds_messages(disk: Disk, directory: str, names: Iterable[str]) -> bool:
-    """Whether anything was ever appended to these files in a segment's directory, as far as a glance at them tells.
+    """Whether anything was ever appended to these files of a segment. Reads their headers only.
 
     Raises CorruptionError, OSError.
     """
@@ -367,7 +365,7 @@ def holds_messages(disk: Disk, directory: str, names: Iterable[str]) -> bool:
 
 
 def read_snapshot(file: File, opening: Opening) -> bytes:
-    """What duplicate detection knew before this file. Raises CorruptionError."""
+    """The producer snapshot at the head of a file. Raises CorruptionError."""
     image = bytearray(opening.snapshot_size)
     n = file.read_into(image, opening.header_size)
     if n < len(image) or crc32c(image) != opening.snapshot_crc:
@@ -384,8 +382,8 @@ def new_file(
     snapshot: bytes = b"",
     terms: tuple[int, int] = (0, 0),
 ) -> LogFile:
-    """A file to be created. `previous_end`: where the log ends before it, None: right before it. `terms`: of its
-    owner, and of the file before.
+    """A file to be created. `previous_end`: where the log ends before it, None: at its first offset. `terms`: its
+    owner's, and the previous file's.
     """
     opening = Opening(
         facts.segment_id,

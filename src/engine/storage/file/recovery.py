@@ -1,9 +1,35 @@
-"""Opens a segment's files after whatever happened: finds the end, tells a torn tail from damage.
+"""Recovery: opens a segment's files after a close, a crash or a power cut, and finds the end of the log.
 
-A torn tail is what a crash leaves of an append that nobody was told about; it is cut off. Damage is a bad record below
-an offset that is known to have been durable, and is reported, never cut. Known to have been durable is everything in a
-file that was closed or that another file follows, everything below the file's witness or the `durable_upto` of any
-later entry, and what others than the log remember (continuation.py).
+The files follow each other; only the last one can have been written to when the process died:
+
+    header │ entries, all durable │ entries, written, perhaps synced │ torn entry │ zeros written ahead
+                                  ▲                                  ▲
+              known to have been durable up to here          the first entry that fails its check
+
+A *torn tail* is what a crash leaves of an append that was not acknowledged: it is cut off, logged and counted. *Damage*
+is a bad entry below an offset that is known to have been durable: it is reported (CorruptionError) and never cut. Known
+to have been durable is
+
+* everything in a file that was closed, or that another file follows: a file is synced before the next one is created;
+* everything below the file's witness (commit/witness.py), and below the `durable_upto` in any good entry behind it;
+* what records outside of the log know: cursors and others (continuation.py).
+
+What happens in which order:
+
+1. Remove what was never finished (`.new`), and files of earlier segments of that name. Sync the directory: the last
+   process may have died between a rename and its sync.
+2. Load the producer snapshot of the parents: it says how duplicate detection divides the segment.
+3. Read all headers; find the chain of files that is the log (owners.py); remove strays.
+4. Inner files: the closing block must state the next file's start. Where it is missing, scan the file, and close it.
+5. The last file. Closed: check the footer, and load its producer snapshot. Open: load the snapshot at its head, scan
+   all entries, replay them for duplicate detection; then search behind the last good entry whether a later entry, or
+   the witness, says that more was durable (damage), or else cut the torn tail.
+6. Write the entries above the witness once more, and sync. After a failed sync the page cache may show entries that are
+   not on the medium and count as clean; reading them would acknowledge what a power cut then takes.
+7. Decide where the log goes on: at its end, or above a gap (continuation.py).
+
+Every step can be repeated: a crash during recovery leaves what the next one can open. Under a lease a former owner may
+still write, so nothing is cut or closed; the new owner continues in a file of its own.
 """
 
 from __future__ import annotations
@@ -25,7 +51,6 @@ from engine.storage.file.context import Context
 from engine.storage.file.continuation import NOTHING, Known, continue_at
 from engine.storage.file.format import FOOTER_HEAD_SIZE, Closing, Footer, State, footer_size
 from engine.storage.file.index import Index
-from engine.storage.file.inherited import load_inherited
 from engine.storage.file.logfile import (
     SCAN_CHUNK,
     SUFFIX,
@@ -39,6 +64,7 @@ from engine.storage.file.logfile import (
     sync,
 )
 from engine.storage.file.owners import Lease, chain, is_of
+from engine.storage.file.producer_snapshot import load_producer_snapshot
 from engine.storage.file.removal import term_of
 
 SCAN_START = 256 * KIB
@@ -47,24 +73,23 @@ _NO_CLOSING = bytes(64)
 
 @dataclass(slots=True)
 class Recovered:
-    """What a segment consists of. The last file is the active one, or the sealed end."""
+    """The parts of a segment. The last file is the active one, or the sealed end."""
 
     files: list[LogFile]
     dedup: Dedup
     term: int
     sealed: bool
-    orderly: bool  # the last file was closed, so that nobody adds to it any more
-    restart: int  # the offset that the next message gets; above the end of the last file when there is a gap
+    orderly: bool  # the last file was closed: no former owner writes to it any more
+    restart: int  # the offset that the next message gets; above the end of the last file if there is a gap
     torn: TornTail | None = None
 
     @property
     def end(self) -> int:
-        """Of the last file."""
         return self.files[-1].end_offset
 
 
 class TornTail(NamedTuple):
-    """What was cut off the last file."""
+    """What was cut off from the last file."""
 
     path: str
     position: int
@@ -73,12 +98,12 @@ class TornTail(NamedTuple):
 
 
 def name_crc(name: SegmentName) -> int:
-    """Stands in every file of the segment."""
+    """The checksum of its segment's name that every file has."""
     return crc32c(str(name).encode())
 
 
 def file_facts(context: Context, name: SegmentName, durability: str) -> FileFacts:
-    """What a file of the segment that is made now says."""
+    """What a file of the segment states that is created now."""
     salt, now_ms = context.rng.getrandbits(32), context.clock.time_ms()
     return FileFacts(name.segment_id, name_crc(name), salt, now_ms, durability, context.store, context.generation)
 
@@ -93,10 +118,10 @@ def recover(
     known: Known = NOTHING,
     lease: Lease | None = None,
 ) -> Recovered | None:
-    """Open all files of a segment; None when it has none. Blocking. Raises CorruptionError, OSError.
+    """Open all files of a segment; None if it has none. Blocking. Raises CorruptionError, OSError.
 
-    What it repairs is synced before it returns. `known`: what was durable, as others than the log remember.
-    `lease`: of the broker that opens it where owners share the disk; then nothing is cut off or closed (succession.py).
+    Repairs are synced before it returns. `durability`: of the segment now. `known`: what was durable according to
+    records outside of the log. `lease`: where brokers share the disk, that of the one that opens the segment.
     """
     names = disk.list(directory)
     born = 0 if lease is None else lease.born
@@ -108,15 +133,15 @@ def recover(
         return None
     disk.sync_directory(directory)  # the process before may have died between a rename and its sync
     dedup = Dedup(name.hash_range, bucket_ends)
-    load_inherited(disk, directory, names, born, dedup)  # first: it says how the segment is divided
+    load_producer_snapshot(disk, directory, names, born, dedup)  # first: it says how the segment is divided
     opener = _Opener(disk, directory, name, tuple(bucket_ends), dedup, keeps_all=lease is not None)
     files, strays = chain([opener.open(n) for n in logs])
     for file in strays:
         file.delete(disk)
     for file, following in itertools.pairwise(files):
-        opener.settle_inner(file, following)
+        opener.recover_inner(file, following)
     last = files[-1]
-    opener.settle_last(last)
+    opener.recover_last(last)
     restart = continue_at(last, known, durability)
     return Recovered(files, dedup, opener.term, last.sealed, last.closing is not None, restart, opener.torn)
 
@@ -124,12 +149,12 @@ def recover(
 def _terms_of(directory: str, name: str) -> tuple[int, int]:
     found = parse_file_name(name)
     if found is None:
-        raise CorruptionError(f"{directory}/{name} is no log file's name: <first offset>{SUFFIX}")
+        raise CorruptionError(f"{directory}/{name}: the name of a log file must be <first offset>{SUFFIX}")
     return found
 
 
 def _is_given_up(name: str, lease: Lease | None) -> bool:
-    """Whether it is an unfinished file that nobody finishes any more who may."""
+    """Whether it is an unfinished file that no owner will finish: of none, or of a former one."""
     return name.endswith(UNFINISHED) and (lease is None or term_of(name) < lease.term)
 
 
@@ -151,7 +176,7 @@ class _Opener:
         self._name = name
         self._bucket_ends = bucket_ends
         self._dedup = dedup
-        self._keeps_all = keeps_all  # an owner before may still write: nothing may be cut off or closed
+        self._keeps_all = keeps_all  # a former owner may still write: nothing may be cut off or closed
         self.term = 0
         self.torn: TornTail | None = None
         self._closing_blocks: dict[LogFile, bytes] = {}
@@ -164,32 +189,32 @@ class _Opener:
         file = LogFile(self._directory, opening, header.origin, header.witness, created=True)
         if file_name(opening) != name or opening.segment_id != self._name.segment_id:
             raise CorruptionError(
-                f"{self._directory}/{name}, position 0: this is the file of segment {opening.segment_id} "
-                f"from offset {opening.first_offset}"
+                f"{self._directory}/{name}, position 0: the header states segment {opening.segment_id} and first "
+                f"offset {opening.first_offset}"
             )
         if opening.name_crc != name_crc(self._name):
-            raise CorruptionError(f"{self._directory}/{name}, position 0: this file belongs to another segment")
+            raise CorruptionError(f"{self._directory}/{name}, position 0: the file belongs to another segment")
         file.snapshot = None
         file.closing = header.closing
         self._closing_blocks[file] = header.closing_block
         return file
 
-    def settle_inner(self, file: LogFile, following: LogFile) -> None:
-        """A file that another follows: everything up to the other's first offset has to be in it."""
+    def recover_inner(self, file: LogFile, following: LogFile) -> None:
+        """A file that another follows: it has to hold everything up to the other's first offset."""
         closing, end_offset = file.closing, following.previous_end
-        taken_over = following.opening.term != file.opening.term  # what else is in it came too late
+        taken_over = following.opening.term != file.opening.term  # then entries behind the end came too late
         if closing is None or (taken_over and closing.end_offset != end_offset):
-            self._settle_by_scan(file, end_offset)
+            self._recover_by_scan(file, end_offset)
             return
-        # Its state may be any: when the sync of a closing block fails, the block stays and a new file continues.
+        # Its state may be any: if the sync of a closing block fails, the block stays, and a new file continues.
         if closing.end_offset != end_offset:
             raise CorruptionError(
                 f"{file.path} ends at offset {closing.end_offset}, and the next file begins at {end_offset}"
             )
         _take_closing(file, closing)
 
-    def _settle_by_scan(self, file: LogFile, end_offset: int) -> None:
-        """The process died before the footer was there, or a failed sync ended the file. Close it now."""
+    def _recover_by_scan(self, file: LogFile, end_offset: int) -> None:
+        """The process died before the footer was written, or a failed sync ended the file. Close it now."""
         handle = self._disk.open(file.path)
         try:
             before = self._dedup.fresh()
@@ -207,18 +232,18 @@ class _Opener:
         finally:
             handle.close()
 
-    def settle_last(self, file: LogFile) -> None:
-        """The last file: closed in order, or read to its end and cut there."""
+    def recover_last(self, file: LogFile) -> None:
+        """The last file: check its close, or scan it to its end and cut it there."""
         handle = self._disk.open(file.path)
         try:
             if file.closing is None:
-                self._settle_open(file, handle)
+                self._recover_open(file, handle)
             else:
                 _check_last(file, file.closing)
                 footer = file.read_footer(handle)
                 _take_closing(file, file.closing)
                 if self._keeps_all and file.closing.state is State.SEALED:
-                    file.write_closing_again(handle)  # it may be in the memory of a machine that is dying
+                    file.write_closing_again(handle)  # it may be only in the memory of a machine that is failing
                 self._take_footer(file, handle, footer)
         finally:
             handle.close()
@@ -231,7 +256,7 @@ class _Opener:
         else:
             file.index = None
 
-    def _settle_open(self, file: LogFile, handle: File) -> None:
+    def _recover_open(self, file: LogFile, handle: File) -> None:
         self._dedup.load(read_snapshot(handle, file.opening))
         scan = self._scan(file, handle, None, self._dedup)
         size = handle.size()
@@ -253,10 +278,10 @@ class _Opener:
         file.allocated = scan.position
 
     def _write_again(self, file: LogFile, handle: File, scan: log.Scan) -> None:
-        """Write the entries that nobody knows to be durable once more, so that the sync that follows covers them.
+        """Write the entries that are not known to be durable once more, so that the following sync covers them.
 
-        The process before may have died of a failed sync: then the page cache shows them, calls them clean, and the
-        medium does not hold them.
+        The last process may have died of a failed sync: then the page cache shows them as clean, and they are not on
+        the medium.
         """
         assert file.index is not None
         position = file.index.position_before(_durable_upto(file, scan), file.opening.data_position)
@@ -276,9 +301,9 @@ class _Opener:
         return Footer.unpack(image, file.salt)
 
     def _restore_closing(self, file: LogFile, handle: File, footer: Footer) -> None:
-        """The closing block was torn or damaged, and all it says can be had from the footer.
+        """The closing block was torn or damaged; everything in it follows from the footer.
 
-        The footer stays as it is: it is the only thing that tells a torn closing block from damage.
+        The footer is not changed: it alone tells a torn closing block from damage.
         """
         closing = Closing(
             footer.state, footer.end_offset, file.end_position, len(footer.pack(file.salt)), footer.last_time_ms
@@ -287,7 +312,7 @@ class _Opener:
         file.write_closing_again(handle)
 
     def _check_torn(self, file: LogFile, handle: File, scan: log.Scan, size: int) -> None:
-        """Raise CorruptionError when what follows the good entries was durable once; else it is a torn tail."""
+        """Raise CorruptionError if anything behind the good entries was durable once; else it is a torn tail."""
         if scan.fault in log.FAULTS_DELIBERATE or _durable_upto(file, scan) > scan.next_offset:
             self._raise(file, scan)
         position, overlap = scan.position, ENTRY_HEADER_SIZE - 8
@@ -332,7 +357,7 @@ class _Opener:
 def feed_file(scan: log.Scan, handle: File, dedup: Dedup | None = None) -> None:
     """Scan a file from where the scan stands, to its end, to the scan's end offset, or to the first fault.
 
-    `dedup` is told of every entry, where it needs more than the scan remembers.
+    `dedup` replays every entry, if it needs more than the scan keeps.
     """
     chunk = bytearray(SCAN_START)
     while scan.fault == 0 and not scan.finished:
@@ -349,13 +374,13 @@ def feed_file(scan: log.Scan, handle: File, dedup: Dedup | None = None) -> None:
 
 
 def _check_last(file: LogFile, end: Closing | Footer) -> None:
-    """Raise CorruptionError when another file has to follow this one."""
+    """Raise CorruptionError if another file has to follow this one."""
     if end.state is State.ROLLED:
         raise CorruptionError(f"{file.path} was followed by a file from offset {end.end_offset}, which is missing")
 
 
 def _durable_upto(file: LogFile, scan: log.Scan) -> int:
-    """What the file itself knows to have been durable."""
+    """Up to which offset the file itself states that it was durable."""
     return scan.durable_upto if file.witness is None else max(scan.durable_upto, file.witness.durable_offset)
 
 
@@ -377,7 +402,7 @@ def _last_term(file: LogFile, handle: File, index: Index) -> int:
 
 
 def _scan_end(file: LogFile, handle: File, index: Index) -> log.Scan:
-    """Read the last step of a file again. Raises CorruptionError when it is not what it was."""
+    """Read the last index step of a file again. Raises CorruptionError if it has changed."""
     offset, position = index.last(file.first_offset, file.opening.data_position)
     scan = log.Scan(file.salt, file.opening.segment_id, offset, position, (0xFFFF,), file.end_offset)
     feed_file(scan, handle)
@@ -390,7 +415,7 @@ def _scan_end(file: LogFile, handle: File, index: Index) -> log.Scan:
 
 
 def verify_tail(disk: Disk, file: LogFile) -> None:
-    """After a failed sync: read what was durable at the end of the file, from the medium. Raises CorruptionError."""
+    """After a failed sync: read the durable end of the file from the medium. Raises CorruptionError."""
     handle = disk.open(file.path)
     try:
         handle.drop_cache()

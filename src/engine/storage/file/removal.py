@@ -1,8 +1,11 @@
-"""Removes the files of a segment that is deleted: all there are, or, where owners share the disk, those of its owners.
+"""Removes the files of a deleted segment: all there are, or under a lease those up to its owner's term.
 
-The deletion is marked first, by an empty file whose name carries the term of who deletes: what bears that term or a
-smaller one is gone, whatever becomes of the process. An owner that was stopped in the middle may go on when there is a
-new segment of that name in the directory: its mark does not touch that, because the terms there are larger.
+The deletion is marked first, by an empty file with the deleting owner's term in its name: files of that term or a
+smaller one count as deleted, even if the process dies now. An owner that was stopped in the middle may go on when a new
+segment of the same name is in the directory: the mark does not concern that segment, whose terms are larger.
+
+    create and sync the mark ──► remove the files ──► sync the directory ──► remove the mark, and the directory if empty
+    (from here on deleted)       (a crash: finish_removal() at the next open)
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from engine.storage.disk.disk import Disk
 from engine.storage.file.logfile import SUFFIX, sync
 
-MARK = "deleted"  # under no term: of everything
+MARK = "deleted"  # without a term: everything is deleted
 _EVERYTHING = 1 << 64
 _TERM = re.compile(r"-([0-9]+)(\.log)?(\.new)?$")
 
@@ -27,21 +30,21 @@ def term_of(name: str) -> int:
 
 
 def remaining(names: Iterable[str]) -> list[str]:
-    """The log files that no deletion has marked."""
+    """The log files that are not marked as deleted."""
     names = list(names)
     bound = max((_bound(name) for name in names if _is_mark(name)), default=-1)
     return [name for name in names if name.endswith(SUFFIX) and term_of(name) > bound]
 
 
 def finish_removal(disk: Disk, directory: str) -> None:
-    """Finish the deletions that were begun. Blocking. Raises OSError, SyncFailed."""
+    """Finish deletions that were begun. Blocking. Raises OSError, SyncFailed."""
     marks = [name for name in disk.list(directory) if _is_mark(name)]
     if marks:
         _remove(disk, directory, max(map(_bound, marks)))
 
 
 def remove(disk: Disk, directory: str, term: int | None = None) -> None:
-    """Remove what bears this term or a smaller one; None: everything. Blocking. Raises OSError, SyncFailed."""
+    """Remove the files of this term and smaller ones; None: all. Blocking. Raises OSError, SyncFailed."""
     bound = _EVERYTHING if term is None else term
     doomed = [name for name in disk.list(directory) if not _outlives(name, bound)]
     if any(not _is_mark(name) for name in doomed):
@@ -86,7 +89,7 @@ def _outlives(name: str, bound: int) -> bool:
 
 @contextlib.contextmanager
 def _unless_used() -> Iterator[None]:
-    """A directory that another owner has begun to use, or has removed, is not this one's to remove."""
+    """Leave a directory that another owner has begun to use; one that it has removed is fine."""
     try:
         yield
     except OSError as e:

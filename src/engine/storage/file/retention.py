@@ -1,4 +1,15 @@
-"""Which files of a segment may go, and letting them go."""
+"""Retention: which files of a segment may be deleted, and deleting them.
+
+Files go whole, the oldest first, and never the last one. A file goes if every subscription has acknowledged all of it
+(`min_offset`), and if it is past one of the limits:
+
+    oldest ──► newest    │ 0.log │ 900.log │ 1800.log │ 2700.log (last) │
+    by time                its newest entry is older than retention_ms
+    by size                the files behind it still hold retention_bytes without it
+
+The first file that has to stay keeps all behind it, so that the log never has a hole. Each file is removed durably
+before the next one, for the same reason.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +24,7 @@ from engine.storage.file.owners import Lease
 
 
 def ages_of(files: Sequence[LogFile], now_ms: int, ages: Ages[int] | None) -> dict[int, float]:
-    """Seconds since the newest entry of each file but the last, by first offset. `ages`: of earlier looks, if any."""
+    """Seconds since the newest entry of each file but the last, by first offset. `ages`: kept between calls."""
     newest_ms = {file.first_offset: file.last_time_ms for file in files[:-1]}
     if ages is not None:
         return ages.look(newest_ms)
@@ -30,8 +41,7 @@ def files_to_delete(
 ) -> list[LogFile]:
     """The oldest files that hold only messages below `min_offset` and are past a limit; never the last file.
 
-    `ages_s`: see ages_of(). Past the time: its newest entry is older than `retention_ms`. Past the size: without it the
-    rest still has `retention_bytes`. None: no such limit.
+    `ages_s`: see ages_of(). `retention_ms`, `retention_bytes`: None for no limit.
     """
     size = sum(f.size_bytes for f in files)
     doomed: list[LogFile] = []
@@ -48,9 +58,9 @@ def files_to_delete(
 async def delete_files(
     context: Context, files: list[LogFile], doomed: Sequence[LogFile], lease: Lease | None = None
 ) -> None:
-    """Take them out of `files`, then from the disk, the oldest first. Raises StorageError, NotOwnerError.
+    """Remove files from the list `files`, then from the disk, the oldest first. Raises StorageError, NotOwnerError.
 
-    One that could not be deleted stays, and all behind it: a later one must not go before it, or there were a hole.
+    A file that could not be deleted stays in the list, and so do all behind it.
     """
     for file in doomed:
         if lease is not None:

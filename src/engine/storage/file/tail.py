@@ -1,4 +1,4 @@
-"""The newest blocks of every segment, kept in memory so that tailing readers need no file and no thread."""
+"""The newest blocks of every segment in memory, so that tailing readers need no file and no thread."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ SHRINK = 64
 
 
 def pinned(data: memoryview) -> int:
-    """Bytes of the memory that a view holds on to."""
+    """The size of the memory that a view keeps alive."""
     owner = data.obj
     return len(owner) if isinstance(owner, (bytes, bytearray)) else len(data)
 
 
 class Piece:
-    """A run of durable entries as it was written."""
+    """A run of durable entries, as written."""
 
     __slots__ = ("data", "file", "first_offset", "memory", "memory_size", "next_offset", "size")
 
@@ -32,13 +32,13 @@ class Piece:
         self.next_offset = next_offset
         self.data = memoryview(data).toreadonly()
         self.size = len(self.data)
-        # What it holds on to, perhaps with others.
+        # The memory that it keeps alive, perhaps with other pieces.
         self.memory = self.data.obj
         self.memory_size = pinned(self.data)
 
 
 class Tail:
-    """The pieces of one segment, oldest first, without a gap. Loop thread only."""
+    """The pieces of one segment, oldest first, without a gap."""
 
     __slots__ = ("_dropped", "_firsts", "_pieces", "_segment_id")
 
@@ -49,12 +49,11 @@ class Tail:
         self._dropped = 0  # pieces at the front that are gone
 
     def push(self, piece: Piece) -> None:
-        """Add the newest."""
         self._pieces.append(piece)
         self._firsts.append(piece.first_offset)
 
     def drop_oldest(self) -> Piece | None:
-        """Forget the oldest, and say which; None: there is none."""
+        """Forget the oldest, and return it; None: there is none."""
         if self._dropped == len(self._pieces):
             return None
         piece = self._pieces[self._dropped]
@@ -66,13 +65,13 @@ class Tail:
         return piece
 
     def clear(self) -> list[Piece]:
-        """Forget all, and say which."""
+        """Forget all, and return them."""
         forgotten = [piece for piece in self._pieces if piece is not None]
         self._pieces, self._firsts, self._dropped = [], [], 0
         return forgotten
 
     def read(self, offset: int, bytes_max: int) -> Block | None:
-        """The block for a reader at `offset`, or None when it is not in memory."""
+        """The block for a reader at `offset`; None if it is not in memory."""
         at = bisect_right(self._firsts, offset, self._dropped) - 1
         if at < self._dropped:
             return None
@@ -104,20 +103,19 @@ class Tail:
 
 
 class TailCache:
-    """Bounds the tails of all segments together: the oldest piece of them all goes first. Loop thread only.
+    """Bounds the tails of all segments together: the oldest piece of them all is dropped first.
 
-    A piece may be a small part of the memory that it was received in, and keeps all of it. So that is what counts, once
-    for all its pieces.
+    A piece may be a small part of the chunk that it was received in, and keeps all of it alive. So chunks count, each
+    once for all its pieces.
     """
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._bytes = 0
-        self._pieces: dict[int, int] = {}  # how many are in each memory, by its identity
+        self._pieces: dict[int, int] = {}  # the number of pieces in each chunk, by its identity
         self._order: deque[Tail] = deque()
 
     def push(self, tail: Tail, piece: Piece) -> None:
-        """Keep a piece."""
         tail.push(piece)
         self._order.append(tail)
         held = self._pieces.get(id(piece.memory), 0)
@@ -140,21 +138,18 @@ class TailCache:
 
     @property
     def size(self) -> int:
-        """Bytes that are kept from being used for anything else."""
+        """Bytes that the pieces keep alive."""
         return self._bytes
 
     @property
     def limit(self) -> int:
-        """The most that is kept."""
         return self._bytes_max
 
     def resize(self, bytes_max: int) -> None:
-        """Another limit from now on."""
         self._bytes_max = bytes_max
         self._drop()
 
     def clear(self, tail: Tail) -> None:
-        """Forget a segment's pieces."""
         for piece in tail.clear():
             self._forget(piece)
         self._order = deque(t for t in self._order if t is not tail)

@@ -1,4 +1,4 @@
-"""Writing and syncing as one job, which takes no interpreter lock where it is the system's own file."""
+"""Write and sync as one job, without the interpreter lock for a file of the operating system."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ class WriteJob(Protocol):
 
     @property
     def padded(self) -> bool:
-        """Once it has ended: whether the zeros were written."""
+        """Whether the zeros were written; known once it has ended."""
 
     def __call__(self) -> None:
-        """Do it."""
+        """Run the job."""
 
 
 class _NativeJob(FileJob):
-    """Of the system's own file. NativeWorkers run it without calling it."""
+    """Writes a file of the operating system. NativeWorkers run it natively, without calling it."""
 
     __slots__ = ()
 
     def check(self) -> None:
-        """See WriteJob."""
+        """Raise what WriteJob raises."""
         if self.write_error:
             raise OSError(self.write_error, os.strerror(self.write_error))
         if self.sync_error:
@@ -41,7 +41,7 @@ class _NativeJob(FileJob):
 
 
 class _Job:
-    """Of any other file."""
+    """Writes any other file."""
 
     __slots__ = ("_buffers", "_file", "_position", "_syncs", "_zeros", "padded")
 
@@ -62,7 +62,7 @@ class _Job:
             sync(self._file)
 
     def _pad(self, position: int) -> None:
-        with contextlib.suppress(OSError):  # it is only to be faster
+        with contextlib.suppress(OSError):  # zeros only save time
             self._file.write([_ZEROS[: self._zeros]], position)
             self.padded = True
 
@@ -70,7 +70,8 @@ class _Job:
 def write_job(file: File, buffers: Sequence[Buffer], position: int, zeros: int, syncs: bool) -> WriteJob:
     """Work that writes the buffers, none of them empty, then at most ZEROS_MAX zeros, and then syncs.
 
-    An error of the zeros is none. The buffers must not change, and the file must stay open, until it has ended.
+    A failure to write the zeros is ignored. Until the job has ended, the buffers must not change and the file must stay
+    open.
     """
     if type(file) is OsFile:
         return _NativeJob(file.fileno(), buffers, position, zeros, syncs)

@@ -1,4 +1,7 @@
-"""What a segment knows of producers from its parents: a file beside the logs (SEMANTICS 24)."""
+"""The producer snapshot of a segment: what its parents knew of producers, in a file beside the logs (semantics 24).
+
+It is written before the first append, when a split, merge or rebucket creates the segment. See dedup/dedup.py.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +18,16 @@ from engine.storage.file.logfile import UNFINISHED, SyncFailed, sync
 from engine.storage.file.owners import Lease, is_of
 from engine.storage.file.removal import term_of
 
-INHERITED = "inherited"  # the file's name; under a lease its owner's term follows
+INHERITED = "inherited"  # the file's name, on disk: do not change; under a lease "-" and its owner's term follow
 
 
-async def hand_over(context: Context, directory: str, snapshot: bytes, lease: Lease | None) -> None:
-    """save_inherited() on a worker. Raises StorageError; NotOwnerError: another owner may not have seen it."""
+async def save_producer_snapshot(context: Context, directory: str, snapshot: bytes, lease: Lease | None) -> None:
+    """write_producer_snapshot() on a worker. Raises StorageError; NotOwnerError: a later owner may not have read it."""
     if lease is not None:
         lease.check()
     path = f"{directory}/{INHERITED}" if lease is None else f"{directory}/{INHERITED}-{lease.term}"
     try:
-        await run(context.workers, lambda: save_inherited(context.disk, path, snapshot))
+        await run(context.workers, lambda: write_producer_snapshot(context.disk, path, snapshot))
     except SyncFailed as e:
         raise storage_error(e.error, directory) from e
     except OSError as e:
@@ -33,15 +36,15 @@ async def hand_over(context: Context, directory: str, snapshot: bytes, lease: Le
         lease.check()
 
 
-def load_inherited(disk: Disk, directory: str, names: Iterable[str], born: int, dedup: Dedup) -> None:
-    """Take over what parent segments knew, if it was handed over: to the last owner that was told of it.
+def load_producer_snapshot(disk: Disk, directory: str, names: Iterable[str], born: int, dedup: Dedup) -> None:
+    """Load the snapshot, if there is one; of several, which former owners wrote, that of the largest term.
 
     `names`: of the files there; `born`: as in Lease. Raises CorruptionError, OSError.
     """
-    handed = [name for name in names if _is_inherited(name) and is_of(term_of(name), born)]
-    if not handed:
+    written = [name for name in names if _is_snapshot(name) and is_of(term_of(name), born)]
+    if not written:
         return
-    path = f"{directory}/{max(handed, key=term_of)}"
+    path = f"{directory}/{max(written, key=term_of)}"
     file = disk.open(path)
     try:
         image = bytearray(file.size())
@@ -53,8 +56,8 @@ def load_inherited(disk: Disk, directory: str, names: Iterable[str], born: int, 
     dedup.load(bytes(image[4:]), from_parent=True)
 
 
-def save_inherited(disk: Disk, path: str, snapshot: bytes) -> None:
-    """Hand over what parent segments knew; durable when it returns. Raises OSError, SyncFailed."""
+def write_producer_snapshot(disk: Disk, path: str, snapshot: bytes) -> None:
+    """Write the file; durable when it returns. Blocking. Raises OSError, SyncFailed."""
     file = disk.create(path + UNFINISHED)
     try:
         file.write([crc32c(snapshot).to_bytes(4, "little") + snapshot], 0)
@@ -65,5 +68,5 @@ def save_inherited(disk: Disk, path: str, snapshot: bytes) -> None:
     disk.sync_directory(path.rpartition("/")[0])
 
 
-def _is_inherited(name: str) -> bool:
+def _is_snapshot(name: str) -> bool:
     return name == INHERITED or (name.startswith(f"{INHERITED}-") and name[len(INHERITED) + 1 :].isdecimal())

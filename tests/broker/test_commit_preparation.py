@@ -1,4 +1,4 @@
-"""A commit behind what was sent is drafted while the log is written: what goes wrong there, and who hears of it."""
+"""A commit behind what was sent is prepared while the log is written: what goes wrong there, and what is told."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Gets:
         self.begun = asyncio.Event()
         self.gate = asyncio.Event()
         self.error: Exception | None = None
-        store: Any = broker.hosting._metadata
+        store: Any = broker.segments._metadata
         get = store.get
 
         async def through(key: str) -> Any:
@@ -38,7 +38,7 @@ class Gets:
             return await get(key)
 
         monkeypatch.setattr(store, "get", through)
-        monkeypatch.setattr(broker.hosting.transactions.headers, "known", lambda _: None)
+        monkeypatch.setattr(broker.segments.transactions.headers, "known", lambda _: None)
 
 
 async def is_recorded(broker: Broker, sender: Sender, count: int) -> None:
@@ -46,7 +46,7 @@ async def is_recorded(broker: Broker, sender: Sender, count: int) -> None:
     assert sum([len(await sender.receipts()) for _ in range(count)]) == count
     assert await records(broker, sender.transaction) == count
     assert await state(broker, sender.transaction) is OPEN
-    assert not broker.hosting.operations._gathered
+    assert not broker.segments.operations._gathered
 
 
 @pytest.mark.parametrize("accepted", [["a/b"], [1], [""]])
@@ -74,7 +74,7 @@ async def test_a_store_that_fails_leaves_it_open(broker: Broker, connect: Any, m
     monkeypatch.undo()
 
 
-async def test_a_connection_that_is_lost_while_it_is_drafted_is_committed(
+async def test_a_connection_that_is_lost_while_it_is_prepared_is_committed(
     broker: Broker, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sender = await Sender.ready(await connect())
@@ -90,10 +90,10 @@ async def test_a_connection_that_is_lost_while_it_is_drafted_is_committed(
     monkeypatch.undo()
     view = await broker.transactions.coordinator.get(parse_id(sender.transaction))
     assert (view.header.state, view.header.mark) == (COMMITTED, 5)
-    await until(lambda: not broker.hosting.operations._gathered)
+    await until(lambda: not broker.segments.operations._gathered)
 
 
-async def test_more_frames_than_were_said_while_it_is_drafted_leave_it_open(
+async def test_more_frames_than_were_said_while_it_is_prepared_leave_it_open(
     broker: Broker, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sender = await Sender.ready(await connect())
@@ -109,7 +109,7 @@ async def test_more_frames_than_were_said_while_it_is_drafted_leave_it_open(
     monkeypatch.undo()
 
 
-async def test_a_broker_that_closes_while_it_is_drafted_holds_nothing(
+async def test_a_broker_that_closes_while_it_is_prepared_holds_nothing(
     start_broker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with start_broker() as broker:
@@ -120,7 +120,7 @@ async def test_a_broker_that_closes_while_it_is_drafted_holds_nothing(
         await asyncio.wait_for(gets.begun.wait(), 20)
         monkeypatch.undo()  # the others go through
         await asyncio.wait_for(broker.close(), 20)
-        assert not broker.hosting.operations._gathered
+        assert not broker.segments.operations._gathered
         with pytest.raises((EngineError, ConnectionError)):
             await ending
 
@@ -132,13 +132,13 @@ async def test_a_record_that_is_due_is_written_though_the_hold_is_over_twice(
     sender = await Sender.ready(await connect())
     writes = Writes(broker, monkeypatch)
     writes.faults["put_with_sequence"] = [(EngineError("no"), False)]
-    before = broker.hosting.operations.written
+    before = broker.segments.operations.written
     sender.send(b"a", b"b")
     with pytest.raises(EngineError, match="no"):
         await sender.end(2)
     assert len(await sender.receipts() + await sender.receipts()) == 2
     assert writes.names.count("put_sequence") == 1
-    assert broker.hosting.operations.written == before + 1
+    assert broker.segments.operations.written == before + 1
 
 
 async def test_what_is_known_of_it_is_not_looked_up(
@@ -148,7 +148,7 @@ async def test_what_is_known_of_it_is_not_looked_up(
     sender.send(b"a", b"b")
     ending = sender.end(2)
     gets = Gets(broker, sender.transaction, monkeypatch)
-    headers = broker.hosting.transactions.headers
+    headers = broker.segments.transactions.headers
     monkeypatch.setattr(headers, "known", partial(TransactionHeaders.known, headers))
     assert await asyncio.wait_for(ending, 20) == COMMITTED
     assert not gets.begun.is_set()

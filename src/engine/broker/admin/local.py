@@ -1,0 +1,135 @@
+"""`LocalAdmin`: the admin operations that every broker carries out itself, on the shared metadata and its own state."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+from engine.broker.admin.dynamic import DynamicConfig
+from engine.broker.admin.transaction_admin import TransactionAdmin
+from engine.broker.settings.config import BrokerConfig
+from engine.control.service import ScalableTopicService
+from engine.errors import UnsupportedError
+from engine.model.autoscale import AutoScalePolicyOverride
+from engine.model.policies import FOR_EVER, NamespacePolicies
+
+T = TypeVar("T")
+
+
+class LocalAdmin:
+    """Loop thread only. Methods have the names and arguments of operations, and raise their errors.
+
+    `dynamic`, `transactions`, `metrics`: a broker's; without one, operations on it raise UnsupportedError.
+    """
+
+    def __init__(
+        self,
+        service: ScalableTopicService,
+        config: BrokerConfig,
+        *,
+        dynamic: DynamicConfig | None = None,
+        transactions: TransactionAdmin | None = None,
+        metrics: Callable[[], Awaitable[str]] | None = None,
+    ) -> None:
+        self._transactions = transactions
+        self._service = service
+        self._config = config
+        self._dynamic = dynamic
+        self._metrics = metrics
+
+    async def create_topic(self, topic: str, **options: Any) -> None:
+        """What is None takes the namespace's or the broker's default."""
+        if not self._config.scalable_topic_enabled:
+            raise UnsupportedError("scalable topics are switched off on this broker (scalable_topic_enabled)")
+        await self._service.create_topic(topic, **options)
+
+    async def list_topics(self, namespace: str, properties: Mapping[str, str] | None) -> list[str]:
+        """Full names, sorted."""
+        return await self._service.list_topics(namespace, properties)
+
+    async def get_metadata(self, topic: str) -> dict[str, Any]:
+        """The specification's ScalableTopicMetadata."""
+        return await self._service.get_metadata(topic)
+
+    async def list_transactions(
+        self, open_longer_than: float | None, segment: str | None, limit: int | None
+    ) -> list[dict[str, Any]]:
+        """Open ones, the oldest first."""
+        return await _there(self._transactions).list_open(open_longer_than, segment, limit)
+
+    async def get_transaction(self, ident: str) -> dict[str, Any]:
+        """One, and where it has operations that are not applied yet."""
+        return await _there(self._transactions).get(ident)
+
+    async def abort_transaction(self, ident: str) -> None:
+        """Abort it."""
+        await _there(self._transactions).abort(ident)
+
+    async def get_namespace_policies(self, namespace: str) -> dict[str, Any]:
+        """By snake_case name; of a namespace that has none, those of the configuration."""
+        policies = await self._service.find_namespace_policies(namespace)
+        return (policies or _policies_of(self._config)).to_mapping()
+
+    async def set_namespace_policies(self, namespace: str, policies: Mapping[str, Any]) -> None:
+        """Replace them all."""
+        await self._service.set_namespace_policies(namespace, NamespacePolicies.of(policies))
+
+    async def remove_namespace_policies(self, namespace: str) -> None:
+        """Back to the configuration."""
+        await self._service.set_namespace_policies(namespace, None)
+
+    async def get_auto_scale_policy(self, topic: str) -> dict[str, Any]:
+        """By snake_case name, only what is overridden."""
+        return _mapping(await self._service.scaling.get_policy(topic))
+
+    async def set_namespace_auto_scale_policy(self, namespace: str, policy: Mapping[str, Any]) -> None:
+        """Replace what a namespace overrides for its topics."""
+        await self._service.scaling.set_namespace_policy(namespace, AutoScalePolicyOverride.of(policy))
+
+    async def get_namespace_auto_scale_policy(self, namespace: str) -> dict[str, Any]:
+        """By snake_case name, only what is overridden."""
+        return _mapping(await self._service.scaling.get_namespace_policy(namespace))
+
+    async def remove_namespace_auto_scale_policy(self, namespace: str) -> None:
+        """Back to the configuration."""
+        await self._service.scaling.set_namespace_policy(namespace, None)
+
+    async def get_metrics(self) -> str:
+        """This broker's, as Prometheus text."""
+        return await _there(self._metrics)()
+
+    async def list_dynamic_configuration(self) -> list[str]:
+        """What may be set at run time."""
+        return _there(self._dynamic).names()
+
+    async def get_dynamic_configuration(self) -> dict[str, Any]:
+        """What was set."""
+        return _there(self._dynamic).values()
+
+    async def get_runtime_configuration(self) -> dict[str, Any]:
+        """What is in effect on this broker, of all that may be set."""
+        return _there(self._dynamic).runtime()
+
+    async def set_dynamic_configuration(self, name: str, value: str | float) -> None:
+        """For all brokers."""
+        await _there(self._dynamic).set(name, value)
+
+    async def remove_dynamic_configuration(self, name: str) -> None:
+        """Back to what each broker was started with."""
+        await _there(self._dynamic).unset(name)
+
+
+def _policies_of(config: BrokerConfig) -> NamespacePolicies:
+    """What holds where a namespace has none."""
+    time_s = FOR_EVER if config.retention_time is None else int(config.retention_time)
+    return NamespacePolicies(time_s, config.retention_size, config.durability)
+
+
+def _there(part: T | None) -> T:
+    if part is None:
+        raise UnsupportedError("only a broker can answer that")
+    return part
+
+
+def _mapping(override: AutoScalePolicyOverride | None) -> dict[str, Any]:
+    return {} if override is None else override.to_mapping()

@@ -1,0 +1,169 @@
+"""`OpenSubscriptions`: the subscriptions of open segments: opened when first needed, moved, drained, deleted.
+
+A subscription belongs to a topic; in a segment it is a cursor, which is made when the segment's first consumer of it
+comes. Opening and deleting one in one segment take turns, since a cursor that is made after the deletion of its
+subscription would keep messages that no consumer can acknowledge.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+from engine._native.format.offsets import range_set
+from engine.broker.delivery.redelivery import RedeliveryCounts
+from engine.broker.delivery.subscription import HostedSubscription
+from engine.broker.hosting.open_segments import OpenSegments
+from engine.broker.segment.hosted import HostedSegment
+from engine.control.subscription.subscriptions import deleted_subscription
+from engine.errors import InvalidArgumentError, NotFoundError, NotOwnerError, TransactionConflictError
+from engine.metadata import keys
+from engine.model.names import SegmentName, TopicName
+from engine.model.subscriptions import InitialPosition, SubscriptionMetadata, SubscriptionState
+
+if TYPE_CHECKING:
+    from engine.metadata.store import MetadataStore
+    from engine.storage.cursor.cursor import Cursor
+    from engine.storage.cursor.store import CursorStore
+
+
+class OpenSubscriptions:
+    """Loop thread only."""
+
+    def __init__(self, segments: OpenSegments, cursors: CursorStore, metadata: MetadataStore) -> None:
+        self._segments = segments
+        self._operations = segments.operations
+        self._cursors = cursors
+        self._metadata = metadata
+        # Of a subscription in a segment: held while it is opened or deleted. As long as a task holds or awaits it.
+        self._turns: WeakValueDictionary[tuple[SegmentName, str], asyncio.Lock] = WeakValueDictionary()
+
+    async def open(
+        self, hosted: HostedSegment, name: str, facts: SubscriptionMetadata | None = None
+    ) -> HostedSubscription:
+        """A subscription that exists for the topic; where it has no cursor here yet, it gets one.
+
+        In an active segment at the earliest. A sealed one ended before the subscription began: its initial position
+        decides. `facts`: what was read of it; None: it cannot be deleted meanwhile. Raises SubscriptionNotFoundError
+        when it was: a cursor that is made after its deletion would keep messages that no consumer can acknowledge.
+        """
+        found = hosted.subscriptions.get(name)
+        if found is None:
+            async with self._turn(hosted.name, name):
+                if facts is not None:
+                    await self._check_there(hosted.name.topic, facts)
+                found = hosted.subscriptions.get(name) or await self._make(hosted, name, facts)
+        return found
+
+    async def _make(self, hosted: HostedSegment, name: str, facts: SubscriptionMetadata | None) -> HostedSubscription:
+        skips = hosted.segment.sealed and facts is not None and facts.initial_position is InitialPosition.LATEST
+        start = hosted.readable if skips else 0
+        cursor = await self._cursors.create(hosted.name, name, start, hosted.segment.lease)
+        return await self._restore(hosted, name, cursor)
+
+    async def _check_there(self, topic: TopicName, facts: SubscriptionMetadata) -> None:
+        """Raise SubscriptionNotFoundError when it is not as it was read: its deletion comes to this segment, or has."""
+        record = await self._metadata.get(keys.subscription(topic, facts.name))
+        now = None if record is None else SubscriptionMetadata.from_json(record.value)
+        if now is None or now.state is SubscriptionState.DELETING or now.created_at_ms != facts.created_at_ms:
+            raise deleted_subscription(topic, facts.name)
+
+    def _turn(self, segment: SegmentName, subscription: str) -> asyncio.Lock:
+        return self._turns.setdefault((segment, subscription), asyncio.Lock())
+
+    async def find(self, hosted: HostedSegment, name: str) -> HostedSubscription | None:
+        """The subscription; None when it has no cursor here."""
+        found = hosted.subscriptions.get(name)
+        if found is None:
+            async with self._turn(hosted.name, name):
+                try:
+                    cursor = await self._cursors.open(hosted.name, name, hosted.segment.lease)
+                except NotFoundError:
+                    return None
+                found = await self._restore(hosted, name, cursor)
+        return found
+
+    async def _restore(self, hosted: HostedSegment, name: str, cursor: Cursor) -> HostedSubscription:
+        """Open it with what transactions have acknowledged, before a message of it is delivered."""
+        pending = await self._operations.acks(hosted.name, name)
+        hosted.check_open()
+        cursor.pass_gaps(hosted.segment.gaps)
+        found = hosted.subscriptions.get(name)
+        if found is None:
+            found = hosted.subscriptions[name] = HostedSubscription(hosted, name, cursor, self._segments.participation)
+            found.pending.restore(pending)
+        return found
+
+    async def acknowledged(self, hosted: HostedSegment, subscriptions: Iterable[str]) -> int:
+        """The offset below which all of these need nothing, whatever happens; where readers wait when there are none.
+
+        Makes no cursor.
+        """
+        position = hosted.readable
+        for name in subscriptions:
+            found = await self.find(hosted, name)
+            if found is not None:
+                position = min(position, await found.settled())
+            elif not hosted.segment.sealed:
+                return 0  # nothing was acknowledged here yet, or it is being deleted: the next look knows more
+        return position
+
+    async def acknowledged_by(self, hosted: HostedSegment, subscription: str) -> int:
+        """The same for one subscription. Raises NotFoundError when the topic has none of that name."""
+        if await self.find(hosted, subscription) is None:
+            topic = hosted.name.topic
+            record = await self._metadata.get(keys.subscription(topic, subscription))
+            if record is None or SubscriptionMetadata.from_json(record.value).state is SubscriptionState.DELETING:
+                raise NotFoundError(f"{topic} has no subscription {subscription!r}")
+        return await self.acknowledged(hosted, [subscription])
+
+    async def drained(self, hosted: HostedSegment, subscriptions: Iterable[str]) -> bool:
+        """Whether it is sealed, nothing in it is undecided, and none of these has anything left in it (semantics 7).
+
+        Makes no cursor.
+        """
+        for name in subscriptions:
+            found = await self.find(hosted, name)
+            if found is not None and not found.drained:
+                return False
+        return hosted.segment.sealed and hosted.readable == hosted.segment.durable_offset
+
+    async def delete(self, segment: SegmentName, subscription: str) -> None:
+        """Delete it with its cursor; its consumers end with SubscriptionNotFoundError. Idempotent."""
+        async with self._turn(segment, subscription):
+            hosted = self._segments.peek(segment)
+            if hosted is not None and (found := hosted.subscriptions.pop(subscription, None)) is not None:
+                found.delete(deleted_subscription(segment.topic, subscription))
+                await found.end()
+            await self._operations.forget_subscription(segment, subscription)
+            await self._cursors.delete(segment, subscription)
+
+    async def seek(self, hosted: HostedSegment, subscription: str, offset: int | InitialPosition) -> None:
+        """Move its cursor, durably; consumers are detached, and what open transactions acknowledged is dropped."""
+        found = await self.open(hosted, subscription)
+        segment = hosted.segment
+        if isinstance(offset, InitialPosition):
+            offset = segment.first_offset if offset is InitialPosition.EARLIEST else hosted.readable
+        # Consumers are detached before the cursor moves: a later acknowledgement of theirs would move it once more.
+        found.seeks += 1
+        found.close(NotOwnerError(f"{found} is moved to {offset}; attach again"))
+        found.pending.drop()
+        await found.cursor.seek(min(max(offset, segment.first_offset), segment.durable_offset))
+        found.cursor.pass_gaps(segment.gaps)
+        await self._operations.forget_subscription(hosted.name, subscription)
+        found.redeliveries = RedeliveryCounts()
+        found.look()
+
+    async def skip(self, hosted: HostedSegment, subscription: str, first: int, last: int) -> None:
+        """Acknowledge the offsets first..last for it. Raises InvalidArgumentError, TransactionConflictError."""
+        end = hosted.segment.durable_offset
+        if not 0 <= first <= last < end:
+            raise InvalidArgumentError(f"the offsets must be first <= last below {end}, got {first}..{last}")
+        found = await self.open(hosted, subscription)
+        if held := found.pending.offsets & range_set(first, last):
+            text = f"an open transaction acknowledges {len(held)} of the offsets {first}..{last}; end it first"
+            raise TransactionConflictError(text)
+        hosted.skipped_messages += found.unacked_count(first, last + 1)
+        await found.skip(first, last)

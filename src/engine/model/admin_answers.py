@@ -1,0 +1,288 @@
+"""What the admin API answers with and takes, field by field: the types from which its description is made.
+
+Clients get these answers as plain dictionaries. Rates are per second, sizes bytes, times milliseconds since 1970.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from engine.errors import EngineError
+from engine.limits import RETENTION_S_DEFAULT
+from engine.model.autoscale import NAMES, AutoScalePolicy
+
+Natural = Annotated[int, Meta(ge=0)]
+Rate = Annotated[float, Meta(ge=0)]
+
+
+class Answer(msgspec.Struct, rename="camel", kw_only=True):
+    """By the names of the specification."""
+
+
+class Error(Answer):
+    """Why a request was refused; `code` is the same in the wire protocol."""
+
+    reason: str
+    code: Natural = EngineError.code
+
+
+# -- the shape of a topic --------------------------------------------------------------------------------------------
+
+
+class HashRange(Answer):
+    """Of a segment, both ends included."""
+
+    start: Natural
+    end: Natural
+
+
+class SegmentMetadata(Answer):
+    """A segment in a topic's layout."""
+
+    segment_id: Natural
+    hash_range: HashRange
+    state: Literal["ACTIVE", "SEALED"]
+    parent_ids: list[Natural]
+    child_ids: list[Natural]
+    created_at_epoch: Natural
+    sealed_at_epoch: Annotated[int, Meta(description="0 while it is active")]
+    created_at_ms: Natural
+    bucket_boundaries: Annotated[list[Natural], Meta(description="the last hash of each entry bucket")]
+    sealed_at_ms: Natural | UnsetType = UNSET
+
+
+class PendingChange(Answer):
+    """A change of shape that was begun and has not ended."""
+
+    kind: str
+    phase: str
+    details: dict[str, Any] | UnsetType = UNSET
+
+
+class TopicMetadata(Answer):
+    """A topic's layout and properties."""
+
+    epoch: Annotated[int, Meta(ge=0, description="version of the layout")]
+    next_segment_id: Natural
+    segments: Annotated[dict[str, SegmentMetadata], Meta(description="by id, sealed ones too")]
+    properties: dict[str, str]
+    key_hash: str
+    durability: str
+    created_at_ms: Natural
+    entry_buckets: Annotated[int, Meta(ge=1, description="over the whole topic")]
+    auto_scale_policy: dict[str, Any] | UnsetType = UNSET
+    change: PendingChange | UnsetType = UNSET
+
+
+# -- a topic's numbers -----------------------------------------------------------------------------------------------
+
+
+class Publisher(Answer):
+    """A producer that is attached to a segment."""
+
+    producer_name: str
+    access_mode: str
+    properties: dict[str, str]
+
+
+class SegmentLoad(Answer):
+    """The last load report of a segment's owner."""
+
+    msg_rate_in: Rate
+    bytes_rate_in: Rate
+    msg_rate_out: Rate
+    bytes_rate_out: Rate
+    modified_at_ms: int
+    age_ms: Natural
+
+
+class SegmentNumbers(Answer):
+    """A segment as its owner sees it."""
+
+    state: Literal["ACTIVE", "SEALED"]
+    hash_range: HashRange
+    parent_ids: list[Natural]
+    child_ids: list[Natural]
+    created_at_ms: Natural
+    sealed_at_ms: Annotated[int | None, Meta(description="null while it is active")]
+    unavailable: Annotated[str | None, Meta(description="why its owner has not answered; null when it has")]
+    first_offset: Natural
+    next_offset: Natural
+    gap_offsets: Annotated[int, Meta(description="between the two, of which none names a message")]
+    readable_offset: Natural
+    held_back_by: Annotated[str | None, Meta(description="the open transaction that readers wait for")]
+    storage_size: Natural
+    producer_count: Natural
+    publishers: list[Publisher]
+    bucket_count: Natural
+    backlog: Annotated[dict[str, Natural], Meta(description="in messages, by subscription")]
+    msg_rate_in: Rate
+    bytes_rate_in: Rate
+    msg_rate_out: Rate
+    bytes_rate_out: Rate
+    load: Annotated[SegmentLoad | None, Meta(description="null: no report yet")]
+
+
+class Sharing(Answer):
+    """How consumers of one subscription share a segment."""
+
+    mode: Annotated[str | None, Meta(description="null: no consumer is attached")]
+    sharers: Natural
+    reassignments: Natural
+    withheld_buckets: Natural
+    drain: bool
+
+
+class ConsumerNumbers(Answer):
+    """A consumer of a subscription."""
+
+    connected: bool
+    segments: list[Natural]
+    buckets: Annotated[dict[str, Natural], Meta(description="of segments that it shares, by id")]
+    unacked_messages: Natural
+    msg_rate_out: Rate
+    bytes_rate_out: Rate
+
+
+class SubscriptionNumbers(Answer):
+    """A subscription, over all segments."""
+
+    kind: Literal["stream", "queue", "checkpoint"] | None
+    state: str
+    backlog: Annotated[int, Meta(ge=0, description="messages that it has not acknowledged")]
+    delayed: Natural
+    segment_backlog: dict[str, Natural]
+    segment_sharing: dict[str, Sharing]
+    msg_rate_out: Rate
+    bytes_rate_out: Rate
+    consumer_count: Natural
+    consumers: dict[str, ConsumerNumbers]
+
+
+class AutoScaleCounts(Answer):
+    """How often auto-scale changed the topic, or did not because of a limit."""
+
+    splits: Natural
+    merges: Natural
+    rebuckets: Natural
+    failures: Natural
+    splits_suppressed_max_segments: Natural
+    merges_suppressed_max_depth: Natural
+
+
+class AutoScaleNumbers(Answer):
+    """What is in effect of auto-scale, and what it did."""
+
+    policy: Annotated[dict[str, Any], Meta(description="AutoScaleOverrides with no field left out, and `problem`")]
+    leading: Annotated[bool, Meta(description="false: another broker knows of decisions and counts")]
+    decision: dict[str, Any] | None
+    last_change: dict[str, Any] | None
+    counts: AutoScaleCounts
+
+
+class TopicNumbers(Answer):
+    """Counts, rates, backlogs and consumers of a topic."""
+
+    topic: str
+    epoch: Natural
+    pending_change: str | None
+    segment_count: Natural
+    active_segment_count: Natural
+    sealed_segment_count: Natural
+    msg_rate_in: Rate
+    bytes_rate_in: Rate
+    msg_rate_out: Rate
+    bytes_rate_out: Rate
+    storage_size: Natural
+    segments: dict[str, SegmentNumbers]
+    subscriptions: dict[str, SubscriptionNumbers]
+    auto_scale: AutoScaleNumbers
+
+
+# -- transactions ----------------------------------------------------------------------------------------------------
+
+
+class TransactionFacts(Answer):
+    """How a transaction stands."""
+
+    id: str
+    name: str | None
+    state: Literal["OPEN", "COMMITTED", "ABORTED"]
+    partition: Natural
+    created_at_ms: int
+    deadline_ms: Annotated[int, Meta(description="when it is aborted, unless it has ended")]
+    open_for_ms: Annotated[int | None, Meta(description="null: it has ended")]
+    aborted_in_ms: Annotated[int | None, Meta(description="null: it has ended, or it cannot be told")]
+    finalized_at_ms: Annotated[int | None, Meta(description="null while it is open")]
+    accepted_attempts: Annotated[int | None, Meta(description="null: all of them")]
+
+
+class TransactionPart(Answer):
+    """Operations of a transaction in one segment that did not take effect yet."""
+
+    segment: str
+    kind: str
+    subscription: str | None
+    records: Natural
+    messages: Natural
+
+
+class TransactionDetails(TransactionFacts):
+    """How a transaction stands, and where it has operations."""
+
+    operations: list[TransactionPart]
+
+
+# -- policies, settings, health --------------------------------------------------------------------------------------
+
+
+class NamespacePolicy(msgspec.Struct, kw_only=True):
+    """What a namespace says about its topics; -1 is without end or limit."""
+
+    retention_time_s: Annotated[int, Meta(ge=-1)] = RETENTION_S_DEFAULT
+    retention_size_bytes: Annotated[int, Meta(ge=-1)] | None = None
+    durability: Literal["fsync", "interval", "os"] | None = None
+
+
+_OF_TEXT: dict[str, Any] = {
+    "bool": bool,
+    "int": Natural,
+    "float": Annotated[float, Meta(ge=0)],
+}
+_TYPES = {field.name: _OF_TEXT[str(field.type)] for field in fields(AutoScalePolicy) if field.name in NAMES}
+
+AutoScaleOverrides = msgspec.defstruct(
+    "AutoScaleOverrides",
+    [(name, kind | None | UnsetType, UNSET) for name, kind in _TYPES.items()],
+    rename="camel",
+    namespace={
+        "__doc__": "What is overridden of how a topic changes its shape by itself. What is missing is not overridden. "
+        "Times are seconds, rates per second and segment."
+    },
+)
+
+
+class Reason(Answer):
+    """Why a broker should not be sent work."""
+
+    what: Literal["starting", "closing", "metadata", "session", "disk", "loop"]
+    why: str
+
+
+class Health(Answer):
+    """Whether the broker lives."""
+
+    status: Literal["ok", "starting", "closing"]
+    broker: str
+
+
+class Readiness(Answer):
+    """Whether to send work to the broker."""
+
+    ready: bool
+    broker: str
+    reasons: list[Reason]

@@ -1,0 +1,247 @@
+# Generated from src/engine/model/admin_operations.py by tools/generate_admin.py: do not edit.
+
+"""`AdminMethods`: the operations of the admin API as methods that are awaited."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+from engine.model import admin_operations as operations
+from engine.model.admin_requests import Operation
+
+R = TypeVar("R")
+
+
+class AdminMethods(ABC):
+    """Each checks its arguments and has `_call` carry the operation out."""
+
+    @abstractmethod
+    async def _call(self, operation: Operation[R], arguments: Mapping[str, Any]) -> R:
+        """Carry it out, with checked arguments by name."""
+
+    async def _ask(self, operation: Operation[R], *values: Any) -> R:
+        return await self._call(operation, operation.check(*values))
+
+    async def create_topic(
+        self,
+        topic: str,
+        *,
+        segments: int | None = None,
+        properties: Mapping[str, str] | None = None,
+        key_hash: str | None = None,
+        durability: str | None = None,
+        entry_buckets: int | None = None,
+    ) -> None:
+        """Create a topic of `segments` equal hash ranges.
+
+        `properties`: text to text. `key_hash`: "xxh64" or "murmur3", which cannot be changed later. `durability`: what
+        an acknowledgement means: "fsync", "interval" or "os". `entry_buckets`: over the whole topic. Defaults are those
+        of the namespace's policies, then of the broker's configuration: out of the box 1 segment, "xxh64", "fsync" and
+        4 entry buckets. Raises AlreadyExistsError, InvalidArgumentError, UnsupportedError.
+        """
+        await self._ask(operations.CREATE_TOPIC, topic, segments, properties, key_hash, durability, entry_buckets)
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete a topic with its messages and subscriptions. Raises NotFoundError."""
+        await self._ask(operations.DELETE_TOPIC, topic)
+
+    async def list_topics(
+        self, namespace: str = "public/default", properties: Mapping[str, str] | None = None
+    ) -> list[str]:
+        """The full names of a namespace's topics, sorted.
+
+        `properties`: only those topics that have all of them.
+        """
+        return await self._ask(operations.LIST_TOPICS, namespace, properties)
+
+    async def get_metadata(self, topic: str) -> dict[str, Any]:
+        """The topic's layout and properties: the specification's JSON as a dict. Raises NotFoundError."""
+        return await self._ask(operations.GET_METADATA, topic)
+
+    async def get_stats(self, topic: str) -> dict[str, Any]:
+        """Segments, rates, subscriptions, consumers, auto-scale: the specification's JSON as a dict.
+
+        Raises NotFoundError.
+        """
+        return await self._ask(operations.GET_STATS, topic)
+
+    async def split_segment(self, topic: str, segment_id: int) -> dict[str, Any]:
+        """Split an active segment's hash range in two halves, while the topic is in use; the new metadata.
+
+        Producers and consumers follow by themselves. Raises NotFoundError (topic), and InvalidArgumentError when the
+        segment is unknown, sealed or of one hash value: then nothing has changed.
+        """
+        return await self._ask(operations.SPLIT_SEGMENT, topic, segment_id)
+
+    async def merge_segments(self, topic: str, segment_id: int, other_id: int) -> dict[str, Any]:
+        """Merge two active segments whose hash ranges are neighbours; the new metadata.
+
+        Raises NotFoundError (topic), and InvalidArgumentError when one is unknown or sealed, or they are not
+        neighbours: then nothing has changed.
+        """
+        return await self._ask(operations.MERGE_SEGMENTS, topic, segment_id, other_id)
+
+    async def rebucket_segment(self, topic: str, segment_id: int, buckets: int) -> dict[str, Any]:
+        """Replace an active segment by one of the same range with `buckets` entry buckets; the new metadata.
+
+        Raises NotFoundError (topic), and InvalidArgumentError when it is unknown or sealed, or has that many already.
+        """
+        return await self._ask(operations.REBUCKET_SEGMENT, topic, segment_id, buckets)
+
+    async def create_segment(self, segment: str, subscriptions: Sequence[str] = ()) -> None:
+        """Make what is missing of an active segment: its store, and cursors for these subscriptions of the topic.
+
+        `segment`: its whole name, "segment://tenant/namespace/topic/0000-7fff-1". For repairs: what the topic's layout
+        does not call for is refused. Raises NotFoundError, and InvalidArgumentError unless the layout has it as active.
+        """
+        await self._ask(operations.CREATE_SEGMENT, segment, subscriptions)
+
+    async def terminate_segment(self, segment: str) -> None:
+        """Seal a segment that a change under way seals; a sealed one stays as it is.
+
+        For repairs: what the topic's layout does not call for is refused. Raises NotFoundError, and
+        InvalidArgumentError for any other segment: splits and merges seal segments.
+        """
+        await self._ask(operations.TERMINATE_SEGMENT, segment)
+
+    async def delete_segment(self, segment: str, force: bool = False) -> None:
+        """Delete a segment that the layout does not name, or a sealed one that every subscription has drained.
+
+        For repairs: what the topic's layout does not call for is refused. `force`: a sealed one also when it is not
+        drained; subscriptions lose the messages that they have not read. Raises NotFoundError (topic),
+        InvalidArgumentError when it is active or has parents that are still there.
+        """
+        await self._ask(operations.DELETE_SEGMENT, segment, force)
+
+    async def create_subscription(self, topic: str, subscription: str, *, initial_position: str = "latest") -> None:
+        """Create a subscription, at "earliest" or "latest". Raises AlreadyExistsError, NotFoundError."""
+        await self._ask(operations.CREATE_SUBSCRIPTION, topic, subscription, initial_position)
+
+    async def delete_subscription(self, topic: str, subscription: str) -> None:
+        """Delete a subscription in every segment, sealed ones too. Its consumers get NotFoundError.
+
+        Raises NotFoundError.
+        """
+        await self._ask(operations.DELETE_SUBSCRIPTION, topic, subscription)
+
+    async def seek_subscription(self, topic: str, subscription: str, when: str | datetime) -> None:
+        """Move a subscription: to the earliest or latest message, or to the first one published since an instant.
+
+        `when`: "earliest", "latest", or an aware datetime (semantics 38). Raises NotFoundError.
+        """
+        await self._ask(operations.SEEK_SUBSCRIPTION, topic, subscription, when)
+
+    async def clear_backlog(self, topic: str, subscription: str) -> None:
+        """Acknowledge everything that a subscription has not acknowledged. Raises NotFoundError."""
+        await self._ask(operations.CLEAR_BACKLOG, topic, subscription)
+
+    async def skip_messages(
+        self, topic: str, subscription: str, segment_id: int, first: int, last: int | None = None
+    ) -> None:
+        """Acknowledge the offsets `first` to `last` of one segment, as those of a bad entry that consumers stop at.
+
+        `last`: None is `first`. Consumers go on behind it. Raises NotFoundError, InvalidArgumentError,
+        TransactionConflictError.
+        """
+        await self._ask(operations.SKIP_MESSAGES, topic, subscription, segment_id, first, last)
+
+    async def list_transactions(
+        self, *, open_longer_than: float | None = None, segment: str | None = None, limit: int | None = None
+    ) -> list[dict[str, Any]]:
+        """The open transactions, the oldest first: the oldest `limit`, out of the box 1,000.
+
+        `open_longer_than`: only those that are at least so many seconds old. `segment`: "segment://…", only those with
+        operations in it.
+        """
+        return await self._ask(operations.LIST_TRANSACTIONS, open_longer_than, segment, limit)
+
+    async def get_transaction(self, ident: str) -> dict[str, Any]:
+        """How a transaction stands, and where it has operations that did not take effect yet.
+
+        Raises TransactionNotFoundError.
+        """
+        return await self._ask(operations.GET_TRANSACTION, ident)
+
+    async def abort_transaction(self, ident: str) -> None:
+        """Abort a transaction that is open.
+
+        Raises TransactionNotFoundError, TransactionConflictError when it was committed.
+        """
+        await self._ask(operations.ABORT_TRANSACTION, ident)
+
+    async def get_namespace_policies(self, namespace: str) -> dict[str, Any]:
+        """The policies in effect: retention_time_s, retention_size_bytes, durability."""
+        return await self._ask(operations.GET_NAMESPACE_POLICIES, namespace)
+
+    async def set_namespace_policies(self, namespace: str, policies: Mapping[str, Any]) -> None:
+        """Replace the policies of a namespace; what is not named has its default. Raises InvalidArgumentError."""
+        await self._ask(operations.SET_NAMESPACE_POLICIES, namespace, policies)
+
+    async def remove_namespace_policies(self, namespace: str) -> None:
+        """Go back to the broker's defaults."""
+        await self._ask(operations.REMOVE_NAMESPACE_POLICIES, namespace)
+
+    async def set_auto_scale_policy(self, topic: str, policy: Mapping[str, Any]) -> None:
+        """Replace what a topic overrides of how it changes its own shape.
+
+        `policy`: any of `enabled`, `max_segments`, `split_cooldown` and so on: the configuration's keys without
+        `scalable_topic_`; times in seconds. The rest is as the namespace and the broker say. It counts at once. Raises
+        NotFoundError, InvalidArgumentError.
+        """
+        await self._ask(operations.SET_AUTO_SCALE_POLICY, topic, policy)
+
+    async def get_auto_scale_policy(self, topic: str) -> dict[str, Any]:
+        """What the topic itself overrides; {} for nothing. What is in effect is in its statistics.
+
+        Raises NotFoundError.
+        """
+        return await self._ask(operations.GET_AUTO_SCALE_POLICY, topic)
+
+    async def remove_auto_scale_policy(self, topic: str) -> None:
+        """Let the namespace and the broker decide. Raises NotFoundError."""
+        await self._ask(operations.REMOVE_AUTO_SCALE_POLICY, topic)
+
+    async def set_namespace_auto_scale_policy(self, namespace: str, policy: Mapping[str, Any]) -> None:
+        """The same for all topics of a namespace, where they override nothing themselves.
+
+        Raises InvalidArgumentError.
+        """
+        await self._ask(operations.SET_NAMESPACE_AUTO_SCALE_POLICY, namespace, policy)
+
+    async def get_namespace_auto_scale_policy(self, namespace: str) -> dict[str, Any]:
+        """What the namespace itself overrides; {} for nothing."""
+        return await self._ask(operations.GET_NAMESPACE_AUTO_SCALE_POLICY, namespace)
+
+    async def remove_namespace_auto_scale_policy(self, namespace: str) -> None:
+        """Let the broker decide."""
+        await self._ask(operations.REMOVE_NAMESPACE_AUTO_SCALE_POLICY, namespace)
+
+    async def get_metrics(self) -> str:
+        """The metrics of the broker that answers, as Prometheus text."""
+        return await self._ask(operations.GET_METRICS)
+
+    async def get_dynamic_configuration(self) -> dict[str, Any]:
+        """What was set at run time, by the keys of the configuration."""
+        return await self._ask(operations.GET_DYNAMIC_CONFIGURATION)
+
+    async def get_runtime_configuration(self) -> dict[str, Any]:
+        """What is in effect on the broker that answers, of all that may be set at run time."""
+        return await self._ask(operations.GET_RUNTIME_CONFIGURATION)
+
+    async def set_dynamic_configuration(self, name: str, value: str | float) -> None:
+        """Set a limit for all brokers, at once and over restarts, whatever they were started with.
+
+        `name`: a key of the configuration, or the specification's name, with the value in the unit it has there; text
+        may have a unit. Raises InvalidArgumentError (it cannot be set at run time), InvalidConfigurationError (value).
+        """
+        await self._ask(operations.SET_DYNAMIC_CONFIGURATION, name, value)
+
+    async def remove_dynamic_configuration(self, name: str) -> None:
+        """Go back to what each broker was started with.
+
+        Raises InvalidArgumentError (it cannot be set at run time).
+        """
+        await self._ask(operations.REMOVE_DYNAMIC_CONFIGURATION, name)

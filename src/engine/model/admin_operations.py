@@ -1,0 +1,569 @@
+"""The admin API as a table: one row per operation, from which everything else about it is derived.
+
+`tools/generate_admin.py` writes the typed methods (`model/admin_methods.py`, `sync/admin.py`); routes and the
+description of the API (`broker/`), the HTTP client (`client/`) and forwarding to leaders read the rows when they run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.errors import (
+    AlreadyExistsError,
+    InvalidArgumentError,
+    InvalidConfigurationError,
+    NotFoundError,
+    StorageError,
+    TransactionConflictError,
+    TransactionNotFoundError,
+    UnsupportedError,
+)
+from engine.limits import BUCKETS_PER_SEGMENT_MAX, SEGMENTS_PER_TOPIC_MAX
+from engine.model import admin_answers as answers
+from engine.model.admin_parameters import (
+    POSITIONS,
+    Choice,
+    Flag,
+    Instant,
+    Kind,
+    Namespace,
+    Overrides,
+    Parameter,
+    Policies,
+    Properties,
+    Seconds,
+    Segment,
+    SegmentText,
+    Setting,
+    Subscription,
+    Subscriptions,
+    Topic,
+    Transaction,
+    Where,
+    Whole,
+)
+from engine.model.admin_requests import Leader, Operation, OverridesResult, Result
+from engine.model.layout import DURABILITIES, KEY_HASHES
+
+LIST_DEFAULT = 1_000  # transactions in one answer
+LIST_MAX = 10_000
+
+_TOPIC_PATH = "/admin/v2/scalable/{tenant}/{namespace}/{topic}"
+_SUBSCRIPTION_PATH = _TOPIC_PATH + "/subscriptions/{subscription}"
+_SEGMENT_PATH = "/admin/v2/segments/{tenant}/{namespace}/{topic}/{descriptor}"
+_NAMESPACE_PATH = "/admin/v2/namespaces/{tenant}/{namespace}"
+_TRANSACTIONS_PATH = "/admin/v2/transactions"
+_SETTINGS_PATH = "/admin/v2/brokers/configuration"
+
+# What parts of paths are.
+PARTS = {
+    "tenant": "",
+    "namespace": "",
+    "topic": "the local name",
+    "subscription": "",
+    "segment": "a segment's id",
+    "other": "the other segment's id",
+    "descriptor": "start-end-id, as in 0000-7fff-1",
+    "transaction": "its id, 16 hexadecimal digits",
+    "name": "a key of the configuration, or the specification's name of it",
+    "value": "a number, or text with a unit",
+}
+
+_TOPIC = Parameter("topic", Topic(), Where.PATH)
+_SEGMENT = Parameter("segment", Segment(), Where.PATH)
+_NAMESPACE = Parameter("namespace", Namespace(), Where.PATH)
+_SUBSCRIPTION = Parameter("subscription", Subscription(), Where.PATH)
+_SEGMENT_ID = Parameter("segment_id", Whole(), Where.PATH, "segment")
+_TRANSACTION = Parameter("ident", Transaction(), Where.PATH, "transaction")
+_OVERRIDES = Parameter("policy", Overrides(), Where.BODY)
+_SETTING = Parameter("name", Kind(), Where.PATH)
+
+_NOTHING = Result[None]("None", type(None))
+_METADATA = Result[dict[str, Any]]("dict[str, Any]", dict, answers.TopicMetadata)
+_POLICIES = Result[dict[str, Any]]("dict[str, Any]", dict, answers.NamespacePolicy)
+_SETTINGS = Result[dict[str, Any]]("dict[str, Any]", dict, dict[str, Any])
+_OVERRIDDEN = OverridesResult("dict[str, Any]", dict, answers.AutoScaleOverrides)
+
+_FOR_REPAIRS = "For repairs: what the topic's layout does not call for is refused."
+
+# -- topics ----------------------------------------------------------------------------------------------------------
+
+CREATE_TOPIC = Operation(
+    name="create_topic",
+    http=f"PUT {_TOPIC_PATH}",
+    parameters=(
+        _TOPIC,
+        Parameter("segments", Whole(1, SEGMENTS_PER_TOPIC_MAX), Where.FIELD, default=None, keyword=True),
+        Parameter("properties", Properties(), Where.FIELD, default=None, keyword=True),
+        Parameter("key_hash", Choice(KEY_HASHES), Where.FIELD, "keyHash", default=None, keyword=True),
+        Parameter("durability", Choice(DURABILITIES), Where.FIELD, default=None, keyword=True),
+        Parameter(
+            "entry_buckets", Whole(1, BUCKETS_PER_SEGMENT_MAX), Where.FIELD, "entryBuckets", default=None, keyword=True
+        ),
+    ),
+    result=_NOTHING,
+    summary="Create a topic of `segments` equal hash ranges.",
+    details="""
+    `properties`: text to text. `key_hash`: "xxh64" or "murmur3", which cannot be changed later. `durability`: what an
+    acknowledgement means: "fsync", "interval" or "os". `entry_buckets`: over the whole topic. Defaults are those of
+    the namespace's policies, then of the broker's configuration: out of the box 1 segment, "xxh64", "fsync" and 4
+    entry buckets. Raises AlreadyExistsError, InvalidArgumentError, UnsupportedError.
+    """,
+    errors=(AlreadyExistsError, InvalidArgumentError, UnsupportedError),
+)
+
+DELETE_TOPIC = Operation(
+    name="delete_topic",
+    http=f"DELETE {_TOPIC_PATH}",
+    parameters=(_TOPIC,),
+    result=_NOTHING,
+    summary="Delete a topic with its messages and subscriptions.",
+    errors=(NotFoundError,),
+    leader=Leader.NEEDED,
+)
+
+LIST_TOPICS = Operation(
+    name="list_topics",
+    http="GET /admin/v2/scalable/{tenant}/{namespace}",
+    parameters=(
+        Parameter("namespace", Namespace(), Where.PATH, default="public/default"),
+        Parameter(
+            "properties",
+            Properties(),
+            Where.QUERY,
+            "property",
+            default=None,
+            says="name=value; only topics that have it; repeatable",
+        ),
+    ),
+    result=Result[list[str]]("list[str]", list, list[str]),
+    summary="The full names of a namespace's topics, sorted.",
+    details="`properties`: only those topics that have all of them.",
+)
+
+GET_METADATA = Operation(
+    name="get_metadata",
+    http=f"GET {_TOPIC_PATH}",
+    parameters=(_TOPIC,),
+    result=_METADATA,
+    summary="The topic's layout and properties: the specification's JSON as a dict.",
+    errors=(NotFoundError,),
+)
+
+GET_STATS = Operation(
+    name="get_stats",
+    http=f"GET {_TOPIC_PATH}/stats",
+    parameters=(_TOPIC,),
+    result=Result[dict[str, Any]]("dict[str, Any]", dict, answers.TopicNumbers),
+    summary="Segments, rates, subscriptions, consumers, auto-scale: the specification's JSON as a dict.",
+    errors=(NotFoundError,),
+    leader=Leader.PREFERRED,
+)
+
+# -- the shape of a topic --------------------------------------------------------------------------------------------
+
+SPLIT_SEGMENT = Operation(
+    name="split_segment",
+    http=f"POST {_TOPIC_PATH}/split/{{segment}}",
+    parameters=(_TOPIC, _SEGMENT_ID),
+    result=_METADATA,
+    summary="Split an active segment's hash range in two halves, while the topic is in use; the new metadata.",
+    details="""
+    Producers and consumers follow by themselves. Raises NotFoundError (topic), and InvalidArgumentError when the
+    segment is unknown, sealed or of one hash value: then nothing has changed.
+    """,
+    errors=(NotFoundError, InvalidArgumentError),
+    leader=Leader.NEEDED,
+    no_fields=True,
+)
+
+MERGE_SEGMENTS = Operation(
+    name="merge_segments",
+    http=f"POST {_TOPIC_PATH}/merge/{{segment}}/{{other}}",
+    parameters=(_TOPIC, _SEGMENT_ID, Parameter("other_id", Whole(), Where.PATH, "other")),
+    result=_METADATA,
+    summary="Merge two active segments whose hash ranges are neighbours; the new metadata.",
+    details="""
+    Raises NotFoundError (topic), and InvalidArgumentError when one is unknown or sealed, or they are not neighbours:
+    then nothing has changed.
+    """,
+    errors=(NotFoundError, InvalidArgumentError),
+    leader=Leader.NEEDED,
+    no_fields=True,
+)
+
+REBUCKET_SEGMENT = Operation(
+    name="rebucket_segment",
+    http=f"POST {_TOPIC_PATH}/rebucket/{{segment}}",
+    parameters=(
+        _TOPIC,
+        _SEGMENT_ID,
+        Parameter("buckets", Whole(1, BUCKETS_PER_SEGMENT_MAX), Where.QUERY_OR_FIELD, says="here or in the body"),
+    ),
+    result=_METADATA,
+    summary="Replace an active segment by one of the same range with `buckets` entry buckets; the new metadata.",
+    details="""
+    Raises NotFoundError (topic), and InvalidArgumentError when it is unknown or sealed, or has that many already.
+    """,
+    errors=(NotFoundError, InvalidArgumentError),
+    leader=Leader.NEEDED,
+)
+
+# -- single segments -------------------------------------------------------------------------------------------------
+
+CREATE_SEGMENT = Operation(
+    name="create_segment",
+    http=f"PUT {_SEGMENT_PATH}",
+    parameters=(_SEGMENT, Parameter("subscriptions", Subscriptions(), Where.BODY, default=())),
+    result=_NOTHING,
+    summary="Make what is missing of an active segment: its store, and cursors for these subscriptions of the topic.",
+    details=f"""
+    `segment`: its whole name, "segment://tenant/namespace/topic/0000-7fff-1". {_FOR_REPAIRS}
+    Raises NotFoundError, and InvalidArgumentError unless the layout has it as active.
+    """,
+    errors=(NotFoundError, InvalidArgumentError),
+    leader=Leader.NEEDED,
+)
+
+TERMINATE_SEGMENT = Operation(
+    name="terminate_segment",
+    http=f"POST {_SEGMENT_PATH}/terminate",
+    parameters=(_SEGMENT,),
+    result=_NOTHING,
+    summary="Seal a segment that a change under way seals; a sealed one stays as it is.",
+    details=f"""
+    {_FOR_REPAIRS}
+    Raises NotFoundError, and InvalidArgumentError for any other segment: splits and merges seal segments.
+    """,
+    errors=(NotFoundError, InvalidArgumentError),
+    leader=Leader.NEEDED,
+    no_fields=True,
+)
+
+DELETE_SEGMENT = Operation(
+    name="delete_segment",
+    http=f"DELETE {_SEGMENT_PATH}",
+    parameters=(
+        _SEGMENT,
+        Parameter("force", Flag(), Where.QUERY, default=False, says="also when it is not drained"),
+    ),
+    result=_NOTHING,
+    summary="Delete a segment that the layout does not name, or a sealed one that every subscription has drained.",
+    details=f"""
+    {_FOR_REPAIRS}
+    `force`: a sealed one also when it is not drained; subscriptions lose the messages that they have not read. Raises
+    NotFoundError (topic), InvalidArgumentError when it is active or has parents that are still there.
+    """,
+    errors=(NotFoundError, InvalidArgumentError),
+    leader=Leader.NEEDED,
+)
+
+# -- subscriptions ---------------------------------------------------------------------------------------------------
+
+CREATE_SUBSCRIPTION = Operation(
+    name="create_subscription",
+    http=f"PUT {_SUBSCRIPTION_PATH}",
+    parameters=(
+        _TOPIC,
+        _SUBSCRIPTION,
+        Parameter(
+            "initial_position", Choice(POSITIONS), Where.FIELD, "initialPosition", default="latest", keyword=True
+        ),
+    ),
+    result=_NOTHING,
+    summary='Create a subscription, at "earliest" or "latest".',
+    errors=(AlreadyExistsError, NotFoundError),
+    leader=Leader.NEEDED,
+)
+
+DELETE_SUBSCRIPTION = Operation(
+    name="delete_subscription",
+    http=f"DELETE {_SUBSCRIPTION_PATH}",
+    parameters=(_TOPIC, _SUBSCRIPTION),
+    result=_NOTHING,
+    summary="Delete a subscription in every segment, sealed ones too. Its consumers get NotFoundError.",
+    errors=(NotFoundError,),
+    leader=Leader.NEEDED,
+)
+
+SEEK_SUBSCRIPTION = Operation(
+    name="seek_subscription",
+    http=f"POST {_SUBSCRIPTION_PATH}/seek",
+    parameters=(_TOPIC, _SUBSCRIPTION, Parameter("when", Instant(), Where.FIELD)),
+    result=_NOTHING,
+    summary="Move a subscription: to the earliest or latest message, or to the first one published since an instant.",
+    details="""
+    `when`: "earliest", "latest", or an aware datetime (semantics 38). Raises NotFoundError.
+    """,
+    errors=(NotFoundError,),
+    leader=Leader.NEEDED,
+)
+
+CLEAR_BACKLOG = Operation(
+    name="clear_backlog",
+    http=f"POST {_SUBSCRIPTION_PATH}/clear-backlog",
+    parameters=(_TOPIC, _SUBSCRIPTION),
+    result=_NOTHING,
+    summary="Acknowledge everything that a subscription has not acknowledged.",
+    errors=(NotFoundError,),
+    leader=Leader.NEEDED,
+)
+
+SKIP_MESSAGES = Operation(
+    name="skip_messages",
+    http=f"POST {_SUBSCRIPTION_PATH}/skip",
+    parameters=(
+        _TOPIC,
+        _SUBSCRIPTION,
+        Parameter("segment_id", Whole(), Where.FIELD, "segment"),
+        Parameter("first", Whole(), Where.FIELD),
+        Parameter("last", Whole(), Where.FIELD, default=None, same_as="first"),
+    ),
+    result=_NOTHING,
+    summary="Acknowledge the offsets `first` to `last` of one segment, as those of a bad entry that consumers stop at.",
+    details="""
+    `last`: None is `first`. Consumers go on behind it. Raises NotFoundError, InvalidArgumentError,
+    TransactionConflictError.
+    """,
+    errors=(NotFoundError, InvalidArgumentError, TransactionConflictError),
+    leader=Leader.NEEDED,
+)
+
+# -- transactions ----------------------------------------------------------------------------------------------------
+
+LIST_TRANSACTIONS = Operation(
+    name="list_transactions",
+    http=f"GET {_TRANSACTIONS_PATH}",
+    parameters=(
+        Parameter(
+            "open_longer_than",
+            Seconds(),
+            Where.QUERY,
+            "openLongerThan",
+            default=None,
+            keyword=True,
+            says="seconds; only those that are at least so old",
+        ),
+        Parameter(
+            "segment",
+            SegmentText(),
+            Where.QUERY,
+            default=None,
+            keyword=True,
+            says="segment://…; only those with operations in it",
+        ),
+        Parameter(
+            "limit",
+            Whole(1, LIST_MAX),
+            Where.QUERY,
+            default=None,
+            keyword=True,
+            says=f"the oldest so many; {LIST_DEFAULT} if it is missing",
+        ),
+    ),
+    result=Result[list[dict[str, Any]]]("list[dict[str, Any]]", list, list[answers.TransactionFacts]),
+    summary=f"The open transactions, the oldest first: the oldest `limit`, out of the box {LIST_DEFAULT:,}.",
+    details="""
+    `open_longer_than`: only those that are at least so many seconds old. `segment`: "segment://…", only those with
+    operations in it.
+    """,
+)
+
+GET_TRANSACTION = Operation(
+    name="get_transaction",
+    http=f"GET {_TRANSACTIONS_PATH}/{{transaction}}",
+    parameters=(_TRANSACTION,),
+    result=Result[dict[str, Any]]("dict[str, Any]", dict, answers.TransactionDetails),
+    summary="How a transaction stands, and where it has operations that did not take effect yet.",
+    errors=(TransactionNotFoundError,),
+)
+
+ABORT_TRANSACTION = Operation(
+    name="abort_transaction",
+    http=f"POST {_TRANSACTIONS_PATH}/{{transaction}}/abort",
+    parameters=(_TRANSACTION,),
+    result=_NOTHING,
+    summary="Abort a transaction that is open.",
+    details="Raises TransactionNotFoundError, TransactionConflictError when it was committed.",
+    errors=(TransactionNotFoundError, TransactionConflictError),
+)
+
+# -- namespaces ------------------------------------------------------------------------------------------------------
+
+GET_NAMESPACE_POLICIES = Operation(
+    name="get_namespace_policies",
+    http=f"GET {_NAMESPACE_PATH}/policies",
+    parameters=(_NAMESPACE,),
+    result=_POLICIES,
+    summary="The policies in effect: retention_time_s, retention_size_bytes, durability.",
+)
+
+SET_NAMESPACE_POLICIES = Operation(
+    name="set_namespace_policies",
+    http=f"PUT {_NAMESPACE_PATH}/policies",
+    parameters=(_NAMESPACE, Parameter("policies", Policies(), Where.BODY)),
+    result=_NOTHING,
+    summary="Replace the policies of a namespace; what is not named has its default.",
+    errors=(InvalidArgumentError,),
+)
+
+REMOVE_NAMESPACE_POLICIES = Operation(
+    name="remove_namespace_policies",
+    http=f"DELETE {_NAMESPACE_PATH}/policies",
+    parameters=(_NAMESPACE,),
+    result=_NOTHING,
+    summary="Go back to the broker's defaults.",
+)
+
+# -- auto-scale ------------------------------------------------------------------------------------------------------
+
+SET_AUTO_SCALE_POLICY = Operation(
+    name="set_auto_scale_policy",
+    http=f"PUT {_TOPIC_PATH}/autoScalePolicy",
+    parameters=(_TOPIC, _OVERRIDES),
+    result=_NOTHING,
+    summary="Replace what a topic overrides of how it changes its own shape.",
+    details="""
+    `policy`: any of `enabled`, `max_segments`, `split_cooldown` and so on: the configuration's keys without
+    `scalable_topic_`; times in seconds. The rest is as the namespace and the broker say. It counts at once. Raises
+    NotFoundError, InvalidArgumentError.
+    """,
+    errors=(NotFoundError, InvalidArgumentError),
+    leader=Leader.NEEDED,
+)
+
+GET_AUTO_SCALE_POLICY = Operation(
+    name="get_auto_scale_policy",
+    http=f"GET {_TOPIC_PATH}/autoScalePolicy",
+    parameters=(_TOPIC,),
+    result=_OVERRIDDEN,
+    summary="What the topic itself overrides; {} for nothing. What is in effect is in its statistics.",
+    errors=(NotFoundError,),
+)
+
+REMOVE_AUTO_SCALE_POLICY = Operation(
+    name="remove_auto_scale_policy",
+    http=f"DELETE {_TOPIC_PATH}/autoScalePolicy",
+    parameters=(_TOPIC,),
+    result=_NOTHING,
+    summary="Let the namespace and the broker decide.",
+    errors=(NotFoundError,),
+    leader=Leader.NEEDED,
+    leader_call=("set_auto_scale_policy", {"policy": {}}),
+)
+
+SET_NAMESPACE_AUTO_SCALE_POLICY = Operation(
+    name="set_namespace_auto_scale_policy",
+    http=f"PUT {_NAMESPACE_PATH}/scalableTopicAutoScalePolicy",
+    parameters=(_NAMESPACE, _OVERRIDES),
+    result=_NOTHING,
+    summary="The same for all topics of a namespace, where they override nothing themselves.",
+    errors=(InvalidArgumentError,),
+)
+
+GET_NAMESPACE_AUTO_SCALE_POLICY = Operation(
+    name="get_namespace_auto_scale_policy",
+    http=f"GET {_NAMESPACE_PATH}/scalableTopicAutoScalePolicy",
+    parameters=(_NAMESPACE,),
+    result=_OVERRIDDEN,
+    summary="What the namespace itself overrides; {} for nothing.",
+)
+
+REMOVE_NAMESPACE_AUTO_SCALE_POLICY = Operation(
+    name="remove_namespace_auto_scale_policy",
+    http=f"DELETE {_NAMESPACE_PATH}/scalableTopicAutoScalePolicy",
+    parameters=(_NAMESPACE,),
+    result=_NOTHING,
+    summary="Let the broker decide.",
+)
+
+# -- brokers ---------------------------------------------------------------------------------------------------------
+
+GET_METRICS = Operation(
+    name="get_metrics",
+    http="GET /metrics",
+    result=Result[str]("str", str),
+    summary="The metrics of the broker that answers, as Prometheus text.",
+    at_any_time=True,
+)
+
+LIST_DYNAMIC_CONFIGURATION = Operation(
+    name="list_dynamic_configuration",
+    http=f"GET {_SETTINGS_PATH}",
+    result=Result[list[str]]("list[str]", list, list[str]),
+    summary="Names of the limits that may be set at run time.",
+    method=False,
+)
+
+GET_DYNAMIC_CONFIGURATION = Operation(
+    name="get_dynamic_configuration",
+    http=f"GET {_SETTINGS_PATH}/values",
+    result=_SETTINGS,
+    summary="What was set at run time, by the keys of the configuration.",
+)
+
+GET_RUNTIME_CONFIGURATION = Operation(
+    name="get_runtime_configuration",
+    http=f"GET {_SETTINGS_PATH}/runtime",
+    result=_SETTINGS,
+    summary="What is in effect on the broker that answers, of all that may be set at run time.",
+)
+
+SET_DYNAMIC_CONFIGURATION = Operation(
+    name="set_dynamic_configuration",
+    http=f"POST {_SETTINGS_PATH}/{{name}}/{{value}}",
+    parameters=(_SETTING, Parameter("value", Setting(), Where.PATH)),
+    result=_NOTHING,
+    summary="Set a limit for all brokers, at once and over restarts, whatever they were started with.",
+    details="""
+    `name`: a key of the configuration, or the specification's name, with the value in the unit it has there; text
+    may have a unit. Raises InvalidArgumentError (it cannot be set at run time), InvalidConfigurationError (value).
+    """,
+    errors=(InvalidArgumentError, InvalidConfigurationError),
+)
+
+REMOVE_DYNAMIC_CONFIGURATION = Operation(
+    name="remove_dynamic_configuration",
+    http=f"DELETE {_SETTINGS_PATH}/{{name}}",
+    parameters=(_SETTING,),
+    result=_NOTHING,
+    summary="Go back to what each broker was started with.",
+    details="Raises InvalidArgumentError (it cannot be set at run time).",
+    errors=(InvalidArgumentError,),
+)
+
+GET_HEALTH = Operation(
+    name="get_health",
+    http="GET /health",
+    result=Result[dict[str, Any]]("dict[str, Any]", dict, answers.Health),
+    summary="Whether the broker lives: 503 says that only a restart helps.",
+    errors=(StorageError,),
+    method=False,
+    at_any_time=True,
+    without_token=True,
+)
+
+GET_READINESS = Operation(
+    name="get_readiness",
+    http="GET /ready",
+    result=Result[dict[str, Any]]("dict[str, Any]", dict, answers.Readiness),
+    summary="Whether to send work to the broker: 503, with the same body, says why not.",
+    refusal=503,
+    method=False,
+    at_any_time=True,
+    without_token=True,
+)
+
+GET_DESCRIPTION = Operation(
+    name="get_description",
+    http="GET /openapi.json",
+    result=Result[dict[str, Any]]("dict[str, Any]", dict, dict[str, Any]),
+    summary="This document.",
+    method=False,
+    at_any_time=True,
+)
+
+OPERATIONS: tuple[Operation[Any], ...] = tuple(row for row in tuple(globals().values()) if isinstance(row, Operation))
+
+AT_ANY_TIME = tuple(row.path for row in OPERATIONS if row.at_any_time)
+WITHOUT_TOKEN = tuple(row.path for row in OPERATIONS if row.without_token)

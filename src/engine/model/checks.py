@@ -1,0 +1,26 @@
+"""Checks of plain arguments: numbers within bounds, one of several words."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from engine.errors import InvalidArgumentError
+
+
+def check_number(name: str, value: Any, low: float, high: float | None = None, *, whole: bool = False) -> None:
+    """Raise InvalidArgumentError unless `value` is a number of [low, high] (an int where `whole`)."""
+    number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+    if number and low <= value < math.inf and (high is None or value <= high):
+        return
+    right = f"{'an int' if whole else 'a number'} of at least {low}" + (
+        f" and at most {high}" if high is not None else ""
+    )
+    raise InvalidArgumentError(f"{name} is {value if number else repr(value)}; {right} is right")
+
+
+def check_choice(name: str, value: Any, choices: tuple[str | None, ...]) -> str:
+    """`value` itself when it is one of `choices`; else InvalidArgumentError."""
+    if value not in choices:
+        raise InvalidArgumentError(f"{name} is {value!r}; one of {', '.join(map(str, choices))} is right")
+    return str(value)
