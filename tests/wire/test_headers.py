@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import msgpack
@@ -82,6 +83,19 @@ def test_a_number_out_of_range_in_a_header_that_ends_too_soon():
     packed = msgpack.packb({"consumer_id": -1, "end": 5})[:-1]
     with pytest.raises(ProtocolError, match="REACHED_END is malformed: consumer_id must be int >= 0, got another"):
         decode(Command.REACHED_END, packed)
+
+
+@pytest.mark.parametrize("items", [b"\xdd", b"\xdf", b"\x91\xdd"], ids=["list", "map", "list in a list"])
+@pytest.mark.parametrize("field", [b"ranges", b"later!"])
+def test_what_promises_more_than_it_has_takes_no_memory_for_it(field: bytes, items: bytes):
+    packed = b"\x81\xa6" + field + items + b"\xff" * 4
+    tracemalloc.start()
+    try:
+        with pytest.raises(ProtocolError, match="REDELIVER"):
+            decode(Command.REDELIVER, packed)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_what_is_not_said_is_left_out_and_what_is_unknown_ignored():
