@@ -78,5 +78,7 @@ class Closing(Answerable[None], frozen=True, kw_only=True):
 
 def disorder(name: str, ranges: list[Any] | None) -> str | None:
     """What is wrong with ranges of which one ends before it begins."""
-    wrong = next((r for r in ranges or () if r[0] > r[1]), None)
-    return None if wrong is None else f"{name} must have ranges [first, last] with first <= last, got {list(wrong)}"
+    for r in ranges or ():
+        if r[0] > r[1]:
+            return f"{name} must have ranges [first, last] with first <= last, got {list(r)}"
+    return None

@@ -87,8 +87,9 @@ class SendReceipt(Receipt, frozen=True, kw_only=True):
     more: list[Receipt] | None = None
 
     def fault(self) -> str | None:
-        faults = (Receipt.fault(receipt) for receipt in (self, *(self.more or ())))
-        return next(filter(None, faults), None)
+        if self.more is None:
+            return Receipt.fault(self)
+        return next(filter(None, map(Receipt.fault, (self, *self.more))), None)
 
 
 class SendError(Header, frozen=True, kw_only=True):
